@@ -1,0 +1,1 @@
+"""Words: offsets, partitions, clock, errors. Standard library only."""

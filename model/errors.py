@@ -1,0 +1,125 @@
+"""Every error Headwater raises on purpose, by what the caller can do about it.
+
+Foreign errors (botocore's, lmdb's, the operating system's) are translated in the one module that touches that library.
+Each class carries the exit code that the command line ends with when nobody on the way knew better.
+"""
+
+from typing import ClassVar
+
+
+class HeadwaterError(Exception):
+    """Base of all of them. The message says what happened and, where there is one, what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(HeadwaterError):
+    """The request itself is wrong: an option, a configuration key, a name. Nothing was done."""
+
+    exit_code = 2
+
+
+class TransientError(HeadwaterError):
+    """The same call may succeed later: throttled, timed out, disconnected."""
+
+    exit_code = 5
+
+
+class UnknownOutcome(TransientError):
+    """A write got no answer: it may have happened, may happen yet, or never. Read back before the next step."""
+
+
+class NotFound(HeadwaterError):
+    """A definite absence, said by the authority itself; never concluded from an error or a time-out."""
+
+    exit_code = 6
+
+
+class AlreadyExists(HeadwaterError):
+    """A create-only put found its key taken. Read back: a retried request may have refused its own success."""
+
+
+class Conflict(HeadwaterError):
+    """A compare-and-swap was refused: the document has another tag, or is gone. Read back."""
+
+    exit_code = 5
+
+
+class Fenced(HeadwaterError):
+    """A newer claim owns this partition. Stop writing at once."""
+
+    exit_code = 7
+
+
+class Locked(HeadwaterError):
+    """Another process holds the data directory."""
+
+    exit_code = 7
+
+
+class ForeignOwner(HeadwaterError):
+    """The bucket, head or directory belongs to another cluster."""
+
+    exit_code = 7
+
+
+class Unauthorised(HeadwaterError):
+    """Credentials are missing, wrong, expired or not allowed to do this. Not an absence."""
+
+    exit_code = 8
+
+
+class DiskFull(HeadwaterError):
+    """No space for state, cache or a recovered file. Nothing was lost; make room and run again."""
+
+
+class CorruptData(HeadwaterError):
+    """Bytes disagree with their checksum, length or manifest. Keep them aside; retrying cannot help."""
+
+    exit_code = 4
+
+    def __init__(self, where: str, position: int, reason: str) -> None:
+        super().__init__(f"{where}, byte {position}: {reason}")
+        self.where, self.position, self.reason = where, position, reason
+
+
+class TruncatedData(CorruptData):
+    """The bytes end before the structure they began does, as the tail of an open segment may."""
+
+
+class UnsupportedFormat(HeadwaterError):
+    """A document or object of a format version, layout or codec this version does not know. Upgrade; nothing is touched."""
+
+
+class SuspectedHole(HeadwaterError):
+    """A log lacks offsets it should hold and nothing proves compaction. Archiving stops here and nothing is released."""
+
+
+class SourceChanged(TransientError):
+    """A local file was replaced, cut or removed while it was read. Plan again."""
+
+
+class OffsetOutOfRange(HeadwaterError):
+    """A known manifest says that this offset is below the start or above the end."""
+
+    def __init__(self, offset: int, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} is outside [{start}, {end})")
+        self.offset, self.start, self.end = offset, start, end
+
+
+class VerificationFailed(HeadwaterError):
+    """What was checked does not agree with what the archive says."""
+
+    exit_code = 4
+
+
+class Partial(HeadwaterError):
+    """Some of the work is done and the rest is not; running again continues."""
+
+    exit_code = 3
+
+
+class NothingExamined(HeadwaterError):
+    """A check that looked at nothing proves nothing."""
+
+    exit_code = 10
