@@ -1,0 +1,65 @@
+"""CRC-64/NVME, the one checksum that we, S3 and the manifests all speak. 18 GB/s and more, so it is never skipped.
+
+Written `crc64nvme:<16 hex digits>` in manifests, base64 of the same 8 bytes, big-endian, in S3's headers.
+"""
+
+import base64
+import binascii
+import re
+
+from awscrt.checksums import combine_crc64nvme, crc64nvme
+
+from model.errors import CorruptData
+
+_NAME = "crc64nvme:"
+_TEXT = re.compile(r"crc64nvme:[0-9a-f]{16}")
+
+
+class Digest:
+    """The digest of bytes that arrive piece by piece."""
+
+    __slots__ = ("size_bytes", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.size_bytes = 0
+
+    def update(self, data: bytes | bytearray | memoryview) -> None:
+        self.value = crc64nvme(data, self.value)
+        self.size_bytes += len(data)
+
+    def append(self, value: int, size_bytes: int) -> None:
+        """Go on with a piece of which only the checksum is known, as a part of a multipart upload is."""
+        self.value = combine_crc64nvme(self.value, value, size_bytes)
+        self.size_bytes += size_bytes
+
+    def text(self) -> str:
+        return text_of(self.value)
+
+
+def digest_of(data: bytes | bytearray | memoryview) -> str:
+    return text_of(crc64nvme(data))
+
+
+def text_of(value: int) -> str:
+    return f"{_NAME}{value:016x}"
+
+
+def is_digest(text: str) -> bool:
+    return _TEXT.fullmatch(text) is not None
+
+
+def to_s3(value: int) -> str:
+    """As the header x-amz-checksum-crc64nvme wants it."""
+    return base64.b64encode(value.to_bytes(8, "big")).decode()
+
+
+def from_s3(header: str) -> str:
+    """Our text of S3's form. Raises CorruptData when the server sent something else."""
+    try:
+        raw = base64.b64decode(header, validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 8:
+        raise CorruptData("x-amz-checksum-crc64nvme", 0, f"not a checksum: {header[:40]!r}")
+    return text_of(int.from_bytes(raw, "big"))

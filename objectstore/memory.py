@@ -1,0 +1,88 @@
+"""Objects in a dictionary, for tests and the simulation."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from model.clock import Clock, SystemClock
+from model.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
+from objectstore.digest import digest_of
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
+
+
+class MemoryStore:
+    """What a strongly consistent store does, without the store. Tags follow content, as S3's ETags do."""
+
+    url = "memory:"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        content = b"".join(_pieces(data, size_bytes))
+        if len(content) != size_bytes:
+            raise SourceChanged(f"{key}: {size_bytes} bytes promised, {len(content)} there")
+        self.create(key, content)
+        return digest_of(content)
+
+    def create(self, key: str, document: bytes) -> str:
+        with self._lock:
+            if check_key(key) in self._objects:
+                raise AlreadyExists(key)
+            return self._keep(key, document)
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        with self._lock:
+            held = self._objects.get(check_key(key))
+            if held is None or held[1].tag != expected_tag:
+                raise Conflict(f"{key}: {'gone' if held is None else 'changed'} since it was read")
+            return self._keep(key, document)
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        content, info = self._held(key)
+        if info.size_bytes > max_bytes:
+            raise CorruptData(key, 0, f"{info.size_bytes} bytes, limit {max_bytes}")
+        return content, info.tag
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+        content, _ = self._held(key)
+        piece = memoryview(content)[start : start + len(buffer)]
+        if len(piece) != len(buffer):
+            raise TruncatedData(key, len(content), f"{len(buffer)} bytes wanted from {start}")
+        buffer[:] = piece
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._held(key)[1]
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        with self._lock:
+            found = [info for key, (_, info) in self._objects.items() if key.startswith(prefix) and key > start_after]
+        return iter(sorted(found, key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            self._objects.pop(check_key(key), None)
+
+    def _held(self, key: str) -> tuple[bytes, ObjectInfo]:
+        with self._lock:
+            held = self._objects.get(check_key(key))
+        if held is None:
+            raise NotFound(key)
+        return held
+
+    def _keep(self, key: str, content: bytes) -> str:
+        content = bytes(content)
+        tag = hashlib.sha256(content).hexdigest()
+        self._objects[key] = content, ObjectInfo(key, len(content), tag, digest_of(content), self._clock.now_ms())
+        return tag
+
+
+def _pieces(data: BinaryIO, size_bytes: int) -> Iterator[bytes]:
+    """What `data` gives of `size_bytes`; less when it ends early."""
+    while size_bytes > 0 and (piece := data.read(size_bytes)):
+        size_bytes -= len(piece)
+        yield piece

@@ -1,0 +1,110 @@
+"""Counts what passes through a store: for metrics, and for tests that say how many requests something may take."""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
+
+
+class Call(NamedTuple):
+    """One call as it was made, also when it failed. `size_bytes` is 0 where the caller cannot know it."""
+
+    operation: str
+    key: str
+    start: int
+    size_bytes: int
+
+
+class MeteredStore:
+    """`inner`, counted. The newest `log_calls` calls are kept in `log`; none by default, as a program runs for months."""
+
+    def __init__(self, inner: ObjectStore, *, log_calls: int = 0) -> None:
+        self._inner = inner
+        self._lock = threading.Lock()
+        self.calls: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()  # by operation and error, as "get NotFound"
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.log: deque[Call] = deque(maxlen=log_calls)
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        with self._counted("put", key, 0, size_bytes):
+            digest = self._inner.put(key, data, size_bytes=size_bytes)
+        self._moved(written=size_bytes)
+        return digest
+
+    def create(self, key: str, document: bytes) -> str:
+        with self._counted("create", key, 0, len(document)):
+            tag = self._inner.create(key, document)
+        self._moved(written=len(document))
+        return tag
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        with self._counted("replace", key, 0, len(document)):
+            tag = self._inner.replace(key, document, expected_tag=expected_tag)
+        self._moved(written=len(document))
+        return tag
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        with self._counted("get", key):
+            document, tag = self._inner.get(key, max_bytes=max_bytes)
+        self._moved(read=len(document))
+        return document, tag
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+        with self._counted("read_into", key, start, len(buffer)):
+            self._inner.read_into(key, buffer, start=start)
+        self._moved(read=len(buffer))
+
+    def stat(self, key: str) -> ObjectInfo:
+        with self._counted("stat", key):
+            return self._inner.stat(key)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        with self._counted("list", prefix):
+            return self._inner.list(prefix, start_after=start_after)
+
+    def delete(self, key: str) -> None:
+        with self._counted("delete", key):
+            self._inner.delete(key)
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        with self._lock:
+            self.calls.clear()
+            self.failures.clear()
+            self.log.clear()
+            self.bytes_read = self.bytes_written = 0
+
+    def _counted(self, operation: str, key: str, start: int = 0, size_bytes: int = 0) -> "_Counted":
+        with self._lock:
+            self.calls[operation] += 1
+            self.log.append(Call(operation, key, start, size_bytes))
+        return _Counted(self, operation)
+
+    def _failed(self, operation: str, error: type[BaseException]) -> None:
+        with self._lock:
+            self.failures[f"{operation} {error.__name__}"] += 1
+
+    def _moved(self, *, read: int = 0, written: int = 0) -> None:
+        with self._lock:
+            self.bytes_read += read
+            self.bytes_written += written
+
+
+class _Counted:
+    def __init__(self, meter: MeteredStore, operation: str) -> None:
+        self._meter, self._operation = meter, operation
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._meter._failed(self._operation, kind)

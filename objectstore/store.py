@@ -1,0 +1,103 @@
+"""What Headwater asks of an object store. The promises are tests/objectstore/contract.py, run over every one."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from model.errors import UsageError
+
+DOCUMENT_BYTES_MAX = 64 << 20  # no document of ours comes near it; a larger one is refused before it is read
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of one object.
+
+    tag     changes whenever the object's content does; opaque, for `replace` only, never an integrity check; "" in a listing
+            of a store that would have to read the object to know
+    digest  "crc64nvme:<16 hex>" of the whole object when the store says one, else None; listings need not say it
+    """
+
+    key: str
+    size_bytes: int
+    tag: str
+    digest: str | None = None
+    modified_ms: int = 0
+
+
+class ObjectStore(Protocol):
+    """Holds the archive's objects under keys. Safe to use from many threads.
+
+    Every method may raise TransientError (retry later), Unauthorised, or UnknownOutcome when a write got no answer.
+    Absence is NotFound, and only on the store's own definite word.
+    """
+
+    @property
+    def url(self) -> str:
+        """For people, without credentials."""
+        ...
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        """Create `key` from exactly `size_bytes` bytes read from `data`'s position on; return the digest of what was sent
+        ("crc64nvme:<16 hex>"), which the store has confirmed where it can.
+
+        Large objects go in parts; memory stays bounded by a few parts. Raises AlreadyExists when the key is taken and
+        SourceChanged when `data` ends early; then nothing was created.
+        """
+        ...
+
+    def create(self, key: str, document: bytes) -> str:
+        """Create a small document; return its tag. Raises AlreadyExists."""
+        ...
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        """Compare-and-swap a small document; return the new tag. Raises Conflict when the tag differs or the key is gone."""
+        ...
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        """A whole small object and its tag. Raises NotFound, and CorruptData when it is larger than `max_bytes`."""
+        ...
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+        """Fill `buffer` with the object's bytes from position `start`: one ranged GET.
+
+        Raises NotFound, and TruncatedData when the object ends before the buffer is full.
+        """
+        ...
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Raises NotFound."""
+        ...
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key begins with `prefix`, those of one folder in key order. A listing is a hint: it may miss what is
+        being written.
+
+        start_after  a key that an earlier listing of the same prefix gave: go on behind it
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; silent when it is not there."""
+        ...
+
+
+_KEY_PART = re.compile(r"[A-Za-z0-9._=-]+")
+_KEY_CHARS_MAX = 1000  # S3 takes 1,024 bytes; a prefix of ours goes in front
+
+
+def check_key(key: str) -> str:
+    """`key`, when every store can hold it safely; UsageError otherwise. Components are [A-Za-z0-9._=-]+, none "." or ".."."""
+    if len(key) <= _KEY_CHARS_MAX and all(_KEY_PART.fullmatch(part) and part not in (".", "..") for part in key.split("/")):
+        return key
+    raise UsageError(f"not an object key: {key[:200]!r}")
+
+
+def check_prefix(prefix: str) -> str:
+    """`prefix`, when it can begin a key: whole components as in `check_key`, then any beginning of one, or nothing."""
+    *parts, last = prefix.split("/")
+    if last in ("", ".", ".."):
+        last = "x"
+    check_key("/".join((*parts, last)))
+    return prefix

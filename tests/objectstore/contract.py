@@ -1,0 +1,252 @@
+"""What every ObjectStore does. A subclass supplies the `store` fixture, a new and empty one each time."""
+
+import io
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from model.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UsageError
+from objectstore.digest import digest_of
+from objectstore.store import ObjectStore
+
+RACERS = 8
+
+
+def put(store: ObjectStore, key: str, content: bytes) -> str:
+    return store.put(key, io.BytesIO(content), size_bytes=len(content))
+
+
+def read(store: ObjectStore, key: str, start: int, size_bytes: int) -> bytes:
+    buffer = bytearray(size_bytes)
+    store.read_into(key, memoryview(buffer), start=start)
+    return bytes(buffer)
+
+
+def race(attempt: Callable[[int], object], *refusals: type[Exception]) -> list[int]:
+    """Let RACERS threads do `attempt(number)` at once; return the numbers of those that were not refused."""
+    barrier = threading.Barrier(RACERS)
+    winners: list[int] = []
+    surprises: list[BaseException] = []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            attempt(number)
+            winners.append(number)
+        except refusals:
+            pass
+        except BaseException as error:
+            surprises.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(RACERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert surprises == []
+    return winners
+
+
+class ObjectStoreContract:
+    races = 10  # per racing test
+
+    # Objects
+
+    def test_what_was_put_reads_back(self, store: ObjectStore) -> None:
+        assert put(store, "data/a.log", b"0123456789") == digest_of(b"0123456789")
+        assert read(store, "data/a.log", 0, 10) == b"0123456789"
+        assert store.get("data/a.log")[0] == b"0123456789"
+
+    def test_a_range_reads_only_that_range(self, store: ObjectStore) -> None:
+        put(store, "a", b"0123456789")
+        buffer = bytearray(b"......")
+        store.read_into("a", memoryview(buffer)[1:5], start=3)
+        assert bytes(buffer) == b".3456."
+
+    def test_a_range_of_nothing_reads_nothing(self, store: ObjectStore) -> None:
+        put(store, "a", b"0123")
+        store.read_into("a", memoryview(bytearray()), start=2)
+
+    def test_a_range_past_the_end_is_truncated_data(self, store: ObjectStore) -> None:
+        put(store, "a", b"0123456789")
+        for start, size_bytes in [(0, 11), (5, 6), (9, 2), (10, 1), (1000, 1)]:
+            with pytest.raises(TruncatedData):
+                read(store, "a", start, size_bytes)
+
+    def test_an_empty_object_is_an_object(self, store: ObjectStore) -> None:
+        assert put(store, "empty", b"") == digest_of(b"")
+        assert store.stat("empty").size_bytes == 0
+        assert store.get("empty")[0] == b""
+        with pytest.raises(TruncatedData):
+            read(store, "empty", 0, 1)
+
+    def test_a_put_takes_its_bytes_from_the_current_position_of_a_file(self, store: ObjectStore, tmp_path: Path) -> None:
+        content = bytes(range(256)) * 5000
+        (tmp_path / "segment.log").write_bytes(content)
+        with (tmp_path / "segment.log").open("rb") as file:
+            file.read(1000)
+            digest = store.put("part", file, size_bytes=600_000)
+        assert digest == digest_of(content[1000:601_000])
+        assert read(store, "part", 0, 600_000) == content[1000:601_000]
+
+    def test_a_put_takes_its_bytes_from_a_stream_that_gives_little_at_a_time(self, store: ObjectStore) -> None:
+        class Trickle(io.BytesIO):
+            def read(self, size: int | None = -1) -> bytes:
+                return super().read(min(size, 7) if size is not None and size >= 0 else 7)
+
+        assert store.put("a", Trickle(bytes(100)), size_bytes=100) == digest_of(bytes(100))
+        assert store.stat("a").size_bytes == 100
+
+    @pytest.mark.parametrize("kind", ["stream", "file"])
+    def test_a_source_that_ends_early_creates_nothing(self, store: ObjectStore, tmp_path: Path, kind: str) -> None:
+        (tmp_path / "short").write_bytes(b"short")
+        with (tmp_path / "short").open("rb") if kind == "file" else io.BytesIO(b"short") as source, pytest.raises(SourceChanged):
+            store.put("a", source, size_bytes=6)
+        with pytest.raises(NotFound):
+            store.stat("a")
+        assert list(store.list("")) == []
+
+    def test_a_key_is_written_once(self, store: ObjectStore) -> None:
+        put(store, "a", b"first")
+        with pytest.raises(AlreadyExists):
+            put(store, "a", b"second")
+        with pytest.raises(AlreadyExists):
+            store.create("a", b"second")
+        assert store.get("a")[0] == b"first"
+
+    def test_one_of_many_puts_wins_and_its_bytes_are_there(self, store: ObjectStore) -> None:
+        for turn in range(self.races):
+            key = f"race/{turn}"
+            [winner] = race(lambda number, key=key: put(store, key, b"%d" % number * 1000), AlreadyExists)  # type: ignore[misc]
+            assert store.get(key)[0] == b"%d" % winner * 1000
+
+    def test_stat_tells_length_and_digest(self, store: ObjectStore) -> None:
+        put(store, "meta/a", b"123456789")
+        info = store.stat("meta/a")
+        assert (info.key, info.size_bytes, info.digest) == ("meta/a", 9, "crc64nvme:ae8b14860a799888")
+        assert info.modified_ms > 1_500_000_000_000
+
+    def test_what_is_not_there_is_not_found(self, store: ObjectStore) -> None:
+        put(store, "a/bc", b"x")
+        uses: list[Callable[[], object]] = [lambda: store.get("a/b"), lambda: store.stat("a/b"), lambda: read(store, "a/b", 0, 1)]
+        for use in uses:
+            with pytest.raises(NotFound):
+                use()
+
+    # Documents
+
+    def test_a_document_has_a_tag(self, store: ObjectStore) -> None:
+        tag = store.create("doc.json", b"{}")
+        assert store.get("doc.json") == (b"{}", tag)
+        assert store.stat("doc.json").tag == tag
+        assert store.stat("doc.json").digest == digest_of(b"{}")
+
+    def test_a_replacement_names_the_tag_it_replaces(self, store: ObjectStore) -> None:
+        first = store.create("doc", b"1")
+        second = store.replace("doc", b"2", expected_tag=first)
+        assert second != first
+        assert store.get("doc") == (b"2", second)
+        with pytest.raises(Conflict):
+            store.replace("doc", b"3", expected_tag=first)
+        assert store.get("doc") == (b"2", second)
+
+    def test_what_is_gone_is_not_replaced(self, store: ObjectStore) -> None:
+        tag = store.create("doc", b"1")
+        store.delete("doc")
+        with pytest.raises(Conflict):
+            store.replace("doc", b"2", expected_tag=tag)
+        with pytest.raises(NotFound):
+            store.get("doc")
+
+    def test_one_of_many_creations_wins(self, store: ObjectStore) -> None:
+        for turn in range(self.races):
+            key = f"doc/{turn}"
+            [winner] = race(lambda number, key=key: store.create(key, b"%d" % number), AlreadyExists)  # type: ignore[misc]
+            assert store.get(key)[0] == b"%d" % winner
+
+    def test_one_of_many_replacements_wins(self, store: ObjectStore) -> None:
+        tag = store.create("doc", b"first")
+        for _ in range(self.races):
+            [winner] = race(lambda number, tag=tag: store.replace("doc", tag.encode() + b"%d" % number, expected_tag=tag), Conflict)  # type: ignore[misc]
+            document, new = store.get("doc")
+            assert document == tag.encode() + b"%d" % winner
+            tag = new
+
+    def test_a_document_larger_than_its_reader_allows_is_refused(self, store: ObjectStore) -> None:
+        store.create("doc", bytes(100))
+        assert len(store.get("doc", max_bytes=100)[0]) == 100
+        with pytest.raises(CorruptData):
+            store.get("doc", max_bytes=99)
+
+    # Listing and deleting
+
+    def test_a_listing_of_one_folder_is_in_key_order(self, store: ObjectStore) -> None:
+        keys = ["f/0", "f/A", "f/a", "f/a-b", "f/a.b", "f/a0", "f/a_", "f/b", "f/z=1"]
+        for key in reversed(keys):
+            put(store, key, key.encode() * 2)
+        assert [info.key for info in store.list("f/")] == sorted(keys)
+        assert [info.size_bytes for info in store.list("f/")] == [2 * len(key) for key in sorted(keys)]
+
+    def test_a_listing_shows_every_object_once(self, store: ObjectStore) -> None:
+        keys = ["a", "a-b/x", "a.b", "a0/x", "a=/y/z", "b/c/d", "b/c/e", "b/c.x", "b/cc", "z_"]
+        for key in keys:
+            put(store, key, b"")
+        assert sorted(info.key for info in store.list("")) == sorted(keys)
+
+    def test_a_prefix_need_not_end_at_a_slash(self, store: ObjectStore) -> None:
+        keys = ["a", "b/c", "b/d/1", "b/d/2", "ba", "c"]
+        for key in keys:
+            put(store, key, b"")
+        for prefix in ("", "b", "b/", "b/c", "b/c/", "b/d", "b/d/", "b/d/2", "x", "x/y"):
+            assert sorted(info.key for info in store.list(prefix)) == [key for key in keys if key.startswith(prefix)]
+
+    def test_a_listing_goes_on_after_any_key_it_gave(self, store: ObjectStore) -> None:
+        for key in ["a", "b/c/1", "b/c/2", "b/c/3", "b/d", "b/e/1", "c"]:
+            put(store, key, b"")
+        whole = [info.key for info in store.list("b/")]
+        assert len(whole) == 5
+        for at, key in enumerate(whole):
+            assert [info.key for info in store.list("b/", start_after=key)] == whole[at + 1 :]
+
+    def test_what_was_deleted_is_gone_and_may_be_made_again(self, store: ObjectStore) -> None:
+        put(store, "a/b/c", b"1")
+        put(store, "a/d", b"2")
+        store.delete("a/b/c")
+        assert [info.key for info in store.list("")] == ["a/d"]
+        with pytest.raises(NotFound):
+            store.stat("a/b/c")
+        put(store, "a/b/c", b"3")
+        assert store.get("a/b/c")[0] == b"3"
+
+    def test_deleting_what_is_not_there_is_silent(self, store: ObjectStore) -> None:
+        put(store, "a/b", b"")
+        store.delete("a/c")
+        store.delete("a/b/c")
+        store.delete("a/b")
+        store.delete("a/b")
+
+    # Keys come from documents and buckets
+
+    def test_a_hostile_key_is_refused(self, store: ObjectStore) -> None:
+        put(store, "a", b"")
+        uses: list[Callable[[str], object]] = [
+            lambda key: put(store, key, b"x"),
+            lambda key: store.create(key, b"x"),
+            lambda key: store.replace(key, b"x", expected_tag="0"),
+            lambda key: store.get(key),
+            lambda key: store.stat(key),
+            lambda key: read(store, key, 0, 1),
+            lambda key: store.delete(key),
+        ]
+        for key in ("", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", "a b", "a\x00", "a\n", "ä", "a\\b", "+lock", "x" * 1001):
+            for use in uses:
+                with pytest.raises(UsageError):
+                    use(key)
+
+    def test_a_hostile_prefix_is_refused(self, store: ObjectStore) -> None:
+        put(store, "a", b"")
+        for prefix in ("/", "../", "a/../", "a//", "ä", "a\x00"):
+            with pytest.raises(UsageError):
+                list(store.list(prefix))

@@ -1,0 +1,21 @@
+import pytest
+
+from model.clock import ManualClock
+from objectstore.memory import MemoryStore
+from objectstore.store import ObjectStore
+from tests.objectstore.contract import ObjectStoreContract
+
+
+class TestMemoryStore(ObjectStoreContract):
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return MemoryStore(ManualClock())
+
+
+def test_an_object_carries_the_time_of_its_writing() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    store.create("a", b"")
+    clock.advance(5000)
+    store.create("b", b"")
+    assert store.stat("b").modified_ms - store.stat("a").modified_ms == 5000
