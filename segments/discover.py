@@ -1,0 +1,314 @@
+"""Finds the partitions in a broker's log directories: one look, as consistent as a directory lets us have it."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from model.epochs import EpochHistory
+from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, SourceChanged, TransientError, Unauthorised, UsageError
+from model.partition import PartitionId, TopicPartition
+from segments import checkpoints, metadata_log
+from segments.checkpoints import MetaProperties
+from segments.log import Leadership, LocalLog, LocalSegment
+from segments.metadata_log import ClusterMetadata, MetadataLog
+
+_SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
+_DIRECTORY_NAME = re.compile(r"(.+)-(\d{1,10})", re.ASCII)  # greedy: split at the last '-'
+_RENAMED = ("-delete", "-future", "-stray")
+_UNSETTLED = (".swap", ".cleaned")
+_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """One look at everything. `problems` are directories that should be partitions and could not be read, and why."""
+
+    logs: tuple[LocalLog, ...]
+    problems: tuple[tuple[Path, HeadwaterError], ...] = ()
+
+
+class LogDirs:
+    """A broker's log.dirs, read-only. Safe to use from one thread at a time."""
+
+    def __init__(self, dirs: Sequence[Path]) -> None:
+        if not dirs:
+            raise UsageError("no log directory is given")
+        self._dirs = tuple(dirs)
+        self._metadata_log: MetadataLog | None = None
+
+    @property
+    def dirs(self) -> tuple[Path, ...]:
+        return self._dirs
+
+    @property
+    def cluster_id(self) -> str:
+        return self._identity().cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._identity().node_id
+
+    def metadata(self) -> ClusterMetadata | None:
+        """What the broker's own metadata log says by now; None when there is none in these directories."""
+        directory = next((found for each in self._dirs if (found := each / metadata_log.DIRECTORY).is_dir()), None)
+        if directory is None:
+            return None
+        if self._metadata_log is None:
+            self._metadata_log = MetadataLog(directory)
+        try:
+            return self._metadata_log.read()
+        except OSError as error:
+            raise _translated(error, directory) from error
+
+    def partitions(self) -> list[LocalLog]:
+        """Every partition that could be read; see survey."""
+        return list(self.survey().logs)
+
+    def survey(self) -> Survey:
+        """Look at every partition, by topic and number.
+
+        Raises UsageError when a log directory is missing, Unauthorised when it cannot be read, and whatever makes the
+        whole of it unusable: directories of two clusters, a damaged metadata log. What concerns one partition, or one
+        of several log directories, is among the problems.
+        """
+        metadata = self.metadata()
+        logs: dict[TopicPartition, LocalLog] = {}
+        problems: list[tuple[Path, HeadwaterError]] = []
+        roots: list[_Root] = []
+        for directory in self._dirs:
+            names = _list(directory)
+            try:
+                roots.append(_Root.read(directory, names))
+            except HeadwaterError as error:
+                problems.append((directory, error))
+        if not roots:
+            raise problems[0][1]
+        _same_cluster(roots)
+        for root in roots:
+            for topic_partition, path in root.partitions.items():
+                try:
+                    log = _look(path, topic_partition, root, metadata)
+                    if topic_partition in logs:
+                        raise CorruptData(str(path), 0, f"{topic_partition} is also in {logs[topic_partition].directory}")
+                    logs[topic_partition] = log
+                except NotFound:
+                    pass  # deleted since the listing
+                except HeadwaterError as error:
+                    problems.append((path, error))
+        return Survey(logs=tuple(logs[each] for each in sorted(logs)), problems=tuple(problems))
+
+    def look(self, topic_partition: TopicPartition) -> LocalLog:
+        """A fresh look at one partition.
+
+        Raises NotFound when it is in none of the directories, SourceChanged when it does not hold still, and what
+        survey would list as its problem.
+        """
+        name = f"{topic_partition.topic}-{topic_partition.partition}"
+        for directory in self._dirs:
+            if (directory / name).is_dir():
+                return _look(directory / name, topic_partition, _Root.read(directory, (name,)), self.metadata())
+        for directory in self._dirs:
+            _list(directory)  # a directory that cannot be read proves no absence
+        raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
+
+    def _identity(self) -> MetaProperties:
+        found = [_Root.read(directory, ()) for directory in self._dirs if _list(directory) is not None]
+        return _same_cluster(found)
+
+
+class _Root(NamedTuple):
+    """One log directory: its identity and its checkpoints, read before its partitions are listed.
+
+    That order matters: a checkpointed high watermark never promises more than the segments listed after it hold.
+    """
+
+    directory: Path
+    properties: MetaProperties
+    high_watermarks: dict[TopicPartition, int]
+    log_starts: dict[TopicPartition, int]
+    cleaned: dict[TopicPartition, int]
+    partitions: dict[TopicPartition, Path]
+
+    @classmethod
+    def read(cls, directory: Path, names: Sequence[str]) -> "_Root":
+        path = directory / checkpoints.META_PROPERTIES
+        raw = _read_optional(path)
+        if raw is None:
+            raise UsageError(f"{directory} is no Kafka log directory: it has no {checkpoints.META_PROPERTIES}")
+        return cls(
+            directory=directory,
+            properties=checkpoints.decode_meta_properties(raw, where=str(path)),
+            high_watermarks=_offsets(directory / checkpoints.HIGH_WATERMARKS),
+            log_starts=_offsets(directory / checkpoints.LOG_STARTS),
+            cleaned=_offsets(directory / checkpoints.CLEANED),
+            partitions={key: directory / name for name in names if (key := parse_directory_name(name)) is not None},
+        )
+
+
+def parse_directory_name(name: str) -> TopicPartition | None:
+    """The partition that a directory of this name holds; None for renamed ones, the metadata log and anything else."""
+    match = _DIRECTORY_NAME.fullmatch(name)
+    if match is None or name.endswith(_RENAMED) or name == metadata_log.DIRECTORY:
+        return None
+    topic, number = match.groups()
+    if number != str(int(number)):
+        return None
+    try:
+        return TopicPartition(topic, int(number))
+    except UsageError:
+        return None
+
+
+def _look(path: Path, topic_partition: TopicPartition, root: _Root, metadata: ClusterMetadata | None) -> LocalLog:
+    """Read one partition directory between two listings that agree on names and inodes."""
+    try:
+        before = _segments(path)
+        for _ in range(_LOOKS):
+            topic_id = _topic_id(path)
+            epochs = _epochs(path)
+            after = _segments(path)
+            if before.same_files(after):
+                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs)
+            before = after
+    except FileNotFoundError as error:
+        raise NotFound(f"{path} is gone") from error
+    except OSError as error:
+        raise _translated(error, path) from error
+    raise SourceChanged(f"{path} changed during each of {_LOOKS} looks")
+
+
+def _assemble(
+    path: Path,
+    topic_partition: TopicPartition,
+    root: _Root,
+    metadata: ClusterMetadata | None,
+    listing: "_Listing",
+    topic_id: str,
+    epochs: EpochHistory,
+) -> LocalLog:
+    topic = metadata.topics.get(topic_partition.topic) if metadata else None
+    if topic is not None and topic.topic_id != topic_id:
+        topic = None  # another incarnation: what the cluster says now is not about this directory
+    state = topic.partitions.get(topic_partition.partition) if topic else None
+    first = listing.segments[0].base_offset if listing.segments else 0
+    return LocalLog(
+        partition=PartitionId(root.properties.cluster_id, topic_id, topic_partition.partition, topic_partition.topic),
+        directory=path,
+        segments=listing.segments,
+        high_watermark=root.high_watermarks.get(topic_partition),
+        log_start=max(first, root.log_starts.get(topic_partition, first)),
+        epochs=epochs,
+        cleaned_to=root.cleaned.get(topic_partition),
+        compacted=metadata is not None and topic is not None and "compact" in metadata.policy_of(topic.name),
+        leadership=None
+        if state is None
+        else Leadership(
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            node=root.properties.node_id,
+            replicas=state.replicas,
+            in_sync=state.isr,
+        ),
+        settled=listing.settled,
+    )
+
+
+class _Listing(NamedTuple):
+    segments: tuple[LocalSegment, ...]
+    settled: bool
+
+    def same_files(self, other: "_Listing") -> bool:
+        return self.settled == other.settled and [(each.base_offset, each.generation[0]) for each in self.segments] == [
+            (each.base_offset, each.generation[0]) for each in other.segments
+        ]
+
+
+def _segments(directory: Path) -> _Listing:
+    found: list[tuple[int, os.stat_result, str]] = []
+    settled = True
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            match = _SEGMENT_NAME.fullmatch(entry.name)
+            if match is not None:
+                try:
+                    found.append((int(match[1]), entry.stat(follow_symlinks=False), entry.path))
+                except FileNotFoundError:
+                    continue  # dropped since the directory was read; the next listing will agree
+            elif entry.name.endswith(_UNSETTLED):
+                settled = False
+    found.sort(key=lambda each: each[0])
+    return _Listing(
+        tuple(
+            LocalSegment(
+                base_offset=base,
+                path=Path(path),
+                size_bytes=stat.st_size,
+                generation=(stat.st_ino, stat.st_mtime_ns),
+                is_active=at == len(found) - 1,
+            )
+            for at, (base, stat, path) in enumerate(found)
+        ),
+        settled,
+    )
+
+
+def _topic_id(directory: Path) -> str:
+    path = directory / checkpoints.PARTITION_METADATA
+    raw = _read_optional(path)
+    if raw is None:
+        if not directory.is_dir():
+            raise FileNotFoundError(directory)
+        raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: which topic id this is cannot be told")
+    return checkpoints.decode_partition_metadata(raw, where=str(path))
+
+
+def _epochs(directory: Path) -> EpochHistory:
+    path = directory / checkpoints.LEADER_EPOCHS
+    raw = _read_optional(path)
+    return EpochHistory() if raw is None else checkpoints.decode_epochs(raw, where=str(path))
+
+
+def _offsets(path: Path) -> dict[TopicPartition, int]:
+    raw = _read_optional(path)
+    return {} if raw is None else checkpoints.decode_offsets(raw, where=str(path))
+
+
+def _same_cluster(roots: Sequence[_Root]) -> MetaProperties:
+    first = roots[0]
+    for other in roots[1:]:
+        if (other.properties.cluster_id, other.properties.node_id) != (first.properties.cluster_id, first.properties.node_id):
+            raise ForeignOwner(f"{first.directory} and {other.directory} belong to different brokers")
+    return first.properties
+
+
+def _list(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError as error:
+        raise _translated(error, directory) from error
+
+
+def _read_optional(path: Path) -> bytes | None:
+    """A small file; None when it is not there."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(checkpoints.FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _translated(error, path) from error
+    if len(raw) > checkpoints.FILE_BYTES_MAX:
+        raise CorruptData(str(path), 0, f"more than {checkpoints.FILE_BYTES_MAX} bytes")
+    return raw
+
+
+def _translated(error: OSError, path: Path) -> HeadwaterError:
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return UsageError(f"log directory {path} does not exist" if not path.exists() else f"{path} is not a directory")
+        case PermissionError():
+            return Unauthorised(f"{path} may not be read by this user")
+    return TransientError(f"{path}: {error.strerror}")

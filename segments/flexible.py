@@ -1,0 +1,114 @@
+"""Kafka's flexible message encoding: compact strings and arrays, tagged fields. Reading believes no length."""
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from model.errors import CorruptData, TruncatedData
+from model.partition import topic_id_bytes, topic_id_text
+from segments.varint import read_uvarint, uvarint
+
+T = TypeVar("T")
+
+_I16, _I32, _U32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">I"), struct.Struct(">q")
+
+
+class Reader:
+    """Takes fields off `data`, one after the other. Raises TruncatedData at its end, CorruptData for impossible lengths."""
+
+    def __init__(self, data: bytes | memoryview, where: str) -> None:
+        self._data, self._where, self._at = memoryview(data), where, 0
+
+    def take(self, size: int) -> memoryview:
+        if size > len(self._data) - self._at:
+            raise TruncatedData(self._where, self._at, f"field of {size} bytes, {len(self._data) - self._at} are left")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def i8(self) -> int:
+        return int.from_bytes(self.take(1), "big", signed=True)
+
+    def i16(self) -> int:
+        return int.from_bytes(self.take(2), "big", signed=True)
+
+    def i32(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def i64(self) -> int:
+        return int.from_bytes(self.take(8), "big", signed=True)
+
+    def uvarint(self) -> int:
+        value, self._at = read_uvarint(self._data, self._at, self._where)
+        return value
+
+    def uuid(self) -> str:
+        return topic_id_text(bytes(self.take(16)))
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise CorruptData(self._where, self._at, "null where a string must be")
+        return text
+
+    def nullable_string(self) -> str | None:
+        size = self.uvarint()
+        if not size:
+            return None
+        try:
+            return str(self.take(size - 1), "utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptData(self._where, self._at, "not UTF-8") from error
+
+    def array(self, item: Callable[[], T]) -> tuple[T, ...]:
+        count = self.uvarint() - 1
+        if count < 0 or count > len(self._data) - self._at:  # an item takes a byte or more
+            raise CorruptData(self._where, self._at, f"array of {count} items in {len(self._data) - self._at} bytes")
+        return tuple(item() for _ in range(count))
+
+    def tags(self) -> dict[int, "Reader"]:
+        """The tagged fields, each with its own reader; whoever knows a tag reads it."""
+        fields = {}
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            fields[tag] = Reader(self.take(self.uvarint()), self._where)
+        return fields
+
+
+def i8(value: int) -> bytes:
+    return value.to_bytes(1, "big", signed=True)
+
+
+def i16(value: int) -> bytes:
+    return _I16.pack(value)
+
+
+def i32(value: int) -> bytes:
+    return _I32.pack(value)
+
+
+def u32(value: int) -> bytes:
+    return _U32.pack(value)
+
+
+def i64(value: int) -> bytes:
+    return _I64.pack(value)
+
+
+def string(value: str | None) -> bytes:
+    if value is None:
+        return uvarint(0)
+    raw = value.encode()
+    return uvarint(len(raw) + 1) + raw
+
+
+def uuid(text: str) -> bytes:
+    return topic_id_bytes(text)
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    encoded = list(items)
+    return uvarint(len(encoded) + 1) + b"".join(encoded)
+
+
+def tags(fields: Mapping[int, bytes]) -> bytes:
+    return uvarint(len(fields)) + b"".join(uvarint(tag) + uvarint(len(raw)) + raw for tag, raw in sorted(fields.items()))

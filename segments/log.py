@@ -1,0 +1,74 @@
+"""What a broker's directory holds, as one look at it found it: plain values, no open files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.epochs import EpochHistory
+from model.partition import PartitionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSegment:
+    """One .log file. `generation` tells a file from its replacement under the same name (compaction, truncation)."""
+
+    base_offset: int
+    path: Path
+    size_bytes: int
+    generation: tuple[int, int]  # inode, mtime in ns; of an active segment only the inode is stable
+    is_active: bool
+
+    @property
+    def index_path(self) -> Path:
+        return self.path.with_suffix(".index")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLog:
+    """One partition directory. Segments are in offset order; the last is the active one.
+
+    high_watermark  first offset not known to be replicated, from the checkpoint (lags up to 5 s, never ahead);
+                    None when no checkpoint names the partition: then nothing may be archived
+    log_start       first offset a client may read: the checkpoint's, else the first segment's base offset
+    cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
+    leader          what the broker's own metadata log says; None when it is not known
+    settled         False while .swap or .cleaned files are there: a compaction is in the middle of its renames
+    """
+
+    partition: PartitionId
+    directory: Path
+    segments: tuple[LocalSegment, ...]
+    high_watermark: int | None
+    log_start: int
+    epochs: EpochHistory
+    cleaned_to: int | None = None
+    compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log tells
+    leadership: "Leadership | None" = None
+    settled: bool = True
+
+    @property
+    def local_start(self) -> int:
+        """Base of the first local segment; the log start when there is none."""
+        return self.segments[0].base_offset if self.segments else self.log_start
+
+    @property
+    def topic_policy_proves_compaction(self) -> bool:
+        return self.compacted or self.cleaned_to is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership:
+    """What the metadata log says of one partition, seen from this node."""
+
+    leader: int  # broker id, -1 while there is none
+    leader_epoch: int
+    node: int  # this directory's own broker id
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+    @property
+    def is_ours(self) -> bool:
+        return self.leader == self.node
+
+    @property
+    def all_in_sync(self) -> bool:
+        return set(self.replicas) <= set(self.in_sync)

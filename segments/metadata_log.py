@@ -1,0 +1,338 @@
+"""What a cluster says about itself: the __cluster_metadata-0 log and its snapshots, which every broker keeps on disk."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from model.errors import CorruptData, SourceChanged, TruncatedData
+from segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
+from segments.bootstrap import write_bootstrap_checkpoint
+from segments.markers import read_marker
+from segments.metadata_records import (
+    RESOURCE_TOPIC,
+    Config,
+    FeatureLevel,
+    MetadataRecord,
+    Partition,
+    PartitionChange,
+    ProducerIds,
+    RemoveTopic,
+    Topic,
+    Transaction,
+    Unread,
+    decode_metadata_record,
+)
+from segments.records import decode_batch
+
+__all__ = [
+    "DIRECTORY",
+    "ClusterMetadata",
+    "MetadataLog",
+    "PartitionMetadata",
+    "TopicMetadata",
+    "write_bootstrap_checkpoint",
+]
+
+DIRECTORY = "__cluster_metadata-0"
+_LOG_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
+_SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
+_SNAPSHOT_FOOTER = 4
+_BATCH_BYTES_MAX = 64 << 20  # controllers write batches of at most 8 MiB
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    """leader  broker id, -1 while there is none"""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetadata:
+    name: str
+    topic_id: str
+    partitions: Mapping[int, PartitionMetadata]
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """One state of a cluster.
+
+    configs           of everything but topics: (resource type, resource name) -> settings; broker "" holds the defaults
+    next_producer_id  producer ids from here on have not been handed out
+    unread            records of other kinds that lie in the log: api key -> how many
+    end_offset        first metadata offset that is not part of this state
+    """
+
+    topics: Mapping[str, TopicMetadata]
+    configs: Mapping[tuple[int, str], Mapping[str, str]]
+    features: Mapping[str, int]
+    next_producer_id: int
+    unread: Mapping[int, int]
+    end_offset: int
+
+    def policy_of(self, topic: str) -> frozenset[str]:
+        """cleanup.policy as the metadata tells it: the topic's, else the cluster's dynamic default, else Kafka's own."""
+        found = self.topics.get(topic)
+        text = found.configs.get("cleanup.policy") if found else None
+        if text is None:
+            text = self.configs.get((4, ""), {}).get("log.cleanup.policy", "delete")
+        return frozenset(part.strip() for part in text.split(","))
+
+
+class MetadataLog:
+    """Follows one __cluster_metadata-0 directory: every `read` takes up only what is new since the last.
+
+    A broker appends to that log twice a second even when nothing happens, so it must not be read from its beginning
+    each time. A torn tail of the newest segment is not there yet. Nothing on disk tells which of the last records are
+    committed: they may be taken back, which the next read notices and then begins anew.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._image = _Image()
+        self._place: _Place | None = None
+        self._state: ClusterMetadata | None = None
+
+    def read(self) -> ClusterMetadata:
+        """The newest state. Raises CorruptData when log and snapshots do not make one, SourceChanged when they keep changing."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._read()
+            except (FileNotFoundError, SourceChanged):
+                self._place = None  # a segment or snapshot was dropped between listing and reading
+        raise SourceChanged(f"{self._directory} keeps changing")
+
+    def _read(self) -> ClusterMetadata:
+        place = self._place
+        if place is None or not place.holds():
+            self._image, place = self._begin()
+            self._state = None
+        changed = False
+        for base, path in self._segments():
+            if base < place.segment_base:
+                continue
+            if base > place.segment_base or place.path is None:
+                if base > self._image.end_offset:
+                    raise CorruptData(str(path), 0, f"the metadata log lacks offsets {self._image.end_offset} to {base - 1}")
+                place = _Place(path, base)
+            changed |= self._follow(place)
+        self._place = place
+        if self._state is None or changed:
+            self._state = self._image.freeze()
+        elif self._state.end_offset != self._image.end_offset:
+            self._state = replace(self._state, end_offset=self._image.end_offset)
+        return self._state
+
+    def _begin(self) -> "tuple[_Image, _Place]":
+        """The newest complete snapshot's image, and where in the log to go on from there, with no file opened yet."""
+        image = _Image()
+        for end_offset, path in self._snapshots():
+            candidate = _Image()
+            if _load_snapshot(path, candidate):
+                candidate.end_offset = end_offset
+                image = candidate
+                break
+        before = [base for base, _ in self._segments() if base <= image.end_offset]
+        return image, _Place(None, before[-1] if before else 0)
+
+    def _segments(self) -> list[tuple[int, Path]]:
+        return sorted((int(match[1]), path) for path in self._directory.iterdir() if (match := _LOG_NAME.fullmatch(path.name)))
+
+    def _snapshots(self) -> list[tuple[int, Path]]:
+        """(end offset, path), newest first."""
+        found = [(int(match[1]), path) for path in self._directory.iterdir() if (match := _SNAPSHOT_NAME.fullmatch(path.name))]
+        return sorted(found, reverse=True)
+
+    def _follow(self, place: "_Place") -> bool:
+        """Apply what lies behind `place` in its file and move it there; True when that changed more than the end offset."""
+        assert place.path is not None
+        changed = False
+        for position, header, batch in _batches(place.path, place.position):
+            if header.base_offset >= self._image.end_offset:
+                changed |= self._image.apply_batch(header, batch, str(place.path))
+                self._image.end_offset = header.next_offset
+            place.passed(position, header, bytes(batch[:HEADER_BYTES]))
+        return changed
+
+
+class _Place:
+    """Where in the log the last read ended, and what must still be there for the next to go on."""
+
+    def __init__(self, path: Path | None, segment_base: int) -> None:
+        self.path, self.segment_base = path, segment_base
+        self.position = self._last_position = 0
+        self._last_header = b""
+        self._inode = path.stat().st_ino if path else 0
+
+    def passed(self, position: int, header: BatchHeader, raw: bytes) -> None:
+        self._last_position, self._last_header = position, raw
+        self.position = position + header.size_bytes
+
+    def holds(self) -> bool:
+        """The same file, and the last batch read from it still where it was: nothing was truncated and written again."""
+        if self.path is None:
+            return False
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._last_position)
+                return os.fstat(file.fileno()).st_ino == self._inode and file.read(len(self._last_header)) == self._last_header
+        except FileNotFoundError:
+            return False
+
+
+def _batches(path: Path, start: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Whole verified batches behind byte `start`; stops at a torn tail."""
+    with path.open("rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        try:
+            for position, header in headers(file, start, end, where=str(path)):
+                if position + header.size_bytes > end:
+                    return
+                if header.size_bytes > _BATCH_BYTES_MAX:
+                    raise CorruptData(str(path), position, f"metadata batch of {header.size_bytes} bytes")
+                file.seek(position)
+                batch = file.read(header.size_bytes)
+                if len(batch) < header.size_bytes:
+                    return
+                check_batch(batch, where=str(path))
+                yield position, header, memoryview(batch)
+        except TruncatedData:
+            return
+
+
+def _load_snapshot(path: Path, image: "_Image") -> bool:
+    """Apply a snapshot to `image`; False when it does not end with its footer, as one that is still written."""
+    complete = False
+    for _, header, batch in _batches(path, 0):
+        complete = header.is_control and header.records > 0 and read_marker(batch, where=str(path)).type == _SNAPSHOT_FOOTER
+        image.apply_batch(header, batch, str(path))
+    return complete
+
+
+@dataclass(slots=True)
+class _Topic:
+    name: str
+    topic_id: str
+    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+
+
+class _Image:
+    """The state while it is built, record by record."""
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self._topics: dict[str, _Topic] = {}  # by id
+        self._configs: dict[tuple[int, str], dict[str, str]] = {}
+        self._features: dict[str, int] = {}
+        self._next_producer_id = 0
+        self._unread: dict[int, int] = {}
+        self._pending: list[MetadataRecord] | None = None
+
+    def apply_batch(self, header: BatchHeader, batch: memoryview, where: str) -> bool:
+        """True when something but NoOp records was in it."""
+        if header.is_control:
+            return False
+        changed = False
+        for record in decode_batch(batch, where=where):
+            if record.value is None:
+                raise CorruptData(where, 0, f"metadata record {record.offset} is null")
+            decoded = decode_metadata_record(record.value, where=f"{where}, record {record.offset}")
+            changed |= self._take(decoded, where)
+        return changed
+
+    def _take(self, record: MetadataRecord, where: str) -> bool:
+        if isinstance(record, Transaction):
+            if record.api_key == Transaction.BEGIN:
+                self._pending = []
+                return False
+            pending, self._pending = self._pending or [], None
+            if record.api_key == Transaction.ABORT:
+                return False
+            for each in pending:
+                self._apply(each, where)
+            return bool(pending)
+        if self._pending is not None:
+            self._pending.append(record)
+            return False
+        self._apply(record, where)
+        return not (isinstance(record, Unread) and record.api_key == _NO_OP)
+
+    def _apply(self, record: MetadataRecord, where: str) -> None:
+        match record:
+            case Topic():
+                self._topics[record.topic_id] = _Topic(record.name, record.topic_id)
+            case RemoveTopic():
+                topic = self._topics.pop(record.topic_id, None)
+                if topic is not None:
+                    self._configs.pop((RESOURCE_TOPIC, topic.name), None)
+            case Partition():
+                self._topic(record.topic_id, where).partitions[record.partition] = PartitionMetadata(
+                    leader=record.leader, leader_epoch=record.leader_epoch, replicas=record.replicas, isr=record.in_sync
+                )
+            case PartitionChange():
+                partitions = self._topic(record.topic_id, where).partitions
+                if record.partition not in partitions:
+                    raise CorruptData(where, 0, f"a change of partition {record.partition}, which {record.topic_id} does not have")
+                partitions[record.partition] = _changed(partitions[record.partition], record)
+            case Config():
+                settings = self._configs.setdefault((record.resource_type, record.resource_name), {})
+                if record.value is None:
+                    settings.pop(record.name, None)
+                else:
+                    settings[record.name] = record.value
+            case FeatureLevel():
+                self._features[record.name] = record.level
+                if not record.level:
+                    del self._features[record.name]
+            case ProducerIds():
+                self._next_producer_id = max(self._next_producer_id, record.next_producer_id)
+            case Unread():
+                self._unread[record.api_key] = self._unread.get(record.api_key, 0) + 1
+
+    def _topic(self, topic_id: str, where: str) -> _Topic:
+        try:
+            return self._topics[topic_id]
+        except KeyError:
+            raise CorruptData(where, 0, f"a partition of topic id {topic_id}, which does not exist") from None
+
+    def freeze(self) -> ClusterMetadata:
+        configs = {key: MappingProxyType(dict(value)) for key, value in self._configs.items()}
+        nothing: Mapping[str, str] = MappingProxyType({})
+        topics = {
+            topic.name: TopicMetadata(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=MappingProxyType(dict(sorted(topic.partitions.items()))),
+                configs=configs.get((RESOURCE_TOPIC, topic.name), nothing),
+            )
+            for topic in self._topics.values()
+        }
+        return ClusterMetadata(
+            topics=MappingProxyType(topics),
+            configs=MappingProxyType({key: value for key, value in configs.items() if key[0] != RESOURCE_TOPIC}),
+            features=MappingProxyType(dict(self._features)),
+            next_producer_id=self._next_producer_id,
+            unread=MappingProxyType(dict(self._unread)),
+            end_offset=self.end_offset,
+        )
+
+
+_NO_OP = 20
+
+
+def _changed(before: PartitionMetadata, change: PartitionChange) -> PartitionMetadata:
+    return PartitionMetadata(
+        leader=before.leader if change.leader is None else change.leader,
+        leader_epoch=before.leader_epoch + (change.leader is not None),
+        replicas=before.replicas if change.replicas is None else change.replicas,
+        isr=before.isr if change.in_sync is None else change.in_sync,
+    )

@@ -1,0 +1,249 @@
+"""KRaft metadata records, those that Headwater understands: one frozen value each, and their bytes.
+
+Source: the message schemas of Kafka 4.3 (docs/formats/kafka-log.md, "The metadata log").
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from model.errors import UnsupportedFormat
+from segments import flexible
+from segments.flexible import Reader
+from segments.varint import uvarint
+
+_FRAME_VERSION = 1
+UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"  # the directory id that lets the broker choose: value 1
+NO_LEADER = -1
+_LEADER_UNCHANGED = -2
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevel:
+    """level 0 removes the feature."""
+
+    api_key: ClassVar[int] = 12
+    name: str
+    level: int
+
+    def encode(self) -> bytes:
+        return _frame(self.api_key, 0, flexible.string(self.name) + flexible.i16(self.level) + flexible.tags({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    api_key: ClassVar[int] = 2
+    name: str
+    topic_id: str
+
+    def encode(self) -> bytes:
+        return _frame(self.api_key, 0, flexible.string(self.name) + flexible.uuid(self.topic_id) + flexible.tags({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopic:
+    api_key: ClassVar[int] = 9
+    topic_id: str
+
+    def encode(self) -> bytes:
+        return _frame(self.api_key, 0, flexible.uuid(self.topic_id) + flexible.tags({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """leader  NO_LEADER lets the controller elect one of `last_known_elr` or `in_sync`"""
+
+    api_key: ClassVar[int] = 3
+    partition: int
+    topic_id: str
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int = 0
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    directories: tuple[str, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+
+    def encode(self) -> bytes:
+        """As version 2. One directory per replica, UNASSIGNED when none is given."""
+        directories = self.directories or (UNASSIGNED,) * len(self.replicas)
+        tagged = {1: self.eligible_leader_replicas, 2: self.last_known_elr}
+        return _frame(
+            self.api_key,
+            2,
+            flexible.i32(self.partition)
+            + flexible.uuid(self.topic_id)
+            + b"".join(_i32s(each) for each in (self.replicas, self.in_sync, self.removing, self.adding))
+            + flexible.i32(self.leader)
+            + flexible.i32(self.leader_epoch)
+            + flexible.i32(self.partition_epoch)
+            + flexible.array(flexible.uuid(each) for each in directories)
+            + flexible.tags({tag: _i32s(value) for tag, value in tagged.items() if value is not None}),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """None where a field stays as it was. A new leader, or the same one named again, begins a leader epoch."""
+
+    api_key: ClassVar[int] = 5
+    partition: int
+    topic_id: str
+    in_sync: tuple[int, ...] | None = None
+    leader: int | None = None
+    replicas: tuple[int, ...] | None = None
+
+    def encode(self) -> bytes:
+        tagged: dict[int, bytes] = {}
+        if self.in_sync is not None:
+            tagged[0] = _i32s(self.in_sync)
+        if self.leader is not None:
+            tagged[1] = flexible.i32(self.leader)
+        if self.replicas is not None:
+            tagged[2] = _i32s(self.replicas)
+        return _frame(self.api_key, 2, flexible.i32(self.partition) + flexible.uuid(self.topic_id) + flexible.tags(tagged))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """value None deletes the setting. resource_name "" is every broker's default."""
+
+    api_key: ClassVar[int] = 4
+    resource_type: int = RESOURCE_TOPIC
+    resource_name: str
+    name: str
+    value: str | None
+
+    def encode(self) -> bytes:
+        text = b"".join(flexible.string(each) for each in (self.resource_name, self.name, self.value))
+        return _frame(self.api_key, 0, flexible.i8(self.resource_type) + text + flexible.tags({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIds:
+    """Producer ids from next_producer_id on have not been handed out."""
+
+    api_key: ClassVar[int] = 15
+    broker: int
+    broker_epoch: int
+    next_producer_id: int
+
+    def encode(self) -> bytes:
+        fields = flexible.i32(self.broker) + flexible.i64(self.broker_epoch) + flexible.i64(self.next_producer_id)
+        return _frame(self.api_key, 0, fields + flexible.tags({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """BeginTransaction, EndTransaction, AbortTransaction: what lies between counts as a whole or not at all."""
+
+    BEGIN: ClassVar[int] = 23
+    END: ClassVar[int] = 24
+    ABORT: ClassVar[int] = 25
+    api_key: int
+
+    def encode(self) -> bytes:
+        return _frame(self.api_key, 0, flexible.tags({}))  # names and reasons are tagged, for people only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """Any other record, verbatim."""
+
+    api_key: int
+    raw: bytes
+
+    def encode(self) -> bytes:
+        return self.raw
+
+
+MetadataRecord = FeatureLevel | Topic | RemoveTopic | Partition | PartitionChange | Config | ProducerIds | Transaction | Unread
+
+
+def decode_metadata_record(value: bytes, *, where: str = "metadata record") -> MetadataRecord:
+    """The record in one value of the metadata log. An api key we do not read comes back as Unread, whatever its version.
+
+    Raises CorruptData or TruncatedData when its fields do not fit, UnsupportedFormat for another frame, or a version
+    of a record we read that is newer than the ones we know.
+    """
+    reader = Reader(value, where)
+    frame = reader.uvarint()
+    if frame != _FRAME_VERSION:
+        raise UnsupportedFormat(f"{where} has frame version {frame}; this version reads {_FRAME_VERSION}")
+    api_key, version = reader.uvarint(), reader.uvarint()
+    newest = _NEWEST_VERSION.get(api_key)
+    if newest is None:
+        return Unread(api_key=api_key, raw=value)
+    if version > newest:
+        raise UnsupportedFormat(f"{where} has api key {api_key} in version {version}; this version reads up to {newest}")
+    return _decode_fields(reader, api_key, version)
+
+
+_NEWEST_VERSION = {2: 0, 3: 2, 4: 0, 5: 2, 9: 0, 12: 0, 15: 0, 23: 0, 24: 0, 25: 0}
+
+
+def _decode_fields(reader: Reader, api_key: int, version: int) -> MetadataRecord:
+    match api_key:
+        case Topic.api_key:
+            return Topic(name=reader.string(), topic_id=reader.uuid())
+        case RemoveTopic.api_key:
+            return RemoveTopic(topic_id=reader.uuid())
+        case Partition.api_key:
+            return _decode_partition(reader, version)
+        case PartitionChange.api_key:
+            partition, topic_id, tags = reader.i32(), reader.uuid(), reader.tags()
+            leader = tags[1].i32() if 1 in tags else _LEADER_UNCHANGED
+            return PartitionChange(
+                partition=partition,
+                topic_id=topic_id,
+                in_sync=_read_i32s(tags[0]) if 0 in tags else None,
+                leader=None if leader == _LEADER_UNCHANGED else leader,
+                replicas=_read_i32s(tags[2]) if 2 in tags else None,
+            )
+        case Config.api_key:
+            return Config(resource_type=reader.i8(), resource_name=reader.string(), name=reader.string(), value=reader.nullable_string())
+        case FeatureLevel.api_key:
+            return FeatureLevel(name=reader.string(), level=reader.i16())
+        case ProducerIds.api_key:
+            return ProducerIds(broker=reader.i32(), broker_epoch=reader.i64(), next_producer_id=reader.i64())
+        case _:
+            return Transaction(api_key=api_key)
+
+
+def _decode_partition(reader: Reader, version: int) -> Partition:
+    partition, topic_id = reader.i32(), reader.uuid()
+    replicas, in_sync, removing, adding = (_read_i32s(reader) for _ in range(4))
+    leader, leader_epoch, partition_epoch = reader.i32(), reader.i32(), reader.i32()
+    directories = reader.array(reader.uuid) if version >= 1 else ()
+    tags = reader.tags()
+    return Partition(
+        partition=partition,
+        topic_id=topic_id,
+        replicas=replicas,
+        in_sync=in_sync,
+        removing=removing,
+        adding=adding,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        directories=directories,
+        eligible_leader_replicas=_read_i32s(tags[1]) if 1 in tags else None,
+        last_known_elr=_read_i32s(tags[2]) if 2 in tags else None,
+    )
+
+
+def _frame(api_key: int, version: int, fields: bytes) -> bytes:
+    return uvarint(_FRAME_VERSION) + uvarint(api_key) + uvarint(version) + fields
+
+
+def _i32s(values: tuple[int, ...]) -> bytes:
+    return flexible.array(flexible.i32(each) for each in values)
+
+
+def _read_i32s(reader: Reader) -> tuple[int, ...]:
+    return reader.array(reader.i32)

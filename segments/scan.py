@@ -1,0 +1,178 @@
+"""The one pass over a run before it is uploaded: verify everything, learn everything an archive must know."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from model.errors import UnsupportedFormat
+from segments import markers, runindex
+from segments.batches import BatchHeader, BatchWalk
+from segments.producers import Producers
+from segments.runindex import RunIndex
+from segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+
+__all__ = ["AbortedTransaction", "OpenTransaction", "RunScan", "scan_run"]
+
+_SPARE_ROWS = 1 << 12  # how far a section of the index may grow between two points: a batch takes 61 bytes or more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunScan:
+    """What scan_run found in file[start_position:end_position].
+
+    first_timestamp, last_timestamp  smallest and largest of user data, in ms; None when there is none
+    records          user data records, as batch headers count them
+    digest           "crc64nvme:<16 hex>" of exactly these bytes, taken from the same window the CRCs were
+    max_producer_id  -1 when no batch names one
+    first_hole       first offset between the run's ends that no batch covers, as compaction leaves them; None for a log
+                     that lacks nothing
+    """
+
+    start_position: int
+    end_position: int
+    first_timestamp: int | None
+    last_timestamp: int | None
+    records: int
+    digest: str
+    max_producer_id: int
+    index: RunIndex
+    first_hole: int | None = None
+
+    @property
+    def base_offset(self) -> int:
+        return self.index.base_offset
+
+    @property
+    def last_offset(self) -> int:
+        return self.index.last_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.index.last_offset + 1
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        return self.index.epochs
+
+    @property
+    def aborted(self) -> tuple[AbortedTransaction, ...]:
+        return self.index.aborted
+
+    @property
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        return self.index.open_transactions
+
+    @property
+    def open_from(self) -> int | None:
+        return self.index.open_from
+
+
+def scan_run(
+    file: BinaryIO,
+    *,
+    start: int,
+    end: int,
+    open_before: Sequence[OpenTransaction] = (),
+    up_to: int | None = None,
+    where: str,
+) -> RunScan | None:
+    """Scan the batches of file[start:end]; None when not one of them lies below `up_to`.
+
+    start        byte position of a batch
+    end          byte position behind the last byte known to be there
+    open_before  transactions open at `start`, as the previous run's scan or index says
+    up_to        a high watermark: only whole batches below it belong to the run, and nothing behind them is touched
+
+    The run may end before `end` for one more reason: its index is full (an absurd number of aborted transactions or leader epochs);
+    what is left is another run. Raises what BatchWalk raises, and UnsupportedFormat for more open transactions than
+    an index can hold.
+    """
+    walk = BatchWalk(file, start, end, where=where, up_to=up_to)
+    transactions = Transactions(open_before)
+    producers = Producers()
+    last_batch_of = producers.last_batch_of
+    points = runindex.new_points()
+    epochs: list[tuple[int, int]] = []
+    base_offset = last_offset = -1
+    first_hole: int | None = None
+    leader_epoch = -1
+    earliest, latest = 2**63 - 1, runindex.NO_TIMESTAMP
+    records = 0
+    stop = next_point = start
+    for position, fields in walk:
+        base, length, epoch, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, _, _, count = fields
+        if position >= next_point:
+            if base_offset < 0:
+                base_offset = base
+            if (
+                len(points.offsets) >= runindex.POINTS_MAX
+                or len(transactions.aborted) > runindex.ABORTED_MAX - _SPARE_ROWS
+                or len(epochs) > runindex.EPOCHS_MAX - _SPARE_ROWS
+            ):
+                walk.finish()
+            points.offsets.append(base)
+            points.positions.append(position - start)
+            points.max_timestamps.append(latest)
+            next_point = position + runindex.POINT_SPACING_BYTES
+            if len(producers) > 2 * runindex.PRODUCERS_MAX:
+                producers.prune(runindex.PRODUCERS_MAX)
+            _check_open(transactions, where)
+        if epoch != leader_epoch:
+            epochs.append((epoch, base))
+            leader_epoch = epoch
+        if base != last_offset + 1 and first_hole is None and last_offset >= 0:
+            first_hole = last_offset + 1
+        last_offset = base + delta
+        stop = position + 12 + length
+        if attributes & 0x20:
+            if count and producer_id >= 0:
+                marker = markers.read_marker(walk.batch(position, 12 + length), where=where)
+                if marker.type in (markers.ABORT, markers.COMMIT):
+                    transactions.marker(producer_id, base, aborts=marker.type == markers.ABORT)
+                    producers.mark(BatchHeader(*fields), marker.coordinator_epoch)
+            continue
+        if producer_id >= 0:
+            last_batch_of[producer_id] = fields
+            if attributes & 0x10:
+                transactions.data(producer_id, base)
+        if count:
+            records += count
+            if max_timestamp >= 0:
+                latest = max(latest, max_timestamp)
+                first = max_timestamp if attributes & 0x48 else base_timestamp  # else the base timestamp is no record's
+                if 0 <= first < earliest:
+                    earliest = first
+    if base_offset < 0:
+        return None
+    _check_open(transactions, where)
+    producers.prune(runindex.PRODUCERS_MAX)
+    return RunScan(
+        start_position=start,
+        end_position=stop,
+        first_timestamp=min(earliest, latest) if latest >= 0 else None,
+        last_timestamp=latest if latest >= 0 else None,
+        records=records,
+        digest=walk.digest_to(stop),
+        max_producer_id=producers.max_id,
+        first_hole=first_hole,
+        index=RunIndex(
+            base_offset=base_offset,
+            last_offset=last_offset,
+            size_bytes=stop - start,
+            points=points,
+            epochs=tuple(each for each in epochs if each[0] >= 0),
+            aborted=tuple(transactions.aborted),
+            open_transactions=transactions.open,
+            producers=producers.states(transactions.first_offsets),
+        ),
+    )
+
+
+def _check_open(transactions: Transactions, where: str) -> None:
+    """Asked at every point, so that a hostile log is refused before what it opens fills the memory."""
+    if len(transactions.first_offsets) > runindex.OPEN_MAX:
+        raise UnsupportedFormat(f"{where}: {len(transactions.first_offsets)} transactions are open, an index holds {runindex.OPEN_MAX}")
