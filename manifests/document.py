@@ -1,0 +1,48 @@
+"""How every document of the bucket is written: JSON for people, with a format version and a digest against bit rot."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from model.errors import CorruptData, UnsupportedFormat, UsageError
+from objectstore.digest import digest_of
+
+FORMAT_MAJOR = 1
+FORMAT = (FORMAT_MAJOR, 0)
+
+_WRONG = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, UsageError)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def seal(value: msgspec.Struct) -> bytes:
+    """`value`, which has a `format`, as indented JSON with its digest as the last field."""
+    body = msgspec.to_builtins(value)
+    body["digest"] = _digest(body)
+    return msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n"
+
+
+def unseal(raw: bytes, kind: type[T], check: Callable[[T], object], where: str) -> T:
+    """A checked `kind` from bytes; fields it does not know are covered by the digest and otherwise ignored.
+
+    Raises UnsupportedFormat for an unknown major version, CorruptData for everything else that is wrong.
+    """
+    try:
+        body: Any = msgspec.json.decode(raw)
+        version = body["format"]
+        if not isinstance(version[0], int) or version[0] != FORMAT_MAJOR:
+            raise UnsupportedFormat(f"{where} has format {str(version)[:40]}; this version reads {FORMAT_MAJOR}.x")
+        digest = body.pop("digest")
+        if digest != _digest(body):
+            raise CorruptData(where, 0, f"its digest says {str(digest)[:40]}, its content {_digest(body)}")
+        value = msgspec.convert(body, kind)
+        check(value)
+        return value
+    except _WRONG as error:
+        raise CorruptData(where, 0, str(error)[:200]) from error
+
+
+def _digest(body: dict[str, Any]) -> str:
+    """Over the body without white space, keys sorted, so that re-indenting a document does not break it."""
+    return digest_of(msgspec.json.encode(body, order="sorted"))

@@ -1,0 +1,208 @@
+"""The head of a partition's manifest: which objects make up its archive (design §3).
+
+A head is a value. It is checked when it is read and when it is made; whoever holds one may trust it.
+"""
+
+from bisect import bisect_right
+
+import msgspec
+
+from manifests import keys
+from manifests.document import FORMAT, seal, unseal
+from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
+from model.partition import PartitionId
+
+OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
+OBJECT_BYTES_MAX = 1 << 40
+FENCE_MAX = 10**10 - 1  # ten digits in an object's key
+EPOCH_MAX = 2**31 - 1
+NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One live or superseded run, or a gap that is known to be one. Both offsets are inclusive.
+
+    epochs        (leader epoch, its first offset in this entry), rising
+    first/last_timestamp  ms, user data only; None when there is none
+    size_bytes    of the whole object; live_bytes is where its live part ends: a dead branch may cut it inside
+    digest        "crc64nvme:<16 hex>" of the whole object, computed by us; "" for adopted objects until verified
+    context       the layout's own words, opaque to everyone else
+    open_from     first offset of the oldest transaction still open after last_offset; None when there is none
+    aborted       how many aborted transactions end in this entry
+    """
+
+    base_offset: int
+    last_offset: int
+    gap: bool = False
+    epochs: tuple[tuple[int, int], ...] = ()
+    first_timestamp: int | None = None
+    last_timestamp: int | None = None
+    records: int = 0
+    uid: str = ""
+    fence: int = 0
+    key: str = ""
+    size_bytes: int = 0
+    live_bytes: int = 0
+    digest: str = ""
+    index_key: str = ""
+    index_bytes: int = 0
+    index_digest: str = ""
+    layout: str = "segment"
+    context: dict[str, str] = {}
+    open_from: int | None = None
+    aborted: int = 0
+    max_producer_id: int = -1
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def is_cut(self) -> bool:
+        """The object holds more than this entry lists."""
+        return self.live_bytes < self.size_bytes
+
+    def __contains__(self, offset: int) -> bool:
+        return self.base_offset <= offset <= self.last_offset
+
+
+class PageRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of older entries. Listed from the first format version on; written by a later one."""
+
+    key: str
+    base_offset: int
+    last_offset: int
+    entries: int
+    digest: str
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The live manifest of one partition.
+
+    version       of the manifest, rises by one with every commit
+    commit_id     unique to the commit, so that its author can recognise it
+    fence         highest claim; writer is who holds it
+    leader_epoch  highest leader epoch whose history a commit has followed; -1 before any
+    start_offset, last_offset   exist without entries: an emptied log at 54 starts at 54 and ends at 53
+    """
+
+    format: tuple[int, int] = FORMAT
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    version: int
+    commit_id: str
+    fence: int
+    writer: str
+    leader_epoch: int = -1
+    start_offset: int
+    last_offset: int
+    entries: tuple[Entry, ...] = ()
+    superseded: tuple[Entry, ...] = ()
+    pages: tuple[PageRef, ...] = ()
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
+
+    def entry_at(self, offset: int) -> Entry | None:
+        """The live entry that holds `offset`, gap entries included."""
+        at = bisect_right(self.entries, offset, key=lambda entry: entry.base_offset)
+        return self.entries[at - 1] if at and offset in self.entries[at - 1] else None
+
+
+def check_head(head: Head) -> Head:
+    """`head` when everything in it agrees (I4, I9, I22); CorruptData otherwise."""
+
+    def bad(reason: str) -> CorruptData:
+        return CorruptData(f"manifest of {head.topic}:{head.partition}", 0, reason)
+
+    if not 1 <= head.version <= OFFSET_MAX or not 0 <= head.fence <= FENCE_MAX or not -1 <= head.leader_epoch <= EPOCH_MAX:
+        raise bad(f"version {head.version}, fence {head.fence}, leader epoch {head.leader_epoch}")
+    if not 0 < len(head.commit_id) <= NAME_CHARS_MAX or not 0 < len(head.writer) <= NAME_CHARS_MAX:
+        raise bad(f"commit id {head.commit_id[:40]!r}, writer {head.writer[:40]!r}")
+    if not 0 <= head.start_offset <= OFFSET_MAX:
+        raise bad(f"start {head.start_offset}")
+    if not -1 <= head.last_offset <= OFFSET_MAX or head.start_offset > head.next_offset:
+        raise bad(f"start {head.start_offset} beyond the end {head.last_offset}")
+    if head.pages:
+        raise UnsupportedFormat(f"manifest of {head.topic}:{head.partition} lists pages, which this version cannot read")
+    partition = head.partition_id
+    expected = None
+    for entry in head.entries:
+        if expected is not None and entry.base_offset != expected:
+            raise bad(f"entries do not abut: {expected} expected, {entry.base_offset} found")
+        check_entry(partition, entry)
+        if entry.fence > head.fence:
+            raise bad(f"the entry at {entry.base_offset} has fence {entry.fence}, the head {head.fence}")
+        expected = entry.next_offset
+    if head.entries:
+        if expected != head.next_offset:
+            raise bad(f"entries end at {expected}, last_offset is {head.last_offset}")
+        first = head.entries[0]
+        if not first.base_offset <= head.start_offset <= first.next_offset:
+            raise bad(f"start {head.start_offset} is not in the first entry at {first.base_offset}")
+    elif head.start_offset != head.next_offset:
+        raise bad(f"no entries, yet start {head.start_offset} and last_offset {head.last_offset}")
+    for entry in head.superseded:
+        check_entry(partition, entry)
+    return head
+
+
+def check_entry(partition: PartitionId, entry: Entry) -> Entry:
+    """`entry` when its fields agree with each other and its keys are the ones we would have written."""
+
+    def bad(reason: str) -> CorruptData:
+        return CorruptData(f"manifest entry of {partition} at {entry.base_offset}", 0, reason)
+
+    if not 0 <= entry.base_offset <= entry.last_offset <= OFFSET_MAX:
+        raise bad(f"offsets out of order: {entry.base_offset} to {entry.last_offset}")
+    if entry.gap:
+        if entry.key or entry.size_bytes:
+            raise bad("a gap names an object")
+        return entry
+    if not 0 < entry.live_bytes <= entry.size_bytes <= OBJECT_BYTES_MAX or not 0 <= entry.index_bytes <= OBJECT_BYTES_MAX:
+        raise bad(f"impossible lengths: {entry.live_bytes} of {entry.size_bytes}, index {entry.index_bytes}")
+    if not 0 <= entry.records <= OFFSET_MAX or not 0 <= entry.aborted <= OFFSET_MAX:
+        raise bad(f"impossible counts: {entry.records} records, {entry.aborted} aborted")
+    if not all(-(2**63) <= number < 2**63 for number in (entry.first_timestamp or 0, entry.last_timestamp or 0, entry.max_producer_id)):
+        raise bad(f"impossible timestamps or producer id: {entry.first_timestamp}, {entry.last_timestamp}, {entry.max_producer_id}")
+    if entry.open_from is not None and not 0 <= entry.open_from <= entry.last_offset:
+        raise bad(f"open transaction at {entry.open_from}")
+    previous = (-1, -1)
+    for step in entry.epochs:
+        if not previous[0] < step[0] <= EPOCH_MAX or step[1] <= previous[1] or step[1] not in entry:
+            raise bad(f"epochs out of order: {entry.epochs}")
+        previous = step
+    if entry.layout == "segment":
+        name = keys.parse_data(entry.key)
+        if (
+            name is None
+            or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid)
+            or entry.index_key != keys.index(entry.key)
+            or not name.base_offset <= entry.base_offset <= entry.last_offset <= name.last_offset
+        ):
+            raise bad(f"not a key of this partition: {entry.key[:200]!r}")
+    return entry
+
+
+def encode_head(head: Head) -> bytes:
+    return seal(check_head(head))
+
+
+def decode_head(raw: bytes, partition: PartitionId) -> Head:
+    """The head of `partition` from bytes.
+
+    Raises CorruptData when they are no valid head, UnsupportedFormat for an unknown major version, ForeignOwner when
+    they are another partition's or another cluster's.
+    """
+    where = f"manifest of {partition}"
+    head = unseal(raw, Head, check_head, where)
+    if head.partition_id != partition or head.topic != partition.topic:
+        raise ForeignOwner(f"{where} belongs to {head.cluster_id} {head.topic} {head.topic_id}:{head.partition}")
+    return head

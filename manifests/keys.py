@@ -1,0 +1,80 @@
+"""Every key of the bucket, in one place (design §7). Names were checked when they entered; see model.partition."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from model.errors import UsageError
+from model.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name
+from objectstore.store import check_key
+
+OWNER = "headwater.json"
+META = "meta/"
+DATA = "data/"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_DATA_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.(log|index)")
+
+
+def current(topic: str) -> str:
+    return f"meta/{check_topic_name(topic)}/current.json"
+
+
+def topic_prefix(topic: str, topic_id: str) -> str:
+    return f"meta/{check_topic_name(topic)}/{check_topic_id(topic_id)}/"
+
+
+def topic_manifest(topic: str, topic_id: str) -> str:
+    return topic_prefix(topic, topic_id) + "topic.json"
+
+
+def head(partition: PartitionId) -> str:
+    return f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/manifest.json"
+
+
+def parse_manifest(key: str) -> tuple[str, str, int | None] | None:
+    """(topic, topic id, partition) of a manifest's key, partition None for a topic manifest; None for anything else,
+    names that we would not have written included."""
+    try:
+        match key.split("/"):
+            case ["meta", topic, topic_id, "topic.json"]:
+                return check_topic_name(topic), check_topic_id(topic_id), None
+            case ["meta", topic, topic_id, number, "manifest.json"] if _NUMBER.fullmatch(number):
+                return TopicPartition(topic, int(number)).topic, check_topic_id(topic_id), int(number)
+    except UsageError:
+        pass
+    return None
+
+
+def data_prefix(partition: PartitionId) -> str:
+    """All data objects of one partition. The hash spreads partitions over the store's key ranges; taking it over the
+    partition, not the object, keeps a partition's garbage collection one listing."""
+    place = f"{partition.topic}/{partition.topic_id}/{partition.partition}"
+    return f"data/{hashlib.sha256(place.encode()).hexdigest()[:8]}/{place}/"
+
+
+def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int, uid: str) -> str:
+    return check_key(f"{data_prefix(partition)}{base_offset:020}-{last_offset:020}-{fence:010}-{uid}.log")
+
+
+def index(data_key: str) -> str:
+    return data_key.removesuffix(".log") + ".index"
+
+
+@dataclass(frozen=True, slots=True)
+class DataName:
+    """What the key of a data or index object says."""
+
+    base_offset: int
+    last_offset: int
+    fence: int
+    uid: str
+    suffix: str
+
+
+def parse_data(key: str) -> DataName | None:
+    """The parts of a data or index key; None for anything else."""
+    match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
+    if not match:
+        return None
+    base, last, fence, uid, suffix = match.groups()
+    return DataName(int(base), int(last), int(fence), uid, suffix)

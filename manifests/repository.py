@@ -1,0 +1,254 @@
+"""The bucket's documents, advanced by compare-and-swap only. Here lies the agreement of all writers (design §4.5).
+
+Every refusal and every time-out of a write is read back: a retried request may have refused its own success, and one
+without an answer may have happened. So a commit ends in one of three ways: it is there, another one is, or nobody knows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import msgspec
+
+from manifests import keys
+from manifests.head import Head, decode_head, encode_head
+from manifests.topic import (
+    Current,
+    Owner,
+    TopicManifest,
+    decode_current,
+    decode_owner,
+    decode_topic,
+    encode_current,
+    encode_owner,
+    encode_topic,
+    merge,
+    turn_to,
+)
+from model.errors import (
+    AlreadyExists,
+    Conflict,
+    Fenced,
+    ForeignOwner,
+    NotFound,
+    TransientError,
+    UnknownOutcome,
+)
+from model.partition import PartitionId
+from objectstore.store import ObjectStore
+
+_ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading back
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A head as the bucket holds it; `tag` is what the next compare-and-swap expects."""
+
+    head: Head
+    tag: str
+
+
+class CommitLost(Conflict):
+    """Another commit took the place. Plan anew from `current`; None when the head is gone."""
+
+    def __init__(self, partition: PartitionId, current: Versioned | None) -> None:
+        found = f"version {current.head.version} by {current.head.writer}" if current else "no manifest"
+        super().__init__(f"{partition}: another commit came first, found {found}")
+        self.current = current
+
+
+def new_commit_id() -> str:
+    return uuid4().hex
+
+
+def _is_fenced(mine: Head, theirs: Head) -> bool:
+    """Has a claim come first that ends mine: a higher fence, or my own number in another's hands?"""
+    return theirs.fence > mine.fence or (theirs.fence == mine.fence and theirs.writer != mine.writer)
+
+
+class ManifestRepository:
+    """Loads and commits the documents of one bucket. Holds no state; safe to use from many threads."""
+
+    def __init__(self, store: ObjectStore, *, new_id: Callable[[], str] = new_commit_id) -> None:
+        self._store = store
+        self._new_id = new_id
+
+    # Heads
+
+    def load(self, partition: PartitionId) -> Versioned | None:
+        """The head; None only on the store's definite word that there is none."""
+        try:
+            raw, tag = self._store.get(keys.head(partition))
+        except NotFound:
+            return None
+        return Versioned(decode_head(raw, partition), tag)
+
+    def commit(self, before: Versioned | None, after: Head) -> Versioned:
+        """Publish `after` as the successor of `before`, None to create. Version and commit id are set here.
+
+        Raises Fenced when a newer claim is there, CommitLost when another commit is, and UnknownOutcome when it stays
+        open whether this one is or will be: then load and plan anew; should it arrive late, it finds its place taken
+        or is the place that the next commit loses to.
+        """
+        self._check_succession(before, after)
+        version = before.head.version + 1 if before else 1
+        head = msgspec.structs.replace(after, version=version, commit_id=self._new_id())
+        key, document = keys.head(head.partition_id), encode_head(head)
+        expected = before.tag if before else None
+        cause: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                return Versioned(head, self._write(key, document, expected))
+            except (AlreadyExists, Conflict, UnknownOutcome) as error:
+                cause = error
+            except TransientError as error:
+                if cause is None:
+                    raise  # a definite no, and no earlier attempt is in flight
+                raise UnknownOutcome(f"{head.partition_id}: commit {head.commit_id}: {error}") from error
+            current = self._read_back(head, cause)
+            if current and current.head.commit_id == head.commit_id:
+                return current
+            if (current.tag if current else None) == expected:
+                continue  # nobody came first: the very same document again, so that a late twin does no harm
+            if current and _is_fenced(head, current.head):
+                raise Fenced(f"{head.partition_id}: {current.head.writer} holds fence {current.head.fence}") from cause
+            raise CommitLost(head.partition_id, current) from cause
+        raise UnknownOutcome(f"{head.partition_id}: commit {head.commit_id} is neither there nor refused") from cause
+
+    @staticmethod
+    def _check_succession(before: Versioned | None, after: Head) -> None:
+        """Our own mistakes, caught before they reach the bucket: the fence is a claim's alone, an identity never changes."""
+        if before is None:
+            return
+        held = before.head
+        if after.partition_id != held.partition_id or after.fence < held.fence:
+            raise ValueError(f"not a successor: {held.partition_id} fence {held.fence}, {after.partition_id} fence {after.fence}")
+        if after.fence == held.fence and after.writer != held.writer:
+            raise ValueError(f"{after.writer} commits under the fence {held.fence} of {held.writer}")
+
+    def _write(self, key: str, document: bytes, expected_tag: str | None) -> str:
+        if expected_tag is None:
+            return self._store.create(key, document)
+        return self._store.replace(key, document, expected_tag=expected_tag)
+
+    def _read_back(self, head: Head, cause: Exception) -> Versioned | None:
+        try:
+            return self.load(head.partition_id)
+        except TransientError as error:
+            raise UnknownOutcome(f"{head.partition_id}: commit {head.commit_id}: {cause}; reading back: {error}") from error
+
+    # The bucket and its topics
+
+    def owner(self) -> Owner | None:
+        """Whose archive this is; None when it is nobody's yet."""
+        try:
+            return decode_owner(self._store.get(keys.OWNER)[0])
+        except NotFound:
+            return None
+
+    def ensure_owner(self, cluster_id: str) -> None:
+        """Take an empty bucket for `cluster_id`. Raises ForeignOwner when it is another cluster's."""
+
+        def decide(raw: bytes | None) -> bytes | None:
+            if raw is None:
+                return encode_owner(Owner(cluster_id=cluster_id))
+            owner = decode_owner(raw)
+            if owner.cluster_id != cluster_id:
+                raise ForeignOwner(f"{self._store.url} is the archive of cluster {owner.cluster_id}, not of {cluster_id}")
+            return None
+
+        self._advance(keys.OWNER, decide)
+
+    def ensure_topic(self, seen: TopicManifest) -> TopicManifest:
+        """Record what was seen of a topic: its manifest first, then which incarnation its name means.
+
+        Returns the manifest as the bucket has it now. Raises ForeignOwner when this incarnation is another cluster's.
+        """
+        held = seen
+
+        def decide_manifest(raw: bytes | None) -> bytes | None:
+            nonlocal held
+            before = None if raw is None else decode_topic(raw, seen.topic, seen.topic_id)
+            if before and before.cluster_id != seen.cluster_id:
+                raise ForeignOwner(f"topic {seen.topic} {seen.topic_id} belongs to cluster {before.cluster_id}")
+            after = merge(before, seen)
+            held = after or before or seen
+            return None if after is None else encode_topic(after)
+
+        def decide_current(raw: bytes | None) -> bytes | None:
+            after = turn_to(None if raw is None else decode_current(raw, seen.topic), seen)
+            return None if after is None else encode_current(after)
+
+        self._advance(keys.topic_manifest(seen.topic, seen.topic_id), decide_manifest)
+        self._advance(keys.current(seen.topic), decide_current)
+        return held
+
+    def load_topic(self, topic: str, topic_id: str) -> TopicManifest | None:
+        """One incarnation's manifest; None when there is none."""
+        try:
+            return decode_topic(self._store.get(keys.topic_manifest(topic, topic_id))[0], topic, topic_id)
+        except NotFound:
+            return None
+
+    def current(self, topic: str) -> Current | None:
+        """Which incarnation the bare name means; None when the archive does not know the name."""
+        try:
+            return decode_current(self._store.get(keys.current(topic))[0], topic)
+        except NotFound:
+            return None
+
+    def resolve(self, topic: str) -> TopicManifest:
+        """The manifest of the incarnation that the bare name means. Raises NotFound."""
+        manifest = self._current_manifest(topic)
+        if manifest is None:
+            raise NotFound(f"topic {topic} is not in {self._store.url}")
+        return manifest
+
+    def _current_manifest(self, topic: str) -> TopicManifest | None:
+        current = self.current(topic)
+        return self.load_topic(topic, current.topic_id) if current else None
+
+    def incarnations(self) -> list[tuple[str, str]]:
+        """(topic, topic id) of every incarnation in the bucket, in key order. A listing is a hint."""
+        return sorted({(topic, topic_id) for topic, topic_id, _ in self._places()})
+
+    def topics(self) -> list[TopicManifest]:
+        """The current incarnation's manifest of every topic, by name."""
+        names = sorted({topic for topic, _, _ in self._places()})
+        return [manifest for manifest in map(self._current_manifest, names) if manifest]
+
+    def partitions(self, topic: str, topic_id: str) -> list[PartitionId]:
+        """The partitions of one incarnation that have a head, in order. Raises NotFound for an unknown incarnation."""
+        manifest = self.load_topic(topic, topic_id)
+        if manifest is None:
+            raise NotFound(f"topic {topic} {topic_id} is not in {self._store.url}")
+        found = {partition for _, _, partition in self._places(keys.topic_prefix(topic, topic_id)) if partition is not None}
+        return [manifest.partition_id(partition) for partition in sorted(found)]
+
+    def _places(self, prefix: str = keys.META) -> Iterator[tuple[str, str, int | None]]:
+        """(topic, topic id, partition) of every manifest key below `prefix`; partition None for the topic's own."""
+        for info in self._store.list(prefix):
+            place = keys.parse_manifest(info.key)
+            if place:
+                yield place
+
+    def _advance(self, key: str, decide: Callable[[bytes | None], bytes | None]) -> None:
+        """Bring one small document to where `decide` wants it; None from it means it is there.
+
+        `decide` sees every state anew, so losing a race and a lost reply need no case of their own.
+        """
+        cause: Exception | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                raw, tag = self._store.get(key)
+            except NotFound:
+                raw, tag = None, None
+            document = decide(raw)
+            if document is None:
+                return
+            try:
+                self._write(key, document, tag)
+                return
+            except (AlreadyExists, Conflict, UnknownOutcome) as error:
+                cause = error
+        raise TransientError(f"{key}: could not be written in {_ATTEMPTS} attempts: {cause}") from cause

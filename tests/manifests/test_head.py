@@ -1,0 +1,201 @@
+"""A head reads back as written, and nothing that is not one passes for it."""
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manifests import keys
+from manifests.document import seal
+from manifests.head import Head, check_head, decode_head, encode_head
+from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
+from model.partition import PartitionId, topic_id_text
+from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
+
+HEAD = a_head(an_entry(0, 9), a_gap(10, 14), an_entry(15, 29, fence=2), fence=2, leader_epoch=4, superseded=(an_entry(40, 49),))
+
+
+@given(heads())
+def test_what_is_written_reads_back(head: Head) -> None:
+    assert decode_head(encode_head(head), PARTITION) == head
+
+
+@given(heads(), st.data())
+def test_a_flipped_bit_never_yields_another_head(head: Head, data: st.DataObject) -> None:
+    raw = bytearray(encode_head(head))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(CorruptData, UnsupportedFormat):
+        assert decode_head(bytes(raw), PARTITION) == head  # white space, or a field that says the same
+
+
+def test_every_byte_changed_to_a_neighbour_is_noticed_or_harmless() -> None:
+    raw = encode_head(HEAD)
+    for position in range(len(raw)):
+        for byte in {raw[position] ^ 1, ord("0"), ord('"'), ord(" ")} - {raw[position]}:
+            with contextlib.suppress(CorruptData, UnsupportedFormat):
+                assert decode_head(raw[:position] + bytes([byte]) + raw[position + 1 :], PARTITION) == HEAD, position
+
+
+def test_every_cut_is_noticed() -> None:
+    raw = encode_head(HEAD)
+    for length in range(len(raw) - 1):  # the last byte is the new line
+        with pytest.raises(CorruptData):
+            decode_head(raw[:length], PARTITION)
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_no_head(raw: bytes) -> None:
+    with pytest.raises((CorruptData, UnsupportedFormat)):
+        decode_head(raw, PARTITION)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"format": 1}',
+        b'{"format": []}',
+        b'{"format": [1, 0]}',
+        b'{"format": [true, 0], "digest": ""}',
+        b"[" * 100_000,
+        b'{"format": [1, 0], "x": ' + b"[" * 100_000,
+        b'{"format": [1, 0], "digest": NaN}',
+        b'{"format": [1, 0], "x": 1e999, "digest": "d"}',
+        b'{"format": [1, 0], "x": ' + b"9" * 5000 + b"}",
+        b'{"format": [1, 0], "x": "\\ud800", "digest": "d"}',
+        b"\xff\xfe\x00",
+    ],
+)
+def test_hostile_documents_are_refused(raw: bytes) -> None:
+    with pytest.raises(CorruptData):
+        decode_head(raw, PARTITION)
+
+
+def test_an_unknown_major_version_is_refused_and_a_minor_one_with_new_fields_read() -> None:
+    body = msgspec.to_builtins(HEAD)
+    with pytest.raises(UnsupportedFormat):
+        decode_head(json.dumps({**body, "format": [2, 0]}).encode(), PARTITION)
+    newer = msgspec.defstruct("Newer", [("shade", str, "blue"), *((name, Any) for name in HEAD.__struct_fields__)], kw_only=True)
+    assert decode_head(seal(newer(**{**body, "format": [1, 7]})), PARTITION).entries == HEAD.entries
+
+
+def test_indentation_and_order_of_keys_do_not_matter() -> None:
+    body = json.loads(encode_head(HEAD))
+    assert decode_head(json.dumps(dict(sorted(body.items())), indent=8).encode(), PARTITION) == HEAD
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        PartitionId("cluster-2", PARTITION.topic_id, 3, "orders"),
+        PartitionId("cluster-1", topic_id_text(bytes(16)), 3, "orders"),
+        PartitionId("cluster-1", PARTITION.topic_id, 4, "orders"),
+        PartitionId("cluster-1", PARTITION.topic_id, 3, "payments"),
+    ],
+)
+def test_the_head_of_another_partition_topic_or_cluster_is_foreign(other: PartitionId) -> None:
+    with pytest.raises(ForeignOwner):
+        decode_head(encode_head(a_head()), other)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"topic": "../../etc"},
+        {"topic": ""},
+        {"topic_id": "../../../../../../../etc"},
+        {"cluster_id": "a/b"},
+        {"partition": -1},
+        {"partition": 2**40},
+        {"version": 0},
+        {"version": 2**70},
+        {"fence": -1},
+        {"fence": 10**10},
+        {"leader_epoch": 2**31},
+        {"leader_epoch": -2},
+        {"start_offset": -1},
+        {"start_offset": 31},
+        {"last_offset": 2**63 - 1},
+        {"last_offset": 28},
+        {"last_offset": 1.5},
+        {"writer": ""},
+        {"writer": "w" * 256},
+        {"commit_id": ""},
+        {"fence": 1},  # below the entries' own
+        {"entries": [{"base_offset": 0, "last_offset": 29}]},
+        {"entries": "none"},
+    ],
+)
+def test_impossible_heads_are_refused_though_their_digest_is_right(fields: dict[str, Any]) -> None:
+    loose = msgspec.defstruct("Loose", [(name, Any) for name in HEAD.__struct_fields__], kw_only=True)
+    body = {**msgspec.to_builtins(HEAD), **fields}
+    if fields.keys() & {"version"}:
+        with pytest.raises((CorruptData, OverflowError)):
+            decode_head(seal(loose(**body)), PARTITION)
+        return
+    with pytest.raises(CorruptData):
+        decode_head(seal(loose(**body)), PARTITION)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"key": "data/../../etc/passwd"},
+        {"key": keys.data(PartitionId("cluster-1", PARTITION.topic_id, 4, "orders"), 0, 9, 1, "0" * 32)},
+        {"fence": 0},  # not the one in the key
+        {"uid": "f" * 32},
+        {"size_bytes": 0},
+        {"size_bytes": 2**50, "live_bytes": 2**50},
+        {"live_bytes": 101},
+        {"live_bytes": 0},
+        {"index_bytes": -1},
+        {"index_bytes": 2**50},
+        {"index_key": "data/elsewhere.index"},
+        {"records": -1},
+        {"aborted": -1},
+        {"open_from": 10},
+        {"open_from": -1},
+        {"epochs": ((0, 0), (0, 5))},
+        {"epochs": ((1, 5), (2, 5))},
+        {"epochs": ((0, 10),)},
+        {"epochs": ((2**31, 0),)},
+        {"last_timestamp": 2**63},
+        {"gap": True},
+    ],
+)
+def test_impossible_entries_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(CorruptData):
+        check_head(a_head(msgspec.structs.replace(an_entry(0, 9), **fields)))
+
+
+def test_entries_must_abut() -> None:
+    with pytest.raises(CorruptData, match="abut"):
+        check_head(a_head(an_entry(0, 9), an_entry(11, 20)))
+    with pytest.raises(CorruptData, match="abut"):
+        check_head(a_head(an_entry(0, 9), an_entry(9, 20)))
+
+
+def test_an_emptied_log_keeps_its_place() -> None:
+    assert decode_head(encode_head(a_head(start_offset=54, last_offset=53)), PARTITION).next_offset == 54
+
+
+def test_pages_belong_to_a_later_version() -> None:
+    page = {"key": "k", "base_offset": 0, "last_offset": 1, "entries": 1, "digest": "d"}
+    loose = msgspec.defstruct("Loose", [(name, Any) for name in HEAD.__struct_fields__], kw_only=True)
+    with pytest.raises(UnsupportedFormat):
+        decode_head(seal(loose(**{**msgspec.to_builtins(a_head()), "pages": [page]})), PARTITION)
+
+
+@settings(max_examples=30)
+@given(heads(), st.integers(0, 2**62))
+def test_entry_at_is_the_entry_that_holds_the_offset(head: Head, offset: int) -> None:
+    probes = [offset, head.start_offset, head.last_offset, *(entry.base_offset for entry in head.entries)]
+    for probe in probes:
+        assert head.entry_at(probe) == next((entry for entry in head.entries if probe in entry), None)

@@ -1,0 +1,213 @@
+"""The index answers as a walk over the newest head would, and a damaged one is an empty one."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from manifests.head import Entry, Head
+from manifests.index import ManifestIndex
+from model.errors import DiskFull
+from model.partition import PartitionId, topic_id_text
+from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
+
+OTHERS = (
+    PartitionId("cluster-2", PARTITION.topic_id, 3, "orders"),
+    PartitionId("cluster-1", PARTITION.topic_id, 2, "orders"),
+    PartitionId("cluster-1", PARTITION.topic_id, 4, "orders"),
+    PartitionId("cluster-1", topic_id_text(b"\xff" * 16), 3, "orders"),
+)
+
+
+def first_at_or_past(head: Head, timestamp_ms: int) -> Entry | None:
+    return next((entry for entry in head.entries if entry.last_timestamp is not None and entry.last_timestamp >= timestamp_ms), None)
+
+
+def assert_answers_as(index: ManifestIndex, head: Head) -> None:
+    partition = head.partition_id
+    assert index.version(partition) == head.version
+    offsets = {0, head.start_offset, head.last_offset + 1, 2**63 - 1}
+    offsets |= {at for entry in head.entries for at in (entry.base_offset - 1, entry.base_offset, entry.last_offset)}
+    for offset in offsets:
+        assert index.floor(partition, offset) == head.entry_at(offset), offset
+    times = {-(2**63), 0, 2**63 - 1, 2**70}
+    times |= {at for entry in head.entries for at in ((entry.last_timestamp or 0), (entry.last_timestamp or 0) + 1)}
+    for timestamp in times:
+        assert index.floor_time(partition, timestamp) == first_at_or_past(head, timestamp), timestamp
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(found=st.lists(heads(), min_size=1, max_size=4))
+def test_it_answers_as_the_newest_head_does(found: list[Head], tmp_path: Path) -> None:
+    with ManifestIndex(Path(tempfile.mkdtemp(dir=tmp_path)) / "index", 16 << 20) as index:
+        for head in found:
+            index.replace(head)
+        assert_answers_as(index, max(found, key=lambda head: head.version))
+
+
+def test_an_older_head_never_replaces_a_newer_one(tmp_path: Path) -> None:
+    with ManifestIndex(tmp_path / "index") as index:
+        newer = a_head(an_entry(0, 9), version=5)
+        assert index.replace(newer)
+        assert not index.replace(a_head(an_entry(0, 9), an_entry(10, 19), version=4))
+        assert not index.replace(newer)
+        assert_answers_as(index, newer)
+
+
+def test_a_cut_and_a_trim_take_their_entries_out(tmp_path: Path) -> None:
+    with ManifestIndex(tmp_path / "index") as index:
+        index.replace(a_head(an_entry(0, 9), an_entry(10, 19), an_entry(20, 29), version=1))
+        cut = msgspec.structs.replace(an_entry(10, 19), last_offset=14, live_bytes=50)
+        head = a_head(cut, a_gap(15, 16), version=2)
+        index.replace(head)
+        assert_answers_as(index, head)
+
+
+def test_neighbours_do_not_mix(tmp_path: Path) -> None:
+    with ManifestIndex(tmp_path / "index") as index:
+        for partition in OTHERS:
+            index.replace(a_head(an_entry(0, 99, partition=partition), partition=partition))
+        assert index.version(PARTITION) is None
+        assert index.floor(PARTITION, 50) is None
+        assert index.floor_time(PARTITION, 50) is None
+        assert index.entries(PARTITION, 0) == []
+        index.replace(a_head(start_offset=54, last_offset=53))
+        assert index.floor(PARTITION, 53) is None
+        assert all(index.floor(partition, 50) is not None for partition in OTHERS)
+
+
+def test_a_floor_beyond_the_entry_is_no_answer(tmp_path: Path) -> None:
+    with ManifestIndex(tmp_path / "index") as index:
+        index.replace(a_head(an_entry(5, 9)))
+        assert index.floor(PARTITION, 10) is None
+        assert index.floor(PARTITION, 4) is None
+        assert index.floor(PARTITION, -1) is None
+        assert index.floor(PARTITION, 2**64) is None
+
+
+def test_timestamps_out_of_order_lead_to_the_first_entry_that_reaches_them(tmp_path: Path) -> None:
+    stamps = [100, 50, None, 300, 200, -5]
+    entries = [an_entry(at * 10, at * 10 + 9, last_timestamp=stamp) for at, stamp in enumerate(stamps)]
+    with ManifestIndex(tmp_path / "index") as index:
+        head = a_head(*entries)
+        index.replace(head)
+        assert_answers_as(index, head)
+        assert index.floor_time(PARTITION, 150) == entries[3]
+        assert index.floor_time(PARTITION, 301) is None
+
+
+def test_entries_are_listed_from_the_one_that_holds_an_offset(tmp_path: Path) -> None:
+    entries = [an_entry(at * 10, at * 10 + 9) for at in range(20)]
+    with ManifestIndex(tmp_path / "index") as index:
+        index.replace(a_head(*entries))
+        assert index.entries(PARTITION, 35) == entries[3:]
+        assert index.entries(PARTITION, 35, limit=2) == entries[3:5]
+        assert index.entries(PARTITION, 200) == []
+        assert index.entries(PARTITION, -5) == entries
+
+
+def test_a_forgotten_partition_takes_any_head(tmp_path: Path) -> None:
+    with ManifestIndex(tmp_path / "index") as index:
+        index.replace(a_head(an_entry(0, 9), version=9))
+        index.forget(PARTITION)
+        assert index.version(PARTITION) is None
+        assert index.floor(PARTITION, 5) is None
+        assert index.floor_time(PARTITION, 0) is None
+        assert index.replace(a_head(an_entry(0, 9), version=1))
+
+
+def test_a_clean_close_keeps_the_index(tmp_path: Path) -> None:
+    head = a_head(an_entry(0, 9), version=3)
+    with ManifestIndex(tmp_path / "index") as index:
+        assert not index.kept
+        index.replace(head)
+    with ManifestIndex(tmp_path / "index") as index:
+        assert index.kept
+        assert_answers_as(index, head)
+    with ManifestIndex(tmp_path / "index") as index:
+        assert index.kept
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "noise", "empty", "missing", "mark", "all"])
+def test_a_damaged_index_is_an_empty_one(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with ManifestIndex(path) as index:
+        index.replace(a_head(*(an_entry(at, at) for at in range(500)), version=3))
+    data = path / "data.mdb"
+    content = data.read_bytes()
+    match damage:
+        case "flip":
+            data.write_bytes(content[:9000] + bytes([content[9000] ^ 1]) + content[9001:])
+        case "cut":
+            data.write_bytes(content[: len(content) // 2])
+        case "noise":
+            data.write_bytes(random.Random(7).randbytes(len(content)))
+        case "empty":
+            data.write_bytes(b"")
+        case "missing":
+            data.unlink()
+        case "mark":
+            (path / "closed").write_bytes(b"\xff\x00")
+        case "all":
+            shutil.rmtree(path)
+    with ManifestIndex(path) as index:
+        assert not index.kept
+        assert index.version(PARTITION) is None
+        assert index.replace(a_head(an_entry(0, 9), version=1))
+
+
+def test_a_killed_process_leaves_an_index_that_starts_empty(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from manifests.index import ManifestIndex; from tests.manifests.builders import *\n"
+        "index = ManifestIndex(Path(sys.argv[1])); index.replace(a_head(an_entry(0, 9)))\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    with ManifestIndex(tmp_path / "index") as index:
+        index.replace(a_head(an_entry(0, 9)))
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path / "index")], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    with ManifestIndex(tmp_path / "index") as index:
+        assert not index.kept
+        assert index.version(PARTITION) is None
+
+
+def test_no_room_is_disk_full_and_changes_nothing(tmp_path: Path) -> None:
+    with ManifestIndex(tmp_path / "index", 256 << 10) as index:
+        small = a_head(an_entry(0, 9), version=1)
+        index.replace(small)
+        with pytest.raises(DiskFull):
+            index.replace(a_head(*(an_entry(at, at) for at in range(2000)), version=2))
+        assert_answers_as(index, small)
+
+
+def test_readers_see_one_version_while_it_is_replaced(tmp_path: Path) -> None:
+    """Every version holds one entry over all offsets, so a reader that finds none has seen half a change."""
+    with ManifestIndex(tmp_path / "index") as index:
+        index.replace(a_head(an_entry(0, 99), version=1))
+        stop, missed = threading.Event(), []
+
+        def read() -> None:
+            while not stop.is_set():
+                entry = index.floor(PARTITION, 60)
+                if entry is None or 60 not in entry:
+                    missed.append(entry)
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        for version in range(2, 200):
+            split = 10 + version % 80
+            index.replace(a_head(an_entry(0, split), an_entry(split + 1, 99), version=version))
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert missed == []
