@@ -1,0 +1,228 @@
+"""The control log's file: what this node has accepted and promised, each line under a checksum.
+
+pysyncobj's own journal has neither checksums nor fsync, compacts in place and writes through a memory map, where a full
+disk kills the process. This one only appends; compaction writes a new file and renames it. A frame is
+
+    length of body (u32, big-endian), CRC-32 of body (u32), body: one letter and its fields
+    E  index (u64), term (u64), command          an entry
+    T  how many entries stay (u64)               what follows them is taken back
+    V  term (u64), node id (UTF-8, may be empty) the current term and the vote given in it
+    C  index (u64)                               everything up to here is committed
+
+Method names are pysyncobj's (its Journal is the interface).
+"""
+# ruff: noqa: N802
+
+import errno
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from model.errors import CorruptData, DiskFull, TransientError
+
+MAGIC = b"HWCTRL\x00\x01"
+BODY_BYTES_MAX = 8 << 20  # a command has 1 MiB at most; the library wraps it
+_FRAME = struct.Struct(">II")
+_ENTRY = struct.Struct(">cQQ")
+_NUMBER = struct.Struct(">cQ")
+
+Entry = tuple[bytes, int, int]  # command, index, term
+
+
+class Journal:
+    """Entries are kept in memory too, as many as lie between two compactions.
+
+    with_peers  sync every write before it is acknowledged to a peer; alone, `sync` before anyone is answered is enough
+    torn        the file ended inside a frame when it was opened: the end was cut off
+
+    Raises CorruptData when the file is damaged; DiskFull and TransientError on writing.
+    """
+
+    def __init__(self, path: Path, *, with_peers: bool = False) -> None:
+        self.path = path
+        self.torn = False
+        self._with_peers = with_peers
+        self._entries: list[Entry] = []
+        self._term = 0
+        self._voted_for: str | None = None
+        self._commit_index = 1
+        self._commit_saved = 1
+        self._dirty = False
+        if not path.exists():
+            write_whole(path, MAGIC)
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._end = self._replay(path.read_bytes())
+            os.truncate(self._fd, self._end)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _replay(self, content: bytes) -> int:
+        """Take in every frame; return where the last whole one ends."""
+        where = str(self.path)
+        if content[: len(MAGIC)] != MAGIC:
+            raise CorruptData(where, 0, "not a control journal of this version")
+        position = len(MAGIC)
+        for body, end in _frames(content, position, where):
+            try:
+                self._take(body)
+            except (struct.error, UnicodeDecodeError, ValueError) as error:
+                raise CorruptData(where, position, f"impossible frame: {error}") from error
+            position = end
+        self.torn = position < len(content)
+        return position
+
+    def _take(self, body: bytes) -> None:
+        match body[:1]:
+            case b"E":
+                _, index, term = _ENTRY.unpack_from(body)
+                if self._entries and index != self._entries[-1][1] + 1:
+                    raise ValueError(f"entry {index} after {self._entries[-1][1]}")
+                self._entries.append((body[_ENTRY.size :], index, term))
+            case b"T":
+                del self._entries[_NUMBER.unpack(body)[1] :]
+            case b"V":
+                self._term = _NUMBER.unpack_from(body)[1]
+                self._voted_for = body[_NUMBER.size :].decode() or None
+            case b"C":
+                self._commit_index = self._commit_saved = _NUMBER.unpack(body)[1]
+            case kind:
+                raise ValueError(f"kind {kind!r}")
+
+    # Entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, at: "int | slice[int | None, int | None, int | None]") -> "Entry | list[Entry]":
+        return self._entries[at]
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        self._append(_ENTRY.pack(b"E", index, term) + command)
+        self._entries.append((command, index, term))
+
+    def clear(self) -> None:
+        self.deleteEntriesFrom(0)
+
+    def deleteEntriesFrom(self, at: int) -> None:
+        self._append(_NUMBER.pack(b"T", at))
+        del self._entries[at:]
+
+    def deleteEntriesTo(self, at: int) -> None:
+        """Compaction: the snapshot holds what came before. The new file is whole before it takes the old one's place."""
+        kept = self._entries[at:]
+        bodies = [self._vote(), _NUMBER.pack(b"C", self._commit_index), *(_ENTRY.pack(b"E", i, t) + c for c, i, t in kept)]
+        content = MAGIC + b"".join(map(_framed, bodies))
+        write_whole(self.path, content)
+        os.close(self._fd)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        self._end = len(content)
+        self._entries, self._commit_saved, self._dirty = kept, self._commit_index, False
+
+    # Promises
+
+    def setCurrentTerm(self, term: int, voted_for: str | None) -> None:
+        self._term, self._voted_for = term, voted_for
+        self._append(self._vote())
+        self.sync()
+
+    def getCurrentTerm(self) -> int:
+        return self._term
+
+    def getVotedForNodeId(self) -> str | None:
+        return self._voted_for
+
+    def setRaftCommitIndex(self, index: int) -> None:
+        self._commit_index = index
+
+    def getRaftCommitIndex(self) -> int:
+        return self._commit_index
+
+    def onOneSecondTimer(self) -> None:
+        if self._commit_index != self._commit_saved:
+            self._append(_NUMBER.pack(b"C", self._commit_index))
+            self._commit_saved = self._commit_index
+
+    # The file
+
+    def sync(self) -> None:
+        """Everything written so far survives a power loss."""
+        if self._dirty:
+            with translated(self.path):
+                os.fdatasync(self._fd)
+            self._dirty = False
+
+    def flush(self) -> None:
+        self.sync()
+
+    def _destroy(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _vote(self) -> bytes:
+        return _NUMBER.pack(b"V", self._term) + (self._voted_for or "").encode()
+
+    def _append(self, body: bytes) -> None:
+        """Write one frame, or leave nothing of it behind."""
+        frame = _framed(body)
+        with translated(self.path):
+            try:
+                if os.pwrite(self._fd, frame, self._end) < len(frame):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                os.ftruncate(self._fd, self._end)
+                raise
+        self._end += len(frame)
+        self._dirty = True
+        if self._with_peers:
+            self.sync()
+
+
+def _framed(body: bytes) -> bytes:
+    return _FRAME.pack(len(body), zlib.crc32(body)) + body
+
+
+def _frames(content: bytes, position: int, where: str) -> Iterator[tuple[bytes, int]]:
+    """(body, position past it) of every whole frame. Ends early at a torn one; raises CorruptData at a damaged one."""
+    while len(content) - position >= _FRAME.size:
+        length, crc = _FRAME.unpack_from(content, position)
+        if not 0 < length <= BODY_BYTES_MAX:
+            raise CorruptData(where, position, f"frame of {length} bytes")
+        body = content[position + _FRAME.size : position + _FRAME.size + length]
+        if len(body) < length:
+            return
+        if zlib.crc32(body) != crc:
+            raise CorruptData(where, position, "checksum differs")
+        position += _FRAME.size + length
+        yield body, position
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Operating system errors on our state files, as what the caller can do about them."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise (DiskFull if full else TransientError)(f"{path}: {error.strerror}") from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace `path` so that a crash leaves the old file or the new one, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    with translated(path):
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, path)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

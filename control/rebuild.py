@@ -1,0 +1,65 @@
+"""The control log's knowledge, learned anew from the bucket."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from control.log import PUBLISH_TIMEOUT_S, ControlLog
+from control.node import ControlNode
+from control.records import Advanced, Record, advanced_of
+from manifests.repository import ManifestRepository
+from model.errors import CorruptData, ForeignOwner, NotFound, UnsupportedFormat
+
+_BATCH = 500  # records per command: about 100 KB
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """How many partitions were announced, and why others were not: (partition or topic, reason)."""
+
+    partitions: int
+    unreadable: tuple[tuple[str, str], ...]
+
+
+def rebuild(repository: ManifestRepository, control: ControlLog, *, timeout_s: float = PUBLISH_TIMEOUT_S) -> Rebuilt:
+    """Announce every head in the bucket. Repeatable: what the log knows better stays.
+
+    A head that cannot be read is reported and the others go on; an unreachable bucket ends it with TransientError.
+    """
+    announced = 0
+    unreadable: list[tuple[str, str]] = []
+    batch: list[Record] = []
+    for record in _announcements(repository, unreadable):
+        batch.append(record)
+        announced += 1
+        if len(batch) == _BATCH:
+            control.publish(*batch, timeout_s=timeout_s)
+            batch.clear()
+    if batch:
+        control.publish(*batch, timeout_s=timeout_s)
+    return Rebuilt(announced, tuple(unreadable))
+
+
+def rebuild_if_needed(repository: ManifestRepository, node: ControlNode, *, timeout_s: float = PUBLISH_TIMEOUT_S) -> Rebuilt | None:
+    """As `rebuild`, when the node's files were missing or damaged; None when they were not."""
+    if not node.needs_rebuild:
+        return None
+    rebuilt = rebuild(repository, node, timeout_s=timeout_s)
+    node.rebuilt()
+    return rebuilt
+
+
+def _announcements(repository: ManifestRepository, unreadable: list[tuple[str, str]]) -> Iterator[Advanced]:
+    for topic, topic_id in repository.incarnations():
+        try:
+            partitions = repository.partitions(topic, topic_id)
+        except (CorruptData, ForeignOwner, UnsupportedFormat, NotFound) as error:
+            unreadable.append((topic, str(error)))
+            continue
+        for partition in partitions:
+            try:
+                versioned = repository.load(partition)
+            except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+                unreadable.append((str(partition), str(error)))
+                continue
+            if versioned:
+                yield advanced_of(versioned.head)

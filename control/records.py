@@ -1,0 +1,156 @@
+"""Control records: what agents tell each other through the control log (design §8).
+
+A command is one CRC-32 (zlib's, 4 bytes, big-endian) over what follows: a MessagePack array of records, each a map with
+its `kind`. Records are facts or compare-and-set, never increments, so a command may arrive twice, late or not at all.
+Format: docs/formats/control-records.md.
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from manifests.head import Head
+from model.errors import CorruptData, UsageError
+from model.partition import PartitionId
+
+COMMAND_BYTES_MAX = 1 << 20
+RECORDS_MAX = 10_000
+_TEXT_CHARS_MAX = 1_000
+_SETTINGS_MAX = 100
+_INT_MAX = 2**63 - 1
+
+
+class _OfPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a committed head says. `version` is the manifest's: it alone decides which of two records is newer."""
+
+    cluster_id: str
+    topic_id: str
+    partition: int
+    topic: str
+    version: int
+    fence: int
+    writer: str
+    start_offset: int
+    last_offset: int
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
+
+
+class Claim(_OfPartition, frozen=True, kw_only=True, tag_field="kind", tag="claim"):
+    """`writer` has taken the partition with `fence`; the head stands where the offsets say."""
+
+
+class Advanced(_OfPartition, frozen=True, kw_only=True, tag_field="kind", tag="advanced"):
+    """The head has a new version: archive, trim, merge, cut. `last_offset` may have moved back."""
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="topic_settings"):
+    """All settings of one incarnation. Applies only as the successor of revision `revision - 1`: compare-and-set."""
+
+    cluster_id: str
+    topic_id: str
+    topic: str
+    revision: int
+    settings: dict[str, str]
+
+
+class RecoveryStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="recovery_started"):
+    """A recovery by this id begins; a second start under the same id changes nothing."""
+
+    recovery_id: str
+    at_ms: int
+    summary: str
+
+
+class RecoveryFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="recovery_finished"):
+    recovery_id: str
+    at_ms: int
+    outcome: str
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="node"):
+    """An agent presents itself; the newest `started_ms` of a node id counts."""
+
+    node_id: str
+    started_ms: int
+    version: str
+    gateway: str = ""
+
+
+Record = Claim | Advanced | TopicSettings | RecoveryStarted | RecoveryFinished | Node
+
+_decoder = msgspec.msgpack.Decoder(list[Record])
+_encoder = msgspec.msgpack.Encoder()
+
+
+def claim_of(head: Head) -> Claim:
+    return Claim(**_facts(head))
+
+
+def advanced_of(head: Head) -> Advanced:
+    return Advanced(**_facts(head))
+
+
+def encode(records: Sequence[Record]) -> bytes:
+    """One command. Raises UsageError when a record, or the command, is beyond its cap."""
+    if not 0 < len(records) <= RECORDS_MAX:
+        raise UsageError(f"a command of {len(records)} control records, limit {RECORDS_MAX}")
+    for record in records:
+        _check(record)
+    body = _encoder.encode(records)
+    if len(body) + 4 > COMMAND_BYTES_MAX:
+        raise UsageError(f"a control command of {len(body)} bytes, limit {COMMAND_BYTES_MAX}")
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def decode(command: bytes) -> list[Record]:
+    """Raises CorruptData for anything that `encode` would not have written."""
+    if not 4 < len(command) <= COMMAND_BYTES_MAX:
+        raise CorruptData("control command", 0, f"{len(command)} bytes")
+    body = memoryview(command)[4:]
+    if zlib.crc32(body) != int.from_bytes(command[:4], "big"):
+        raise CorruptData("control command", 0, "checksum differs")
+    try:
+        records = _decoder.decode(body)
+        for record in records:
+            _check(record)
+    except (msgspec.MsgspecError, UsageError, ValueError, RecursionError) as error:
+        raise CorruptData("control command", 4, str(error)[:200]) from error
+    if not 0 < len(records) <= RECORDS_MAX:
+        raise CorruptData("control command", 4, f"{len(records)} records")
+    return records
+
+
+def _facts(head: Head) -> dict[str, Any]:
+    return {name: getattr(head, name) for name in _OfPartition.__struct_fields__}
+
+
+def _check(record: Record) -> None:
+    """Raises UsageError: what is kept for ever has a bound (I22)."""
+    numbers: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
+    match record:
+        case Claim() | Advanced():
+            record.partition_id  # noqa: B018  checks all four
+            numbers, texts = (record.version, record.fence, record.start_offset, record.last_offset + 1), (record.writer,)
+            if record.start_offset > record.last_offset + 1:
+                raise UsageError(f"start {record.start_offset} beyond the end {record.last_offset}")
+        case TopicSettings():
+            PartitionId(record.cluster_id, record.topic_id, 0, record.topic)
+            if len(record.settings) > _SETTINGS_MAX:
+                raise UsageError(f"{len(record.settings)} settings, limit {_SETTINGS_MAX}")
+            numbers, texts = (record.revision,), (*record.settings, *record.settings.values())
+        case RecoveryStarted():
+            numbers, texts = (record.at_ms,), (record.recovery_id, record.summary)
+        case RecoveryFinished():
+            numbers, texts = (record.at_ms,), (record.recovery_id, record.outcome)
+        case Node():
+            numbers, texts = (record.started_ms,), (record.node_id, record.version, record.gateway)
+    if not all(0 <= number <= _INT_MAX for number in numbers):
+        raise UsageError(f"impossible number in {record.__class__.__name__}: {numbers}")
+    if any(len(text) > _TEXT_CHARS_MAX for text in texts):
+        raise UsageError(f"text of over {_TEXT_CHARS_MAX} characters in {record.__class__.__name__}")

@@ -1,0 +1,135 @@
+"""The journal gives back what it was told, or says that it cannot."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from control.journal import Journal
+from model.errors import CorruptData
+
+
+def entries(journal: Journal) -> list[tuple[bytes, int, int]]:
+    return [journal[at] for at in range(len(journal))]  # type: ignore[misc]
+
+
+def a_journal(path: Path, count: int = 10) -> Journal:
+    journal = Journal(path)
+    journal.setCurrentTerm(3, "lone")
+    for number in range(1, count + 1):
+        journal.add(b"command %d" % number, number, 3)
+    journal.setRaftCommitIndex(count)
+    journal.onOneSecondTimer()
+    journal.sync()
+    return journal
+
+
+def test_what_is_written_reads_back(tmp_path: Path) -> None:
+    first = a_journal(tmp_path / "journal")
+    again = Journal(tmp_path / "journal")
+    assert entries(again) == entries(first) == [(b"command %d" % n, n, 3) for n in range(1, 11)]
+    assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (3, "lone", 10)
+    assert not again.torn
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "from", "to", "clear", "vote", "commit", "second", "reopen"]), st.integers(0, 8)), max_size=30
+    )
+)
+def test_it_behaves_as_a_list_does_across_any_reopening(tmp_path: Path, steps: list[tuple[str, int]]) -> None:
+    path = tmp_path / "journal"
+    path.unlink(missing_ok=True)
+    journal = Journal(path)
+    model: list[tuple[bytes, int, int]] = []
+    term, commit = 0, 1
+    for step, number in steps:
+        at = min(number, len(model))
+        match step:
+            case "add":
+                index = model[-1][1] + 1 if model else number + 1
+                journal.add(b"x" * number, index, term)
+                model.append((b"x" * number, index, term))
+            case "from":
+                journal.deleteEntriesFrom(at)
+                del model[at:]
+            case "to":
+                journal.deleteEntriesTo(at)
+                del model[:at]
+            case "clear":
+                journal.clear()
+                model.clear()
+            case "vote":
+                term += number
+                journal.setCurrentTerm(term, f"node-{number}")
+            case "commit":
+                commit = number
+                journal.setRaftCommitIndex(number)
+            case "second":
+                journal.onOneSecondTimer()
+            case "reopen":
+                journal.onOneSecondTimer()
+                journal._destroy()
+                journal = Journal(path)
+        assert entries(journal) == model
+        assert (journal.getCurrentTerm(), journal.getRaftCommitIndex()) == (term, commit)
+    journal._destroy()
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    written = entries(a_journal(path))
+    raw = path.read_bytes()
+    for position in range(len(raw)):
+        changed = bytearray(raw)
+        changed[position] ^= 1 << position % 8
+        path.write_bytes(changed)
+        try:
+            journal = Journal(path)
+        except CorruptData:
+            continue
+        assert journal.torn, position  # a length that now reaches beyond the end
+        assert entries(journal) == written[: len(journal)]
+        journal._destroy()
+
+
+def test_a_torn_end_is_cut_off_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = a_journal(path, 3)
+    whole = path.stat().st_size
+    journal.add(b"command 4", 4, 3)
+    raw = path.read_bytes()
+    for length in range(whole + 1, len(raw)):
+        path.write_bytes(raw[:length])
+        torn = Journal(path)
+        assert torn.torn
+        assert len(torn) == 3
+        torn.add(b"command 4", 4, 3)
+        again = Journal(path)
+        assert not again.torn
+        assert len(again) == 4
+        torn._destroy()
+        again._destroy()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"HW", b"PYSYNCOBJ" + bytes(100), b"HWCTRL\x00\x01" + bytes(100), b"HWCTRL\x00\x01" + b"\xff" * 100]
+)
+def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(content)
+    with pytest.raises(CorruptData):
+        Journal(tmp_path / "journal")
+
+
+def test_compaction_keeps_what_it_does_not_cover(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = a_journal(path, 100)
+    size = path.stat().st_size
+    journal.deleteEntriesTo(98)
+    assert path.stat().st_size < size / 5
+    journal.add(b"after", 101, 3)
+    again = Journal(path)
+    assert entries(again) == [(b"command 99", 99, 3), (b"command 100", 100, 3), (b"after", 101, 3)]
+    assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (3, "lone", 100)

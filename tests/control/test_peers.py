@@ -1,0 +1,178 @@
+"""Three nodes on loopback agree, survive the loss of one, and do not listen to strangers."""
+
+import io
+import os
+import pickle
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from control.config import ControlConfig
+from control.node import ControlNode
+from control.records import Advanced
+from model.errors import TransientError
+from tests.control.builders import PARTITION, advanced
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [held.getsockname()[1] for held in sockets]
+    for held in sockets:
+        held.close()
+    return ports
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.02)
+
+
+class Trio:
+    """Three nodes, each with its own directory."""
+
+    def __init__(self, root: Path) -> None:
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+        self.root = root
+        self.configs = [ControlConfig(listen=own, peers=tuple(other for other in addresses if other != own)) for own in addresses]
+        self.nodes: list[ControlNode | None] = [None, None, None]
+        for number in range(3):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        self.nodes[number] = ControlNode(self.root / str(number), self.configs[number])
+
+    def stop(self, number: int) -> None:
+        node = self.nodes[number]
+        assert node is not None
+        node.close()
+        self.nodes[number] = None
+
+    @property
+    def running(self) -> list[ControlNode]:
+        return [node for node in self.nodes if node]
+
+    def publish(self, record: Advanced) -> None:
+        """As an agent does: repeat what got no answer."""
+        for _ in range(20):
+            try:
+                self.running[0].publish(record, timeout_s=5)
+                return
+            except TransientError:
+                continue
+        raise AssertionError("never accepted")
+
+    def agree(self) -> bool:
+        return len({node.state().digest() for node in self.running}) == 1
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Trio]:
+    trio = Trio(tmp_path)
+    yield trio
+    for node in trio.running:
+        node.close()
+
+
+def knows(node: ControlNode, last_offset: int) -> bool:
+    state = node.state().partition(PARTITION)
+    return state is not None and state.last_offset == last_offset
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io:pytest.PytestUnraisableExceptionWarning"
+)  # pysyncobj leaves a sent snapshot open
+def test_three_nodes_agree_and_one_that_was_away_catches_up(trio: Trio) -> None:
+    for version in range(1, 21):
+        trio.publish(advanced(version))
+    until(lambda: all(knows(node, 199) for node in trio.running), "all three know")
+    trio.stop(2)
+    for version in range(21, 41):
+        trio.publish(advanced(version))
+    for node in trio.running:
+        node.compact()  # so that the one that was away needs a snapshot
+    trio.publish(advanced(41))
+    trio.start(2)
+    until(lambda: all(knows(node, 409) for node in trio.running), "the third has caught up")
+    until(trio.agree, "equal states")
+
+
+def test_without_a_majority_nothing_is_accepted(trio: Trio) -> None:
+    trio.publish(advanced(1))
+    trio.stop(1)
+    trio.stop(2)
+    with pytest.raises(TransientError):
+        trio.running[0].publish(advanced(2), timeout_s=0.5)
+    assert knows(trio.running[0], 9)
+
+
+class _Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_strangers_run_no_code_and_stop_nothing(trio: Trio, tmp_path: Path) -> None:
+    trio.publish(advanced(1))
+    marker = tmp_path / "executed"
+    evil = zlib.compress(pickle.dumps(_Evil(marker)))
+    for payload in (
+        struct.pack("i", len(evil)) + evil,
+        struct.pack("i", 2**31 - 1) + bytes(1000),
+        struct.pack("i", -5) + bytes(1000),
+        framed(zlib.compress(bytes(200 << 20), 9)),
+        framed(b"not zlib"),
+        message("readonly"),
+        message(["set_version", 5]),
+        message({"unhashable": 1}),
+        *(message(peer.listen) + message(said) for peer in trio.configs for said in ({"type": "nonsense"}, 7, {"type": "append_entries"})),
+    ):
+        for config in trio.configs:
+            host, port = config.listen.split(":")
+            with socket.create_connection((host, int(port)), timeout=10) as stranger:
+                stranger.sendall(payload)
+                stranger.shutdown(socket.SHUT_WR)
+    trio.publish(advanced(2))
+    until(lambda: all(knows(node, 19) for node in trio.running), "still at work")
+    assert not marker.exists()
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("i", len(data)) + data
+
+
+def message(value: object) -> bytes:
+    return framed(zlib.compress(pickle.dumps(value)))
+
+
+def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(TransientError, match=address):
+            ControlNode(tmp_path, ControlConfig(listen=address, peers=("127.0.0.1:1",)))
+    files = tmp_path / "control"
+    assert (files / "journal").exists()
+
+
+def test_the_library_unpickles_nothing_but_plain_values(tmp_path: Path) -> None:
+    import pysyncobj.pickle  # the place that is guarded
+
+    marker = tmp_path / "executed"
+    for dangerous in (pickle.dumps(_Evil(marker)), b"cos\nsystem\n(S'true'\ntR."):
+        with pytest.raises(pickle.UnpicklingError):
+            pysyncobj.pickle.loads(dangerous)
+        with pytest.raises(pickle.UnpicklingError):
+            pysyncobj.pickle.load(io.BytesIO(dangerous))
+    assert not marker.exists()
+    plain = {"a": [1, (b"bytes", "text", None)], "b": True}
+    assert pysyncobj.pickle.loads(pysyncobj.pickle.dumps(plain)) == plain

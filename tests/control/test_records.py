@@ -1,0 +1,82 @@
+"""A command reads back as written; anything else is refused."""
+
+import zlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, advanced_of, claim_of, decode, encode
+from model.errors import CorruptData, UsageError
+from tests.control.builders import advanced, claim, records, settings
+from tests.manifests.builders import a_head, an_entry
+
+
+@given(st.lists(records, min_size=1, max_size=5))
+def test_what_is_written_reads_back(some: list[Record]) -> None:
+    assert decode(encode(some)) == some
+
+
+@given(st.lists(records, min_size=1, max_size=3), st.data())
+def test_every_flipped_bit_and_every_cut_is_noticed(some: list[Record], data: st.DataObject) -> None:
+    command = encode(some)
+    at = data.draw(st.integers(0, len(command) - 1))
+    flipped = bytearray(command)
+    flipped[at] ^= 1 << data.draw(st.integers(0, 7))
+    for wrong in (bytes(flipped), command[:at], command + b"\0"):
+        with pytest.raises(CorruptData):
+            decode(wrong)
+
+
+@given(st.binary(max_size=200))
+def test_noise_with_a_right_checksum_is_refused(body: bytes) -> None:
+    with pytest.raises(CorruptData):
+        decode(zlib.crc32(body).to_bytes(4, "big") + body)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        advanced(1, topic="../etc"),
+        advanced(1, topic_id="short"),
+        advanced(1, cluster_id="a/b"),
+        advanced(1, partition=-1),
+        advanced(-1),
+        advanced(1, fence=-1),
+        advanced(1, last_offset=-2),
+        advanced(1, last_offset=2**63 - 1),
+        claim(1, start_offset=11),
+        claim(1, writer="w" * 1001),
+        settings(1, **{str(number): "" for number in range(101)}),
+        settings(1, key="v" * 1001),
+        settings(-1),
+        RecoveryStarted(recovery_id="r" * 1001, at_ms=0, summary=""),
+        Node(node_id="n", started_ms=-1, version=""),
+    ],
+)
+def test_what_goes_beyond_its_bounds_is_neither_written_nor_read(record: Record) -> None:
+    with pytest.raises(UsageError):
+        encode([record])
+    body = msgspec.msgpack.encode([record])
+    with pytest.raises(CorruptData):
+        decode(zlib.crc32(body).to_bytes(4, "big") + body)
+
+
+def test_a_command_has_a_bound() -> None:
+    with pytest.raises(UsageError):
+        encode([])
+    with pytest.raises(UsageError, match="limit"):
+        encode([advanced(1)] * (RECORDS_MAX + 1))
+    with pytest.raises(UsageError, match="limit"):
+        encode([RecoveryStarted(recovery_id="r", at_ms=0, summary="s" * 1000)] * (COMMAND_BYTES_MAX // 1000))
+    with pytest.raises(CorruptData):
+        decode(bytes(COMMAND_BYTES_MAX + 1))
+
+
+def test_a_head_is_announced_as_it_stands() -> None:
+    head = a_head(an_entry(10, 19), version=7, fence=3, writer="agent-b")
+    for record in (advanced_of(head), claim_of(head)):
+        assert record.partition_id == head.partition_id
+        assert (record.version, record.fence, record.writer) == (7, 3, "agent-b")
+        assert (record.start_offset, record.last_offset) == (10, 19)

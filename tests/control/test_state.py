@@ -1,0 +1,125 @@
+"""The state is a function of the records, and the higher manifest version is the later truth."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.log import LocalControl
+from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted
+from control.state import EMPTY, NODES_MAX, RECOVERIES_MAX, apply, apply_all, decode_state, encode_state
+from model.partition import PartitionId, topic_id_text
+from tests.control.builders import PARTITION, TOPIC_ID, advanced, claim, records, settings
+
+
+def last_offset(*some: Record) -> int | None:
+    partition = apply_all(EMPTY, some).partition(PARTITION)
+    return partition.last_offset if partition else None
+
+
+def test_nothing_said_is_nothing_known() -> None:
+    assert EMPTY.partition(PARTITION) is None
+    assert EMPTY.topic("cluster-1", TOPIC_ID) is None
+
+
+def test_the_manifest_version_decides_not_the_offset_and_not_the_order() -> None:
+    assert last_offset(advanced(1), advanced(2)) == 19
+    assert last_offset(advanced(2), advanced(1)) == 19
+    assert last_offset(advanced(2), advanced(3, last_offset=4)) == 4  # a dead branch was cut
+    assert last_offset(advanced(3, last_offset=4), advanced(2)) == 4
+
+
+def test_a_claim_says_where_the_head_stands_so_that_a_lost_announcement_is_made_good() -> None:
+    state = apply_all(EMPTY, [advanced(1), claim(3, last_offset=29, fence=2, writer="agent-b"), advanced(2)])
+    partition = state.partition(PARTITION)
+    assert partition is not None
+    assert (partition.last_offset, partition.fence, partition.owner) == (29, 2, "agent-b")
+
+
+@given(st.lists(records, max_size=12))
+def test_applying_again_says_nothing_new(some: list[Record]) -> None:
+    for record in some:
+        once = apply(EMPTY, record)
+        assert apply(once, record) is once
+    heads = [record for record in some if isinstance(record, Advanced | Claim)]
+    state = apply_all(EMPTY, heads)
+    assert apply_all(state, heads) is state
+
+
+@given(st.lists(records, max_size=12), st.randoms())
+def test_announcements_may_come_in_any_order(some: list[Record], rng: random.Random) -> None:
+    heads = {(r.cluster_id, r.partition, r.version): r for r in some if isinstance(r, Advanced | Claim)}
+    shuffled = list(heads.values())
+    rng.shuffle(shuffled)
+    assert apply_all(EMPTY, shuffled) == apply_all(EMPTY, heads.values())
+
+
+@given(st.lists(records, max_size=12))
+def test_a_state_reads_back_and_keeps_its_digest(some: list[Record]) -> None:
+    state = apply_all(EMPTY, some)
+    again = decode_state(encode_state(state))
+    assert again == state
+    assert again.digest() == state.digest()
+
+
+@given(st.lists(records, max_size=12))
+def test_a_state_in_hand_does_not_change(some: list[Record]) -> None:
+    states = [EMPTY]
+    digests = [EMPTY.digest()]
+    for record in some:
+        states.append(apply(states[-1], record))
+        digests.append(states[-1].digest())
+    assert [state.digest() for state in states] == digests
+
+
+def test_incarnations_and_clusters_do_not_mix() -> None:
+    other = topic_id_text(bytes(16))
+    state = apply_all(EMPTY, [advanced(5), advanced(1, topic_id=other), advanced(2, cluster_id="cluster-2")])
+    known = {partition: partition_state.last_offset for partition, partition_state in state.partitions()}
+    assert known == {
+        PARTITION: 49,
+        PartitionId("cluster-1", other, 0, "orders"): 9,
+        PartitionId("cluster-2", TOPIC_ID, 0, "orders"): 19,
+    }
+
+
+def test_settings_are_compare_and_set() -> None:
+    state = apply_all(
+        EMPTY, [settings(1, read_priority="local-only"), settings(1, read_priority="lost"), settings(3, read_priority="early")]
+    )
+    topic = state.topic("cluster-1", TOPIC_ID)
+    assert topic is not None
+    assert (topic.revision, topic.settings) == (1, {"read_priority": "local-only"})
+    kept = apply(state, advanced(1)).topic("cluster-1", TOPIC_ID)
+    assert kept is not None
+    assert kept.settings == topic.settings
+
+
+def test_a_recovery_starts_once_and_finishes_once() -> None:
+    some: list[Record] = [
+        RecoveryFinished(recovery_id="a", at_ms=1, outcome="never started"),
+        RecoveryStarted(recovery_id="a", at_ms=2, summary="orders"),
+        RecoveryStarted(recovery_id="a", at_ms=3, summary="again"),
+        RecoveryFinished(recovery_id="a", at_ms=4, outcome="ok"),
+        RecoveryFinished(recovery_id="a", at_ms=5, outcome="again"),
+    ]
+    recovery = apply_all(EMPTY, some).recoveries["a"]
+    assert (recovery.started_ms, recovery.summary, recovery.finished_ms, recovery.outcome) == (2, "orders", 4, "ok")
+
+
+def test_recoveries_and_nodes_are_bounded() -> None:
+    state = apply_all(EMPTY, (RecoveryStarted(recovery_id=str(n), at_ms=n, summary="") for n in range(RECOVERIES_MAX + 5)))
+    assert next(iter(state.recoveries)) == "5"
+    assert len(state.recoveries) == RECOVERIES_MAX
+    assert NODES_MAX >= 1000
+    state = apply_all(EMPTY, [Node(node_id="a", started_ms=2, version="2"), Node(node_id="a", started_ms=1, version="1")])
+    assert state.nodes["a"].version == "2"
+
+
+def test_a_local_control_log_applies_what_is_published() -> None:
+    control = LocalControl()
+    before = control.state()
+    control.publish(advanced(1), advanced(2))
+    assert before.partition(PARTITION) is None
+    assert control.state() == apply_all(EMPTY, [advanced(2)])
+    control.close()
