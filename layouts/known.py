@@ -1,0 +1,14 @@
+"""The layouts this version can read and write, by name."""
+
+from layouts.offloader import Offloader
+from layouts.segment import SegmentLayout
+from model.errors import UnsupportedFormat
+
+_LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(),)}
+
+
+def open_layout(name: str) -> Offloader:
+    try:
+        return _LAYOUTS[name]
+    except KeyError:
+        raise UnsupportedFormat(f"layout {name!r} is not known to this version; it knows {', '.join(sorted(_LAYOUTS))}") from None

@@ -1,0 +1,56 @@
+"""The seam between runs and objects: what every layout can do, whatever its objects look like."""
+
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+from objectstore.store import ObjectStore
+from segments.runindex import RunIndex
+from segments.scan import RunScan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offloaded:
+    """What an offload left in the store, confirmed; a manifest entry lists it.
+
+    size_bytes, digest   of the whole data object
+    context              the layout's own words, kept in the entry and handed back on every read
+    """
+
+    size_bytes: int
+    digest: str
+    index_bytes: int
+    index_digest: str
+    context: dict[str, str] = field(default_factory=dict)
+
+
+class Offloader(Protocol):
+    """Writes one run as objects and reads it back as Kafka's own bytes. Holds no state; safe to use from many threads."""
+
+    @property
+    def name(self) -> str:
+        """As entries and topic settings spell it."""
+        ...
+
+    def offload(self, store: ObjectStore, key: str, index_key: str, source: BinaryIO, scan: RunScan) -> Offloaded:
+        """Create `key` from source[scan.start_position : scan.end_position], then `index_key` from scan.index.
+
+        The bytes are read again while they are sent and must have scan.digest still. A key that is taken, or a put
+        without an answer, is read back: the very same bytes are this run, uploaded before. What a failure leaves behind
+        is unlisted, so the caller tries again under a new key and garbage collection finds the rest.
+
+        Raises SourceChanged when the source, or what lies under a key, is not what was scanned; UnknownOutcome when even
+        the read-back does not tell.
+        """
+        ...
+
+    def read_offloaded(self, store: ObjectStore, key: str, context: dict[str, str], buffer: memoryview, start: int) -> None:
+        """Fill `buffer` with the run's bytes from position `start` of the run. Raises NotFound, TruncatedData."""
+        ...
+
+    def read_index(self, store: ObjectStore, index_key: str, index_bytes: int, index_digest: str) -> RunIndex:
+        """The run's index. Raises NotFound, and CorruptData when it is not the one that was written."""
+        ...
+
+    def delete_offloaded(self, store: ObjectStore, key: str, index_key: str) -> None:
+        """Remove both objects, the index first; silent about what is not there."""
+        ...

@@ -1,0 +1,80 @@
+"""The native layout: one object per run, byte for byte as Kafka wrote it, and one for its index (docs/formats/run-index.md)."""
+
+import io
+from typing import BinaryIO
+
+from layouts.offloader import Offloaded
+from model import steps
+from model.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
+from objectstore.digest import Digest, digest_of
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from segments.runindex import RunIndex, decode_index, encode_index
+from segments.scan import RunScan
+
+_READ_BACK_BYTES = 4 << 20  # what confirming an object by its bytes holds in memory
+
+
+class SegmentLayout:
+    """Stateless; one instance serves everyone."""
+
+    name = "segment"
+
+    def offload(self, store: ObjectStore, key: str, index_key: str, source: BinaryIO, scan: RunScan) -> Offloaded:
+        source.seek(scan.start_position)
+        _put(store, key, source, scan.size_bytes, scan.digest)
+        steps.reached("archive.data_put")
+        index = encode_index(scan.index)
+        index_digest = digest_of(index)
+        _put(store, index_key, io.BytesIO(index), len(index), index_digest)
+        steps.reached("archive.index_put")
+        return Offloaded(size_bytes=scan.size_bytes, digest=scan.digest, index_bytes=len(index), index_digest=index_digest)
+
+    def read_offloaded(self, store: ObjectStore, key: str, context: dict[str, str], buffer: memoryview, start: int) -> None:
+        store.read_into(key, buffer, start=start)
+
+    def read_index(self, store: ObjectStore, index_key: str, index_bytes: int, index_digest: str) -> RunIndex:
+        if not 0 < index_bytes <= DOCUMENT_BYTES_MAX:
+            raise CorruptData(index_key, 0, f"an index of {index_bytes} bytes, limit {DOCUMENT_BYTES_MAX}")
+        raw = bytearray(index_bytes)
+        store.read_into(index_key, memoryview(raw), start=0)
+        if digest_of(raw) != index_digest:
+            raise CorruptData(index_key, 0, f"digest {digest_of(raw)}, the manifest says {index_digest}")
+        return decode_index(raw, where=index_key)
+
+    def delete_offloaded(self, store: ObjectStore, key: str, index_key: str) -> None:
+        store.delete(index_key)
+        store.delete(key)
+
+
+def _put(store: ObjectStore, key: str, data: BinaryIO, size_bytes: int, digest: str) -> None:
+    try:
+        sent = store.put(key, data, size_bytes=size_bytes)
+    except (AlreadyExists, UnknownOutcome) as error:
+        _confirm(store, key, size_bytes, digest, error)
+        return
+    if sent != digest:
+        raise SourceChanged(f"{key}: {digest} was scanned, {sent} was sent")
+
+
+def _confirm(store: ObjectStore, key: str, size_bytes: int, digest: str, why: AlreadyExists | UnknownOutcome) -> None:
+    """Return when `key` holds exactly these bytes, whoever's request put them there."""
+    try:
+        info = store.stat(key)
+        found = info.digest
+        if info.size_bytes == size_bytes and (found is None or not found.startswith("crc64nvme:")):
+            found = _digest_in_store(store, key, size_bytes)
+    except NotFound as missing:
+        raise UnknownOutcome(f"{key} may yet appear: {why}") from missing
+    if info.size_bytes != size_bytes or found != digest:
+        raise SourceChanged(f"{key} holds {info.size_bytes} bytes, {found}; {size_bytes} bytes, {digest} were meant") from why
+
+
+def _digest_in_store(store: ObjectStore, key: str, size_bytes: int) -> str:
+    """For a store that keeps no digest of ours: read everything back."""
+    digest = Digest()
+    buffer = memoryview(bytearray(min(size_bytes, _READ_BACK_BYTES)))
+    for start in range(0, size_bytes, _READ_BACK_BYTES):
+        piece = buffer[: min(_READ_BACK_BYTES, size_bytes - start)]
+        store.read_into(key, piece, start=start)
+        digest.update(piece)
+    return digest.text()
