@@ -1,0 +1,219 @@
+"""One partition's archive as a reader of bytes sees it: entries, their chunks, and what their indexes know."""
+
+from functools import partial
+
+import structlog
+
+from hydration.answers import ReadResult, Slice
+from hydration.archived import Archived
+from hydration.chunks import Chunk, ChunkPlan
+from hydration.hydrator import Hydrator
+from hydration.ranges import Boundary, cut, first_at
+from hydration.readahead import Streams
+from hydration.runfile import RunFile
+from hydration.scope import Span
+from hydration.times import RecordTime, first_not_older
+from hydration.transactions import open_at, overlapping
+from hydration.waiting import Steps
+from manifests.head import Entry
+from model.errors import CorruptData, NotFound, TransientError
+from segments.scan import OpenTransaction
+
+log = structlog.get_logger()
+
+
+class ArchiveTier:
+    """Everything here is a generator that yields what has to be waited for (see hydration.waiting)."""
+
+    def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
+        self.archived = archived
+        self._partition = archived.partition
+        self._hydrator = hydrator
+        self._streams = Streams(hydrator.readahead_chunks)
+
+    def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int) -> Steps[int]:
+        """Add slices from `cursor` on and below `limit`, about `max_bytes`; the offset to go on with.
+
+        Waits for the first slice; more are added only as far as they are at hand. An offset that compaction took leads on
+        to the next chunk and entry, and so does a gap. Without slices the answer is the end of what was looked through.
+
+        Raises CorruptData when what the manifest lists is damaged or not there, NotFound when it lists nothing at `cursor`.
+        """
+        asked, looked_again = answer.next_offset, 0
+        while cursor < limit and answer.size_bytes < max_bytes:
+            entry = self.archived.entry_at(cursor)
+            if entry is not None and entry.gap:
+                if answer.slices:
+                    break
+                self.moved_over_gap(cursor, entry.next_offset)
+                cursor = entry.next_offset
+                continue
+            try:
+                if entry is None:
+                    raise NotFound(f"{self._partition}: the manifest lists nothing at offset {cursor}")
+                moved = yield from self._fill_from_entry(answer, entry, cursor, asked, limit, max_bytes)
+            except NotFound as error:
+                if answer.slices:
+                    break
+                yield from self.archived.refresh(0.0)
+                looked_again += 1
+                if looked_again > 2 or self.archived.entry_at(cursor) == entry:
+                    if entry is None:
+                        raise
+                    raise _missing(entry, error) from error
+                continue
+            if moved <= cursor:
+                break
+            cursor = moved
+            if answer.slices and cursor < entry.next_offset:
+                break
+        if answer.slices:
+            self._streams.moved(asked, cursor)
+        return cursor
+
+    def aborted(self, first: int, end: int) -> Steps[tuple[set[tuple[int, int]], int | None]]:
+        """(producer id, first offset) of the aborted transactions that offsets in [first, end) may belong to; and where the
+        local log has to be asked for more, None when it need not be.
+
+        Markers may lie in any later entry, so this goes on as long as a transaction was open.
+        """
+        found: set[tuple[int, int]] = set()
+        after, entry = first, self.archived.entry_at(first)
+        while entry is not None:
+            if entry.aborted:
+                plan = yield from self._plan(entry)
+                last_offset = entry.last_offset  # a marker beyond it lies on a dead branch
+                live = (each for each in plan.index.aborted if each.last_offset <= last_offset)
+                found.update((each.producer_id, each.first_offset) for each in overlapping(live, first, end))
+            if not entry.gap and entry.next_offset >= end and (entry.open_from is None or entry.open_from >= end):
+                return found, None
+            after = entry.next_offset
+            entry = self.archived.entry_at(after)
+        return found, after
+
+    def open_at(self, offset: int) -> Steps[tuple[OpenTransaction, ...]]:
+        """Transactions that are open right before `offset`, as far as an entry tells."""
+        entry = self.archived.entry_at(offset - 1) if offset else None
+        if entry is None or entry.gap:
+            return ()
+        plan = yield from self._plan(entry)
+        return open_at(plan.index, offset)
+
+    def first_not_older(self, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
+        """The first record in `span` that is not older than `timestamp_ms`."""
+        entry = self.archived.entry_for_time(timestamp_ms)
+        while entry is not None and entry.base_offset < span.end:
+            newest = entry.last_timestamp
+            if newest is not None and newest >= timestamp_ms and entry.next_offset > span.start:
+                found = yield from self._first_not_older(entry, timestamp_ms, span)
+                if found is not None:
+                    return found
+            entry = self.archived.entry_at(entry.next_offset)
+        return None
+
+    def moved_over_gap(self, offset: int, next_offset: int) -> None:
+        self._hydrator.counters.gaps_skipped += 1
+        log.warning("read_moved_over_gap", partition=str(self._partition), offset=offset, next_offset=next_offset)
+
+    def _fill_from_entry(self, answer: ReadResult, entry: Entry, cursor: int, asked: int, limit: int, max_bytes: int) -> Steps[int]:
+        hydrator, partition = self._hydrator, self._partition
+        plan = hydrator.plan_now(entry)
+        if plan is None:
+            if answer.slices:
+                return cursor
+            plan = yield from hydrator.plan(partition, entry)
+        chunk: Chunk | None = plan.chunk_for(cursor)
+        if chunk is not None and not answer.slices:
+            self._read_ahead(entry, plan, chunk, self._streams.depth(asked))
+        while chunk is not None and cursor < limit:
+            remaining = max_bytes - answer.size_bytes
+            if answer.slices:
+                file = hydrator.chunk_now(partition, entry, chunk) if remaining > 0 else None
+            else:
+                file = yield from hydrator.chunk(partition, entry, chunk)
+            if file is None:
+                return cursor
+            following = plan.after(chunk)
+            try:
+                end = _chunk_end(file, plan, chunk, following.first_offset if following else entry.next_offset, limit)
+                found = cut(
+                    file,
+                    cursor,
+                    start=plan.start_for(chunk, cursor),
+                    end=end,
+                    max_bytes=remaining,
+                    boundary=partial(plan.boundary, chunk),
+                    walk=not answer.slices or answer.size_bytes < max_bytes // 2,
+                )
+                if answer.slices and (found is None or found.size_bytes > remaining):
+                    return cursor
+                if found is not None:
+                    answer.slices.append(Slice(file.hold(), found.position, found.size_bytes))
+            finally:
+                file.release()
+            cursor = max(cursor, found.next_offset if found is not None else end.offset)
+            if end.position < chunk.size_bytes:  # the limit is in this chunk; below it nothing whole is left
+                return cursor if found is not None else limit
+            if cursor < end.offset:
+                return cursor
+            chunk = following
+        return cursor
+
+    def _read_ahead(self, entry: Entry, plan: ChunkPlan, chunk: Chunk, depth: int) -> None:
+        """Get ready what a sequential reader will want behind `chunk`, in this entry and the beginning of the next."""
+        if not depth:
+            return
+        wanted = plan.chunks[chunk.number + 1 : chunk.number + 1 + depth]
+        self._hydrator.read_ahead(self._partition, entry, wanted)
+        following = self.archived.entry_at(entry.next_offset) if len(wanted) < depth else None
+        if following is None or following.gap:
+            return
+        following_plan = self._hydrator.plan_now(following)
+        if following_plan is None:
+            self._hydrator.plan_ahead(self._partition, following)
+        else:
+            self._hydrator.read_ahead(self._partition, following, following_plan.chunks[: depth - len(wanted)])
+
+    def _first_not_older(self, entry: Entry, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
+        plan = yield from self._plan(entry)
+        position = plan.index.position_for_time(timestamp_ms)
+        for chunk in plan.chunks:
+            if chunk.end <= position:
+                continue
+            try:
+                file = yield from self._hydrator.chunk(self._partition, entry, chunk)
+            except NotFound as error:
+                raise (yield from self._gone(entry, error)) from error
+            try:
+                found = first_not_older(file, max(position - chunk.position, 0), chunk.size_bytes, timestamp_ms, span)
+            finally:
+                file.release()
+            if found is not None:
+                return found
+        return None
+
+    def _plan(self, entry: Entry) -> Steps[ChunkPlan]:
+        try:
+            plan = yield from self._hydrator.plan(self._partition, entry)
+        except NotFound as error:
+            raise (yield from self._gone(entry, error)) from error
+        return plan
+
+    def _gone(self, entry: Entry, error: NotFound) -> Steps[CorruptData | TransientError]:
+        """What it means that an object was not found: damage while the manifest lists it, else it was replaced meanwhile."""
+        yield from self.archived.refresh(0.0)
+        if self.archived.entry_at(entry.base_offset) == entry:
+            return _missing(entry, error)
+        return TransientError(f"{entry.key} was replaced while it was wanted; ask again")
+
+
+def _missing(entry: Entry, error: NotFound) -> CorruptData:
+    return CorruptData(entry.key, 0, f"the manifest lists it, the store does not have it ({error})")
+
+
+def _chunk_end(file: RunFile, plan: ChunkPlan, chunk: Chunk, next_offset: int, limit: int) -> Boundary:
+    """Where the chunk's batches below `limit` end."""
+    if next_offset <= limit:
+        return Boundary(chunk.size_bytes, next_offset)
+    found = first_at(file, limit, plan.start_for(chunk, limit).position, chunk.size_bytes)
+    return Boundary(found[0], found[1].base_offset) if found is not None else Boundary(chunk.size_bytes, limit)

@@ -1,0 +1,174 @@
+"""What the bucket's manifest says of one partition, kept near: a small summary here, the entries in the index."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from hydration.waiting import Steps
+from manifests.head import Entry, Head
+from manifests.repository import Versioned
+from model.clock import Clock
+from model.epochs import EpochHistory
+from model.errors import HeadwaterError
+from model.partition import PartitionId
+
+RETRY_S = 1.0  # after a failure nobody asks the store again for so long: everyone gets the same error at once
+
+log = structlog.get_logger()
+
+
+class Heads(Protocol):
+    """Where manifests come from: the repository."""
+
+    def load(self, partition: PartitionId) -> Versioned | None: ...
+
+
+class EntryIndex(Protocol):
+    """Where entries are looked up: LMDB, or the head itself."""
+
+    def replace(self, head: Head) -> object: ...
+
+    def floor(self, partition: PartitionId, offset: int) -> Entry | None: ...
+
+    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A head without its entries.
+
+    epochs      which leadership wrote which offsets, over all entries
+    open_from   first offset of the oldest transaction still open at the end; None when there is none
+    """
+
+    version: int
+    start_offset: int
+    last_offset: int
+    leader_epoch: int
+    epochs: EpochHistory
+    open_from: int | None
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start_offset <= offset <= self.last_offset
+
+
+def extent_of(head: Head) -> Extent:
+    steps: list[tuple[int, int]] = []
+    for entry in head.entries:
+        steps.extend(step for step in entry.epochs if not steps or step[0] > steps[-1][0])
+    last = head.entries[-1] if head.entries else None
+    return Extent(
+        version=head.version,
+        start_offset=head.start_offset,
+        last_offset=head.last_offset,
+        leader_epoch=head.leader_epoch,
+        epochs=EpochHistory.of(steps),
+        open_from=last.open_from if last else None,
+    )
+
+
+class HeldEntries:
+    """An EntryIndex in memory, for those who have no LMDB or no room for it."""
+
+    def __init__(self) -> None:
+        self._heads: dict[PartitionId, Head] = {}
+
+    def replace(self, head: Head) -> None:
+        self._heads[head.partition_id] = head
+
+    def floor(self, partition: PartitionId, offset: int) -> Entry | None:
+        head = self._heads.get(partition)
+        if head is None:
+            return None
+        at = bisect_right(head.entries, offset, key=lambda entry: entry.base_offset) - 1
+        return head.entries[at] if at >= 0 and offset <= head.entries[at].last_offset else None
+
+    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None:
+        head = self._heads.get(partition)
+        entries = head.entries if head else ()
+        return next((each for each in entries if each.last_timestamp is not None and each.last_timestamp >= timestamp_ms), None)
+
+
+class Archived:
+    """One partition's archive as last seen. `extent` is None while nothing is known, or known not to be there: see `is_known`."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        heads: Heads,
+        index: EntryIndex,
+        clock: Clock,
+        run: Callable[[Callable[[], None]], Future[None]],
+    ) -> None:
+        """run   does blocking work elsewhere, one at a time; everyone who asks meanwhile gets the same future"""
+        self.partition = partition
+        self.extent: Extent | None = None
+        self._heads, self._index, self._clock, self._run = heads, index, clock, run
+        self._seen_s: float | None = None
+        self._failure: tuple[float, HeadwaterError] | None = None
+        self._recent: Entry | None = None  # the entry looked up last: most reads go on where the last one ended
+
+    @property
+    def is_known(self) -> bool:
+        return self._seen_s is not None
+
+    def age_s(self) -> float:
+        return float("inf") if self._seen_s is None else self._clock.monotonic_s() - self._seen_s
+
+    def refresh(self, max_age_s: float) -> Steps[None]:
+        """Load the head unless what is known is younger than that. Raises what the store does, or did a moment ago."""
+        if self.age_s() >= max_age_s:
+            if self._failure is not None and self._clock.monotonic_s() - self._failure[0] < RETRY_S:
+                raise self._failure[1].with_traceback(None)  # raised again and again, it would gather frames
+            yield self._run(self.load)
+
+    def refresh_soon(self, max_age_s: float) -> None:
+        """The same without waiting for it."""
+        if self.age_s() >= max_age_s and (self._failure is None or self._clock.monotonic_s() - self._failure[0] >= RETRY_S):
+            self._run(self.load)
+
+    def load(self) -> None:
+        """Blocks."""
+        asked_s = self._clock.monotonic_s()
+        try:
+            found = self._heads.load(self.partition)
+        except HeadwaterError as error:
+            self._failure = (self._clock.monotonic_s(), error)
+            raise
+        self._failure = None
+        self.note(found.head if found else None)
+        self._seen_s = asked_s  # the answer may be as old as the question
+
+    def note(self, head: Head | None) -> None:
+        """Take up a head that somebody just read or committed. An older one than the known changes nothing."""
+        if head is None:
+            self.extent = None
+        elif self.extent is None or head.version > self.extent.version:
+            try:
+                self._index.replace(head)
+            except HeadwaterError as error:
+                log.warning("manifest_index_bypassed", partition=str(self.partition), reason=str(error))
+                self._index = HeldEntries()
+                self._index.replace(head)
+            self.extent = extent_of(head)
+        self._recent = None
+        self._seen_s = self._clock.monotonic_s()
+
+    def entry_at(self, offset: int) -> Entry | None:
+        """The live entry that holds `offset`, gap entries included."""
+        entry = self._recent
+        if entry is None or offset not in entry:
+            entry = self._recent = self._index.floor(self.partition, offset) if self.extent is not None else None
+        return entry
+
+    def entry_for_time(self, timestamp_ms: int) -> Entry | None:
+        """The first entry with a record at or after `timestamp_ms`, as far as its entry tells."""
+        return self._index.floor_time(self.partition, timestamp_ms) if self.extent is not None else None

@@ -1,0 +1,348 @@
+"""What was hydrated, as files in one directory. Disposable: whoever deletes any of it, at any time, costs readers time only.
+
+    <directory>/<topic id>-<partition>/<uid>.<position>-<size>.run     one chunk, named after object and byte range
+    <directory>/<topic id>-<partition>/<uid>.index                     one run's index
+    <directory>/…/<name>.<random>.partial                              being written
+
+Names never come from offsets, so an object that was replaced cannot be taken for its successor. A file is written under
+a partial name and renamed; what this process did not write itself is checked before it is served (see `adopt`), because
+nothing here is ever fsynced.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from hydration.runfile import RunFile
+from model.clock import Clock
+from model.errors import CorruptData, DiskFull, HeadwaterError
+from model.partition import PartitionId
+
+OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are opened anew
+IN_MEMORY_MAX = 64 << 20  # a chunk that finds no place on the disk is served from memory, up to this size
+SWEEP_S = 10.0
+PARTIAL_AGE_MS = 3_600_000  # a partial file that old was left by a crash: no download takes an hour
+_NAME = re.compile(r"[A-Za-z0-9_-]{22}-\d{1,10}/[0-9a-zA-Z_-]{1,64}\.(\d{1,19}-\d{1,19}\.run|index)")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+log = structlog.get_logger()
+
+
+def chunk_name(partition: PartitionId, uid: str, position: int, size_bytes: int) -> str:
+    return _checked(f"{folder(partition)}/{uid}.{position}-{size_bytes}.run")
+
+
+def index_name(partition: PartitionId, uid: str) -> str:
+    return _checked(f"{folder(partition)}/{uid}.index")
+
+
+def folder(partition: PartitionId) -> str:
+    return f"{partition.topic_id}-{partition.partition}"
+
+
+def _checked(name: str) -> str:
+    """Uids come from manifests, so from outside; only a plain name may become part of a path."""
+    if not _NAME.fullmatch(name):
+        raise CorruptData("manifest entry", 0, f"not a name for a cached file: {name[:200]!r}")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedFile:
+    """One line of `cache show`."""
+
+    name: str
+    size_bytes: int
+    idle_s: float
+    in_use: bool
+
+
+@dataclass(slots=True)
+class _Kept:
+    """`file` is the cache's own hold. `trusted`: this process wrote or checked the bytes."""
+
+    size_bytes: int
+    used_s: float
+    file: RunFile | None = None
+    trusted: bool = False
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.file is not None and self.file.is_in_use
+
+
+class ChunkCache:
+    """Bounded by `limit_bytes` plus what is being downloaded or read at the moment. Drops the least recently used first, and
+    what nobody has used for `ttl_s`; never what a reader holds, except by `evict`, and even then the reader reads on.
+
+    Safe to use from many threads. Several processes may share a directory: each counts what it knows of.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int, ttl_s: float, clock: Clock) -> None:
+        self.directory, self.limit_bytes, self.ttl_s = directory, limit_bytes, ttl_s
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # least recently used first
+        self._used_bytes = 0
+        self._open = 0
+        self._swept_s = clock.monotonic_s()
+        self._find_files()
+        with self._lock:
+            self._make_room(0)
+
+    @property
+    def used_bytes(self) -> int:
+        """On disk or on its way there, what readers hold included."""
+        return self._used_bytes
+
+    def get(self, name: str) -> RunFile | None:
+        """The file under `name` when this process knows it to be good; held for the caller. No other file is opened."""
+        with self._lock:
+            kept = self._kept.get(name)
+            if kept is None or not kept.trusted:
+                return None
+            self._kept.move_to_end(name)  # first: reopening closes the least recently used
+            if kept.file is None and not self._reopen(name, kept):
+                return None
+            kept.used_s = self._clock.monotonic_s()
+            assert kept.file is not None
+            return kept.file.hold()
+
+    def has(self, name: str) -> bool:
+        """Whether `get` would probably find it."""
+        kept = self._kept.get(name)
+        return kept is not None and kept.trusted
+
+    def adopt(self, name: str, size_bytes: int, check: Callable[[BinaryIO], None]) -> RunFile | None:
+        """The file under `name`, held for the caller, after `check` found an earlier process's bytes good; None when there is none.
+
+        size_bytes  the only length it may have; 0 for any
+        check       raises CorruptData; then the file is dropped
+        """
+        found = self.get(name)
+        if found is not None:
+            return found
+        path = self.directory / name
+        try:
+            with open(path, "rb", buffering=0) as file:
+                length = os.fstat(file.fileno()).st_size
+                if size_bytes not in (0, length):
+                    raise CorruptData(name, 0, f"{length} bytes instead of {size_bytes}")
+                check(file)
+                fd = os.dup(file.fileno())
+        except OSError:
+            return None
+        except HeadwaterError as error:
+            log.warning("cached_file_dropped", name=name, reason=str(error))
+            self._forget(name)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        return self._keep(name, length, fd)
+
+    def put(self, name: str, size_bytes: int, fill: Callable[[BinaryIO], None]) -> RunFile:
+        """A new file under `name`, held for the caller.
+
+        fill   writes the bytes and checks them; what it raises is passed on and nothing is kept
+
+        With no room on the disk, everything that nobody reads is dropped; when that does not help either, the bytes stay
+        in memory for as long as the caller holds them. Raises DiskFull when they are too many for that.
+        """
+        self._sweep_now_and_then()
+        with self._lock:
+            self._make_room(size_bytes)
+            self._used_bytes += size_bytes
+        try:
+            try:
+                fd = self._write(name, fill)
+            except OSError as error:
+                if error.errno not in _NO_SPACE:
+                    raise
+                self.evict(unused_only=True)
+                fd = self._write(name, fill)
+        except OSError as error:
+            log.warning("cache_bypassed", name=name, size_bytes=size_bytes, reason=str(error))
+            return self._in_memory(name, size_bytes, fill, error)
+        finally:
+            with self._lock:
+                self._used_bytes -= size_bytes
+        return self._keep(name, size_bytes, fd)
+
+    def evict(self, prefix: str = "", *, unused_only: bool = False) -> int:
+        """Drop files whose name begins with `prefix`, held ones too unless told otherwise; how many bytes that were."""
+        dropped = 0
+        with self._lock:
+            self._find_files()
+            for name in [name for name, kept in self._kept.items() if name.startswith(prefix) and not (unused_only and kept.is_in_use)]:
+                dropped += self._drop(name)
+        return dropped
+
+    def show(self, prefix: str = "") -> list[CachedFile]:
+        """What is there now, least recently used first."""
+        with self._lock:
+            self._find_files()
+            now_s = self._clock.monotonic_s()
+            return [
+                CachedFile(name=name, size_bytes=kept.size_bytes, idle_s=now_s - kept.used_s, in_use=kept.is_in_use)
+                for name, kept in self._kept.items()
+                if name.startswith(prefix)
+            ]
+
+    def sweep(self) -> None:
+        """Drop what has outlived its time, and take note of what others deleted."""
+        with self._lock:
+            self._swept_s = now_s = self._clock.monotonic_s()
+            self._find_files()
+            for name, kept in list(self._kept.items()):
+                if kept.is_in_use:
+                    continue
+                if now_s - kept.used_s >= self.ttl_s:
+                    self._drop(name)
+            self._make_room(0)
+
+    def close(self) -> None:
+        """Close what nobody reads; the files stay for the next process."""
+        with self._lock:
+            for name in list(self._kept):
+                self._forget(name)
+
+    def _sweep_now_and_then(self) -> None:
+        if self._clock.monotonic_s() - self._swept_s >= SWEEP_S:
+            self.sweep()
+
+    def _keep(self, name: str, size_bytes: int, fd: int) -> RunFile:
+        file = RunFile(fd, name, rested=self._rested).hold()
+        with self._lock:
+            self._forget(name)
+            self._kept[name] = _Kept(size_bytes, self._clock.monotonic_s(), file, trusted=True)
+            self._used_bytes += size_bytes
+            self._open += 1
+            self._close_some()
+            self._make_room(0)
+        return file
+
+    def _reopen(self, name: str, kept: _Kept) -> bool:
+        try:
+            kept.file = RunFile.open(self.directory / name, rested=self._rested)
+        except OSError:
+            self._forget(name)
+            return False
+        self._open += 1
+        if kept.file.size_bytes != kept.size_bytes:
+            self._drop(name)
+            return False
+        self._close_some()
+        return True
+
+    def _rested(self) -> None:
+        if self._used_bytes > self.limit_bytes:
+            with self._lock:
+                self._make_room(0)
+
+    def _make_room(self, wanted: int) -> None:
+        """Drop the least recently used until `wanted` more bytes fit, as far as nobody reads them."""
+        if self._used_bytes + wanted <= self.limit_bytes:
+            return
+        for name, kept in list(self._kept.items()):
+            if not kept.is_in_use:
+                self._drop(name)
+                if self._used_bytes + wanted <= self.limit_bytes:
+                    return
+
+    def _close_some(self) -> None:
+        if self._open <= OPEN_FILES_MAX:
+            return
+        for kept in self._kept.values():
+            if kept.file is not None and not kept.file.is_in_use:
+                kept.file.release()
+                kept.file = None
+                self._open -= 1
+                if self._open <= OPEN_FILES_MAX * 3 // 4:
+                    return
+
+    def _drop(self, name: str) -> int:
+        size_bytes = self._forget(name)
+        with contextlib.suppress(OSError):
+            (self.directory / name).unlink()
+        return size_bytes
+
+    def _forget(self, name: str) -> int:
+        with self._lock:
+            kept = self._kept.pop(name, None)
+            if kept is None:
+                return 0
+            self._used_bytes -= kept.size_bytes
+            if kept.file is not None:
+                self._open -= 1
+                kept.file.release()
+            return kept.size_bytes
+
+    def _find_files(self) -> None:
+        """Agree with the directory: take up what others wrote, forget what they deleted, clear away what a crash left."""
+        found: dict[str, os.stat_result] = {}
+        for folder_entry in _scan(self.directory):
+            if not folder_entry.is_dir(follow_symlinks=False):
+                continue
+            for entry in _scan(Path(folder_entry.path)):
+                name = f"{folder_entry.name}/{entry.name}"
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if _NAME.fullmatch(name):
+                        found[name] = status
+                    elif name.endswith(".partial") and self._clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
+                        os.unlink(entry.path)
+        for name in [name for name in self._kept if name not in found]:
+            self._forget(name)
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        for name, status in sorted(found.items(), key=lambda item: item[1].st_mtime_ns):
+            if name not in self._kept:
+                idle_s = max(0.0, (now_ms - status.st_mtime_ns // 1_000_000) / 1000)
+                self._kept[name] = _Kept(status.st_size, now_s - idle_s)
+                self._used_bytes += status.st_size
+
+    def _write(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
+        """Write, check and publish one file; a descriptor of it."""
+        path = self.directory / name
+        partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
+        try:
+            with self._create(partial) as file:
+                fill(file)
+                os.rename(partial, path)
+                return os.dup(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+
+    def _create(self, path: Path) -> BinaryIO:
+        try:
+            return open(path, "x+b", buffering=0)
+        except FileNotFoundError:  # somebody removed the whole directory, or this is its first file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return open(path, "x+b", buffering=0)
+
+    def _in_memory(self, name: str, size_bytes: int, fill: Callable[[BinaryIO], None], why: OSError) -> RunFile:
+        if size_bytes > IN_MEMORY_MAX:
+            raise DiskFull(f"no room in {self.directory} for a chunk of {size_bytes} bytes: {why.strerror}") from why
+        with os.fdopen(os.memfd_create("chunk", os.MFD_CLOEXEC), "w+b", buffering=0) as file:
+            fill(file)
+            return RunFile(os.dup(file.fileno()), f"{name} in memory")
+
+
+def _scan(directory: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in `directory`; nothing when it is not there or cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            yield from entries
+    except OSError:
+        return

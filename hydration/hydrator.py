@@ -1,0 +1,247 @@
+"""Brings chunks and indexes of archived runs into the cache, each once however many ask, and checked before anyone sees it."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import BinaryIO, TypeVar
+
+import structlog
+
+from hydration.cache import ChunkCache, chunk_name, index_name
+from hydration.chunks import Chunk, ChunkPlan, plan_chunks
+from hydration.counters import ReadCounters
+from hydration.flights import Flights
+from hydration.runfile import RunFile
+from hydration.waiting import Steps
+from layouts import open_layout
+from manifests.head import Entry
+from model.errors import CorruptData, TransientError
+from model.partition import PartitionId
+from objectstore.digest import digest_of
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from segments.batches import BatchWalk
+from segments.runindex import RunIndex, decode_index, encode_index
+
+DEMAND_WORKERS = 8  # downloads that a reader waits for; what more than these ask for stands in line
+PIECE_BYTES = 8 << 20  # one GET; only a chunk that holds a larger batch takes several. A worker's buffer is as large.
+PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class Hydrator:
+    """Safe to use from many threads; owns its workers. close() joins them."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: ChunkCache,
+        *,
+        chunk_bytes: int = 4 << 20,
+        readahead_chunks: int = 8,
+        counters: ReadCounters | None = None,
+    ) -> None:
+        self.cache = cache
+        self.counters = counters or ReadCounters()
+        self.flights = Flights()
+        self._store = store
+        self._chunk_bytes = chunk_bytes
+        self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
+        self._demand = ThreadPoolExecutor(DEMAND_WORKERS, "hydrate")
+        self._ahead = ThreadPoolExecutor(max(self._ahead_max, 1), "readahead")
+        self._buffers = threading.local()
+        self._plans = _Plans()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """For the other work that must not be done in an event loop, such as scanning local files."""
+        try:
+            return self._demand.submit(work)
+        except RuntimeError as error:
+            raise TransientError("closing") from error
+
+    def join(self, key: Hashable, work: Callable[[], T]) -> Future[T]:
+        """The same, once for all who ask while it is under way."""
+        return self.flights.join(key, self._demand, work)
+
+    @property
+    def readahead_chunks(self) -> int:
+        return self._ahead_max
+
+    def plan(self, partition: PartitionId, entry: Entry) -> Steps[ChunkPlan]:
+        """How the entry's run is cut, its index fetched if need be. Raises what reading the index does."""
+        plan = self.plan_now(entry)
+        if plan is None:
+            plan = yield self._fetch_plan(partition, entry, self._demand)
+        return plan
+
+    def plan_now(self, entry: Entry) -> ChunkPlan | None:
+        """The plan when it is in memory."""
+        return self._plans.get((entry.uid, entry.live_bytes))
+
+    def chunk(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> Steps[RunFile]:
+        """The chunk's file, held for the caller, downloaded if need be.
+
+        Raises NotFound when the object is not there, CorruptData when its bytes do not verify, and what the store raises.
+        """
+        file = self.chunk_now(partition, entry, chunk)
+        if file is None:
+            self.counters.chunk_misses += 1
+            name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
+            future = self.flights.join(name, self._demand, partial(self._hydrate, name, entry, chunk), holders=1)
+            try:
+                file = yield future
+            except GeneratorExit:
+                future.add_done_callback(_release_outcome)
+                raise
+        return file
+
+    def chunk_now(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> RunFile | None:
+        """The chunk's file, held for the caller, when nothing has to be waited for."""
+        file = self.cache.get(chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes))
+        if file is not None:
+            self.counters.chunk_hits += 1
+        return file
+
+    def read_ahead(self, partition: PartitionId, entry: Entry, chunks: Iterable[Chunk]) -> None:
+        """Get chunks ready that a reader will probably want. Their errors are nobody's: who needs them asks again."""
+        for chunk in chunks:
+            name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
+            if self.flights.is_under_way(name) or self.cache.has(name):
+                continue
+            self.counters.ahead += 1
+            self.flights.join(name, self._ahead, partial(self._hydrate, name, entry, chunk))
+
+    def plan_ahead(self, partition: PartitionId, entry: Entry) -> None:
+        if self.plan_now(entry) is None:
+            self._fetch_plan(partition, entry, self._ahead)
+
+    def close(self) -> None:
+        for executor in (self._ahead, self._demand):
+            executor.shutdown(wait=True, cancel_futures=True)
+        self.flights.close()
+        self.cache.close()
+
+    def _fetch_plan(self, partition: PartitionId, entry: Entry, executor: Executor) -> Future[ChunkPlan]:
+        key = (entry.uid, entry.live_bytes)
+        return self.flights.join(key, executor, lambda: self.plan_now(entry) or self._load_plan(partition, entry))
+
+    def _load_plan(self, partition: PartitionId, entry: Entry) -> ChunkPlan:
+        name = index_name(partition, entry.uid)
+        found: list[RunIndex] = []
+
+        def check(file: BinaryIO) -> None:
+            raw = file.read(DOCUMENT_BYTES_MAX)
+            if digest_of(raw) != entry.index_digest:
+                raise CorruptData(name, 0, "not the index that the manifest names")
+            found.append(decode_index(raw, where=name))
+
+        kept = self.cache.adopt(name, entry.index_bytes, check)
+        if kept is None:
+            index = open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+            found.append(index)
+            raw = encode_index(index)
+            kept = self.cache.put(name, len(raw), lambda file: _write(file, memoryview(raw)))
+        elif not found:
+            with open(kept.fileno(), "rb", buffering=0, closefd=False) as file:
+                file.seek(0)
+                check(file)
+        kept.release()
+        plan = plan_chunks(found[0], entry.live_bytes, self._chunk_bytes)
+        self._plans.keep((entry.uid, entry.live_bytes), plan, entry.index_bytes)
+        return plan
+
+    def _hydrate(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:
+        """In a worker: the chunk's file, with one hold."""
+
+        def check(file: BinaryIO) -> None:
+            check_chunk(file, entry, chunk)
+
+        def fill(file: BinaryIO) -> None:
+            self._download(file, entry, chunk)
+            check(file)
+
+        found = self.cache.adopt(name, chunk.size_bytes, check)
+        if found is not None:
+            return found
+        try:
+            return self.cache.put(name, chunk.size_bytes, fill)
+        except CorruptData as error:  # once more: it may have happened on the way
+            self.counters.damaged += 1
+            log.warning("chunk_damaged", key=entry.key, position=chunk.position, reason=str(error))
+        try:
+            return self.cache.put(name, chunk.size_bytes, fill)
+        except CorruptData as error:
+            log.error("object_damaged", key=entry.key, position=chunk.position, reason=str(error))
+            raise
+
+    def _download(self, file: BinaryIO, entry: Entry, chunk: Chunk) -> None:
+        layout = open_layout(entry.layout)
+        buffer = self._buffer(min(chunk.size_bytes, PIECE_BYTES))
+        for start in range(0, chunk.size_bytes, PIECE_BYTES):
+            piece = buffer[: min(PIECE_BYTES, chunk.size_bytes - start)]
+            self.counters.downloads += 1
+            layout.read_offloaded(self._store, entry.key, entry.context, piece, chunk.position + start)
+            self.counters.downloaded_bytes += len(piece)
+            _write(file, piece)
+
+    def _buffer(self, size_bytes: int) -> memoryview:
+        """This worker's own, used again and again."""
+        held: memoryview | None = getattr(self._buffers, "view", None)
+        if held is None or len(held) < size_bytes:
+            held = self._buffers.view = memoryview(bytearray(size_bytes))
+        return held
+
+
+def check_chunk(file: BinaryIO, entry: Entry, chunk: Chunk) -> None:
+    """Raises CorruptData unless `file` holds what the plan says: whole batches, every CRC right, the offsets it should have."""
+    where = f"{entry.key} from byte {chunk.position} on"
+    first = last = -1
+    try:
+        for _, fields in BatchWalk(file, 0, chunk.size_bytes, where=where):
+            if first < 0:
+                first = fields[0]
+            last = fields[0] + fields[6]
+    except TransientError as error:  # what would be a file in change is a file cut short here
+        raise CorruptData(where, 0, str(error)) from error
+    if first != chunk.first_offset or last > entry.last_offset:
+        expected = f"from {chunk.first_offset} on by the index, up to {entry.last_offset} by the manifest"
+        raise CorruptData(where, 0, f"offsets {first} to {last}, expected {expected}")
+
+
+class _Plans:
+    """The most recently used plans, bounded by the bytes of their indexes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[tuple[str, int], tuple[ChunkPlan, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, int]) -> ChunkPlan | None:
+        with self._lock:
+            kept = self._plans.get(key)
+            if kept is None:
+                return None
+            self._plans.move_to_end(key)
+            return kept[0]
+
+    def keep(self, key: tuple[str, int], plan: ChunkPlan, size_bytes: int) -> None:
+        with self._lock:
+            self._bytes -= self._plans.pop(key, (None, 0))[1]
+            self._plans[key] = (plan, size_bytes)
+            self._bytes += size_bytes
+            while self._bytes > PLANS_BYTES_MAX and len(self._plans) > 1:
+                self._bytes -= self._plans.popitem(last=False)[1][1]
+
+
+def _write(file: BinaryIO, data: memoryview) -> None:
+    """All of `data`: an unbuffered file may take less at a time."""
+    while data:
+        data = data[file.write(data) :]
+
+
+def _release_outcome(future: Future[RunFile]) -> None:
+    if future.exception() is None:
+        future.result().release()

@@ -1,0 +1,202 @@
+"""Every partition that can be read: known locally, in the bucket, or both."""
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from hydration.archived import Archived, EntryIndex, HeldEntries
+from hydration.cache import ChunkCache
+from hydration.config import HydrationConfig, ReadPriority
+from hydration.hydrator import Hydrator
+from hydration.local import LocalTier, OpenFiles
+from hydration.partition_log import PartitionLog
+from manifests.head import Head
+from manifests.repository import ManifestRepository
+from manifests.topic import TopicManifest
+from model.clock import Clock, SystemClock
+from model.errors import HeadwaterError, NotFound
+from model.partition import PartitionId, TopicPartition
+from objectstore.store import ObjectStore
+from segments.discover import LogDirs
+from segments.log import LocalLog
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as clients see it; `partitions` are numbers, sorted."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class Logs:
+    """The catalogue. topics() and partition() answer from memory as of the last refresh(); refresh() lists directories and bucket.
+
+    Owns the hydrator and its cache. Safe to use from many threads.
+    """
+
+    def __init__(
+        self,
+        dirs: LogDirs | None,
+        repository: ManifestRepository,
+        hydrator: Hydrator,
+        config: HydrationConfig,
+        *,
+        index: EntryIndex | None = None,
+        clock: Clock | None = None,
+        priority_for: Callable[[str], ReadPriority] | None = None,
+    ) -> None:
+        """
+        dirs          None where there is no local log
+        index         where entries are looked up; in memory when there is none
+        priority_for  a topic's own read priority; the configured one for all when there is none
+        """
+        self.hydrator = hydrator
+        self._dirs, self._repository = dirs, repository
+        self._index = index or HeldEntries()
+        self._clock = clock or SystemClock()
+        self._priority_for = priority_for or (lambda _: config.read_priority)
+        self._files = OpenFiles()
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()  # LogDirs is for one thread at a time
+        self._refreshing = threading.Lock()
+        self._topics: dict[str, Topic] = {}
+        self._cluster_id = ""
+        self._ids: dict[tuple[str, int], PartitionId] = {}
+        self._partitions: dict[PartitionId, PartitionLog] = {}
+        self._local: dict[TopicPartition, PartitionId] = {}
+        self._archived: dict[str, TopicManifest] = {}
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the broker, else of the bucket; "" before the first refresh and for an empty bucket."""
+        return self._cluster_id
+
+    def refresh(self) -> None:
+        """List directories and bucket anew. What cannot be listed now stays as it was; raises only when nothing can be."""
+        with self._refreshing:
+            failures = [error for error in (self._list_local(), self._list_archive()) if error is not None]
+            if len(failures) == 2 or (failures and self._dirs is None):
+                raise failures[-1]
+            ids = self._joined()
+            with self._lock:
+                self._ids, self._topics = ids, _topics(ids.values())
+                for partition in self._partitions.keys() - set(ids.values()):
+                    del self._partitions[partition]
+        self._files.sweep()
+        self.hydrator.cache.sweep()
+
+    def topics(self) -> dict[str, Topic]:
+        return self._topics
+
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        """Raises NotFound."""
+        partition_id = self._ids.get((topic, partition))
+        if partition_id is None:
+            raise NotFound(f"{topic}:{partition} is neither in the log directories nor in the archive")
+        with self._lock:
+            found = self._partitions.get(partition_id)
+            if found is None:
+                found = self._partitions[partition_id] = self._open(partition_id)
+            return found
+
+    def note(self, head: Head) -> None:
+        """A head that this process has just committed or read, so that readers need not ask for it."""
+        with self._lock:
+            found = self._partitions.get(head.partition_id)
+        if found is not None and found.archived is not None:
+            found.archived.note(head)
+
+    def close(self) -> None:
+        self.hydrator.close()
+        self._files.close()
+
+    def _list_local(self) -> HeadwaterError | None:
+        if self._dirs is None:
+            return None
+        try:
+            with self._looking:
+                self._local = {each.partition.topic_partition: each.partition for each in self._dirs.partitions()}
+                self._cluster_id = self._dirs.cluster_id
+        except HeadwaterError as error:
+            log.warning("log_dirs_not_listed", reason=str(error))
+            return error
+        return None
+
+    def _list_archive(self) -> HeadwaterError | None:
+        try:
+            archived = {each.topic: each for each in self._repository.topics()}
+            for local in self._local.values():
+                known = archived.get(local.topic)
+                if known is None or known.topic_id != local.topic_id:  # the name means another incarnation in the bucket
+                    own = self._repository.load_topic(local.topic, local.topic_id)
+                    archived.pop(local.topic, None)
+                    if own is not None:
+                        archived[local.topic] = own
+            if not self._cluster_id:
+                owner = self._repository.owner()
+                self._cluster_id = owner.cluster_id if owner is not None else ""
+            self._archived = archived
+        except HeadwaterError as error:
+            log.warning("archive_not_listed", reason=str(error))
+            return error
+        return None
+
+    def _joined(self) -> dict[tuple[str, int], PartitionId]:
+        """Every partition. A topic that is here under another id than in the bucket is the one that is here."""
+        found: dict[tuple[str, int], PartitionId] = {}
+        for manifest in self._archived.values():
+            found.update(((manifest.topic, number), manifest.partition_id(number)) for number in range(manifest.partitions))
+        found.update(((local.topic, local.partition), local) for local in self._local.values())
+        return found
+
+    def _open(self, partition: PartitionId) -> PartitionLog:
+        dirs = self._dirs
+
+        def look() -> LocalLog | None:
+            assert dirs is not None
+            with self._looking:
+                found = dirs.look(partition.topic_partition)
+            return found if found.partition == partition else None
+
+        def run(load: Callable[[], None]) -> Future[None]:
+            return self.hydrator.join(("head", partition), load)
+
+        return PartitionLog(
+            partition,
+            local=LocalTier(look, self._files, self._clock) if dirs is not None else None,
+            archived=Archived(partition, self._repository, self._index, self._clock, run),
+            hydrator=self.hydrator,
+            priority=self._priority_for(partition.topic),
+        )
+
+
+def _topics(partitions: Iterable[PartitionId]) -> dict[str, Topic]:
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for each in partitions:
+        numbers.setdefault((each.topic, each.topic_id), []).append(each.partition)
+    return {topic: Topic(topic, topic_id, tuple(sorted(found))) for (topic, topic_id), found in sorted(numbers.items())}
+
+
+def open_logs(
+    config: HydrationConfig,
+    *,
+    store: ObjectStore,
+    cache_directory: Path,
+    dirs: LogDirs | None = None,
+    index: EntryIndex | None = None,
+    clock: Clock | None = None,
+    priority_for: Callable[[str], ReadPriority] | None = None,
+) -> Logs:
+    """Everything that reading needs, over one bucket. Close it."""
+    clock = clock or SystemClock()
+    cache = ChunkCache(cache_directory, config.cache_bytes, config.cache_ttl_s, clock)
+    hydrator = Hydrator(store, cache, chunk_bytes=config.chunk_bytes, readahead_chunks=config.readahead_chunks)
+    return Logs(dirs, ManifestRepository(store), hydrator, config, index=index, clock=clock, priority_for=priority_for)

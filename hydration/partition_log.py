@@ -1,0 +1,346 @@
+"""One partition as its readers see it: local log and archive in one (design §5)."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import structlog
+
+from hydration.answers import Bounds, Isolation, ReadResult, Slice
+from hydration.archive_tier import ArchiveTier
+from hydration.archived import Archived, Extent
+from hydration.config import ReadPriority
+from hydration.hydrator import Hydrator
+from hydration.local import LOOK_S, LocalTier
+from hydration.scope import Scope, Span, Tier, epoch_end, scope_of
+from hydration.times import RecordTime
+from hydration.transactions import LocalScans, overlapping
+from hydration.waiting import Pending, Steps, begin, finish
+from model.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError
+from model.partition import PartitionId
+from segments.batches import HEADER_BYTES, read_batch_header
+from segments.log import LocalLog
+from segments.scan import AbortedTransaction, OpenTransaction
+
+__all__ = ["Bounds", "Isolation", "PartitionLog", "Pending", "ReadResult", "Slice"]
+
+HEAD_AGE_S = 5.0  # a reader at the end of an archive without a local log sees new entries after that
+MISS_AGE_S = 1.0  # what is concluded from a manifest, that an offset is out of range say, is concluded from a younger one
+TIMEOUT_S = 30.0
+_LOOKS = 3  # at a local log that is replaced while it is read
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class _View:
+    """One look at both tiers. `failure` is why one of them could not be looked at; None when both are known."""
+
+    __slots__ = ("failure", "log", "scope")
+
+    def __init__(self, scope: Scope, log: LocalLog | None, failure: HeadwaterError | None) -> None:
+        self.scope, self.log, self.failure = scope, log, failure
+
+
+class PartitionLog:
+    """Safe to use from many threads. Every method but the try_ ones may block, at most `timeout_s`; the try_ ones never
+    download: they answer at once or hand back a Pending whose future answers (and raises) like the blocking form.
+
+    Raises OffsetOutOfRange only when that is known; TransientError when it cannot be known or got now.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        *,
+        local: LocalTier | None,
+        archived: Archived | None,
+        hydrator: Hydrator,
+        priority: ReadPriority = ReadPriority.LOCAL_FIRST,
+    ) -> None:
+        self.partition = partition
+        self.priority = priority
+        self.local = local if priority.uses_local else None
+        self.archive = ArchiveTier(archived, hydrator) if archived is not None and priority.uses_archive else None
+        self._hydrator = hydrator
+        self._scans = LocalScans(local) if local is not None else None
+        self._scanning = threading.Lock()
+        self._stable: tuple[object, int | None] | None = None  # where it was looked for last, what was open there
+        self._last_scope: tuple[LocalLog | None, Extent | None, Scope] | None = None
+
+    @property
+    def archived(self) -> Archived | None:
+        """What is known of the manifest; None where the read priority leaves the archive out."""
+        return self.archive.archived if self.archive is not None else None
+
+    # What is asked
+
+    def bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED, *, timeout_s: float | None = TIMEOUT_S) -> Bounds:
+        """last_stable_offset is filled in for READ_COMMITTED only, where it may cost a scan of the local tail."""
+        return finish(self._bounds(isolation), timeout_s)
+
+    def try_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | Pending[Bounds]:
+        return begin(self._bounds(isolation))
+
+    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float | None = TIMEOUT_S) -> ReadResult:
+        """Whole batches from the one that holds `offset` on: about `max_bytes` of them, at least one when there is one.
+
+        An offset between the high watermark and the log's end answers without slices. Close the result.
+        """
+        return finish(self._read(offset, max_bytes, isolation), timeout_s)
+
+    def try_read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult | Pending[ReadResult]:
+        return begin(self._read(offset, max_bytes, isolation), discard=ReadResult.close)
+
+    def offset_for_time(self, timestamp_ms: int, *, timeout_s: float | None = TIMEOUT_S) -> RecordTime | None:
+        """(offset, timestamp) of the first record at or after `timestamp_ms`; None when there is none below the high watermark."""
+        return finish(self._offset_for_time(timestamp_ms), timeout_s)
+
+    def epoch_end(self, epoch: int, *, timeout_s: float | None = TIMEOUT_S) -> tuple[int, int]:
+        """(largest known leader epoch <= `epoch`, offset just past its records), (-1, -1) when undefined: OffsetForLeaderEpoch."""
+        return finish(self._epoch_end(epoch), timeout_s)
+
+    # How it is answered: generators that yield what has to be waited for
+
+    def _bounds(self, isolation: Isolation) -> Steps[Bounds]:
+        view = yield from self._known_view()
+        scope = view.scope
+        stable = (yield from self._stable_offset(view)) if isolation is Isolation.READ_COMMITTED else None
+        return Bounds(
+            log_start=scope.log_start,
+            local_start=view.log.local_start if view.log is not None else None,
+            last_offset=scope.archive.end - 1 if scope.archive is not None else None,
+            high_watermark=scope.high_watermark,
+            last_stable_offset=stable,
+            leader_epoch=scope.leader_epoch,
+        )
+
+    def _epoch_end(self, epoch: int) -> Steps[tuple[int, int]]:
+        view = yield from self._known_view()
+        return epoch_end(view.scope.epochs, epoch, view.scope.high_watermark)
+
+    def _read(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
+        for _ in range(_LOOKS - 1):
+            try:
+                return (yield from self._read_once(offset, max_bytes, isolation))
+            except SourceChanged as error:
+                log.info("read_began_anew", partition=str(self.partition), offset=offset, reason=str(error))
+        return (yield from self._read_once(offset, max_bytes, isolation))
+
+    def _read_once(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
+        """Raises SourceChanged when the local log is replaced underneath."""
+        view = self._view_now()
+        at_end = offset == view.scope.high_watermark and (view.failure is None or view.scope.local is not None)
+        if not view.scope.holds(offset) and not at_end:
+            view = yield from self._known_view(partly=True)
+            if not view.scope.holds(offset):
+                self._check_in_range(offset, view)
+        scope = view.scope
+        stable = (yield from self._stable_offset(view)) if isolation is Isolation.READ_COMMITTED else None
+        limit = scope.high_watermark if stable is None else stable
+        answer = ReadResult(high_watermark=scope.high_watermark, last_stable_offset=stable, log_start=scope.log_start, next_offset=offset)
+        try:
+            tier = yield from self._fill(answer, view, limit, max_bytes)
+            if stable is not None and answer.slices:
+                answer.aborted = yield from self._aborted(tier, view, offset, answer.next_offset)
+        except BaseException:
+            answer.close()
+            raise
+        self._hydrator.counters.reads += 1
+        return answer
+
+    def _view_now(self) -> _View:
+        """What can be said without waiting. What is not known yet is asked for in passing."""
+        found, failure = self._local_log(LOOK_S)
+        archived = self.archived
+        if archived is not None:
+            if not archived.is_known:
+                archived.refresh_soon(MISS_AGE_S)
+                failure = failure or TransientError(f"the manifest of {self.partition} is not known yet")
+            elif found is None:
+                archived.refresh_soon(HEAD_AGE_S)
+        return _View(self._scope(found), found, failure)
+
+    def _known_view(self, *, partly: bool = False) -> Steps[_View]:
+        """A fresh look at both tiers. A manifest that cannot be loaded again now still counts as known.
+
+        Raises what kept a tier from being known at all; with `partly` that is the view's failure instead.
+        """
+        archived, failure = self.archived, None
+        if archived is not None:
+            try:
+                yield from archived.refresh(MISS_AGE_S)
+            except HeadwaterError as error:
+                failure = error
+        found, local_failure = self._local_log(LOOK_S if not partly else 0.05)
+        failure = local_failure or failure
+        unknown = local_failure is not None or (archived is not None and not archived.is_known)
+        if failure is not None and unknown and not partly:
+            raise failure
+        return _View(self._scope(found), found, failure)
+
+    def _scope(self, found: LocalLog | None) -> Scope:
+        """Computed anew only when one of the two it comes from is another."""
+        extent = self.archived.extent if self.archived is not None else None
+        kept = self._last_scope
+        if kept is None or kept[0] is not found or kept[1] is not extent:
+            kept = self._last_scope = (found, extent, scope_of(found, extent, self.priority))
+        return kept[2]
+
+    def _local_log(self, max_age_s: float) -> tuple[LocalLog | None, HeadwaterError | None]:
+        if self.local is None:
+            return None, None
+        try:
+            return self.local.log(max_age_s), None
+        except HeadwaterError as error:
+            return None, error
+
+    def _check_in_range(self, offset: int, view: _View) -> None:
+        """Raises unless `offset` is between log start and log end, in a hole maybe. Says out of range only when sure."""
+        scope = view.scope
+        if view.failure is not None:
+            raise TransientError(f"{self.partition}: whether offset {offset} exists is not known now: {view.failure}") from view.failure
+        if offset < scope.log_start or offset > scope.high_watermark:
+            end = scope.high_watermark
+            if offset > end and view.log is not None and self.local is not None:
+                end = max(end, self.local.end_offset())
+            if not scope.log_start <= offset <= end:
+                raise OffsetOutOfRange(offset, scope.log_start, end)
+
+    def _fill(self, answer: ReadResult, view: _View, limit: int, max_bytes: int) -> Steps[Tier]:
+        """Put slices into `answer` from the first tier that has them; which one that was."""
+        scope, cursor, tier = view.scope, answer.next_offset, Tier.LOCAL
+        while not answer.slices and cursor < limit:
+            tiers = scope.order(self.priority, cursor)
+            if not tiers:
+                moved = scope.next_held(cursor)
+                self._hydrator.counters.gaps_skipped += 1
+                log.warning("read_moved_over_gap", partition=str(self.partition), offset=cursor, next_offset=moved)
+                cursor = moved
+                continue
+            failure: HeadwaterError | None = None
+            for tier in tiers:
+                try:
+                    moved = yield from self._fill_from(tier, answer, view, cursor, limit, max_bytes)
+                    break
+                except HeadwaterError as error:
+                    failure = failure or error
+                    if tier is not tiers[-1]:
+                        self._hydrator.counters.fallbacks += 1
+                        log.warning("read_fell_back", partition=str(self.partition), offset=cursor, tier=tier.value, reason=str(error))
+            else:
+                assert failure is not None
+                if isinstance(failure, NotFound):
+                    raise TransientError(str(failure)) from failure
+                raise failure
+            if moved <= cursor:
+                break  # there is less than the high watermark promised
+            cursor = moved
+        answer.next_offset = cursor
+        return tier
+
+    def _fill_from(self, tier: Tier, answer: ReadResult, view: _View, cursor: int, limit: int, max_bytes: int) -> Steps[int]:
+        """The same from one tier; the offset to go on with."""
+        scope = view.scope
+        if tier is Tier.ARCHIVE:
+            assert self.archive is not None
+            assert scope.archive is not None
+            return (yield from self.archive.fill(answer, cursor, min(limit, scope.archive.end), max_bytes))
+        assert self.local is not None
+        assert view.log is not None
+        assert scope.local is not None
+        piece, moved = self.local.read(view.log, cursor, min(limit, scope.local.end), max_bytes)
+        if piece is not None:
+            if scope.archive is not None and cursor in scope.archive and not scope.compacted:
+                base_offset = read_batch_header(piece.file.read(piece.position, HEADER_BYTES), where=piece.file.where).base_offset
+                if base_offset > cursor:
+                    piece.file.release()
+                    raise NotFound(f"{self.partition}: the local log goes on with {base_offset}, not with {cursor}")
+            answer.slices.append(piece)
+        return moved
+
+    # Transactions
+
+    def _stable_offset(self, view: _View) -> Steps[int]:
+        """First offset of the oldest transaction open at the high watermark; the high watermark when there is none."""
+        scope, extent = view.scope, self.archived.extent if self.archived is not None else None
+        if view.log is None or scope.local is None or scope.local.end < scope.high_watermark:
+            open_from = extent.open_from if extent is not None else None
+            return scope.high_watermark if open_from is None else min(open_from, scope.high_watermark)
+        place = (view.log.segments[-1].generation[0], view.log.epochs.newest, scope.local.end)
+        if self._stable is None or self._stable[0] != place:
+            carried = yield from self._carried(view)
+            still: tuple[OpenTransaction, ...] = yield self._scan_local(lambda found, scans: scans.open_at_end(found, carried))
+            self._stable = (place, min((each.first_offset for each in still), default=None))
+        open_from = self._stable[1]
+        return scope.high_watermark if open_from is None else min(open_from, scope.high_watermark)
+
+    def _aborted(self, tier: Tier, view: _View, first: int, end: int) -> Steps[list[tuple[int, int]]]:
+        """(producer id, first offset) of the aborted transactions that offsets in [first, end) may belong to, oldest first.
+
+        Their markers may lie anywhere behind: in later entries, at last in the local log.
+        """
+        found: set[tuple[int, int]] = set()
+        after: int | None = first
+        if tier is Tier.ARCHIVE:
+            assert self.archive is not None
+            found, after = yield from self.archive.aborted(first, end)
+        if after is not None and view.scope.local is not None and after < view.scope.local.end:
+            since, carried = max(after, view.scope.local.start), (yield from self._carried(view))
+            aborted: list[AbortedTransaction] = yield self._scan_local(lambda local, scans: scans.aborted(local, since, end, carried))
+            found.update((each.producer_id, each.first_offset) for each in overlapping(aborted, first, end))
+        return sorted(found, key=lambda each: (each[1], each[0]))
+
+    def _carried(self, view: _View) -> Steps[tuple[OpenTransaction, ...]]:
+        """Transactions open where the local log begins, as the archive knows them; for a log whose broker left no word of it."""
+        if view.log is None or not view.log.segments or self.archive is None:
+            return ()
+        first = view.log.segments[0]
+        if not first.base_offset or first.path.with_suffix(".snapshot").exists():
+            return ()
+        if not self.archive.archived.is_known:
+            yield from self.archive.archived.refresh(MISS_AGE_S)
+        return (yield from self.archive.open_at(first.base_offset))
+
+    def _scan_local(self, ask: Callable[[LocalLog, LocalScans], T]) -> Future[T]:
+        """What `ask` finds in the local log, in a worker; scans of one partition wait for each other there."""
+
+        def work() -> T:
+            assert self.local is not None
+            assert self._scans is not None
+            with self._scanning:
+                for max_age_s in (LOOK_S, *[0.0] * (_LOOKS - 1)):
+                    found = self.local.log(max_age_s)
+                    if found is None or found.high_watermark is None:
+                        break
+                    try:
+                        return ask(found, self._scans)
+                    except SourceChanged as error:
+                        log.info("local_scan_began_anew", partition=str(self.partition), reason=str(error))
+            raise SourceChanged(f"{self.partition}: the local log changes while it is scanned")
+
+        return self._hydrator.submit(work)
+
+    # Times
+
+    def _offset_for_time(self, timestamp_ms: int) -> Steps[RecordTime | None]:
+        """Archive first, as far as it goes: it knows each entry's last timestamp. The rest is scanned."""
+        view = yield from self._known_view()
+        scope = view.scope
+        searched_to = scope.log_start
+        if self.archive is not None and scope.archive is not None:
+            try:
+                found = yield from self.archive.first_not_older(timestamp_ms, scope.archive)
+                if found is not None:
+                    return found
+                searched_to = scope.archive.end
+            except HeadwaterError:
+                if scope.local is None or scope.local.start > scope.log_start:
+                    raise
+        if scope.local is None or searched_to >= scope.local.end:
+            return None
+        span = Span(max(searched_to, scope.local.start), scope.local.end)
+        carried = yield from self._carried(view)
+        later: RecordTime | None = yield self._scan_local(lambda local, scans: scans.first_not_older(local, timestamp_ms, span, carried))
+        return later

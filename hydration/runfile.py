@@ -1,0 +1,69 @@
+"""An open file that holds whole batches, shared by everyone who reads from it."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+
+class RunFile:
+    """A file descriptor that is closed when the last holder lets go; what happens to the name meanwhile does not matter.
+
+    Made with one hold, its maker's. Reads are positional, so any number of threads may read at once.
+
+    rested   called when only one hold is left: the maker's, when the maker keeps one
+    """
+
+    __slots__ = ("_fd", "_holds", "_lock", "_rested", "inode", "modified_ns", "where")
+
+    def __init__(self, fd: int, where: str, *, rested: Callable[[], None] | None = None) -> None:
+        status = os.fstat(fd)
+        self._fd, self.where = fd, where
+        self.inode, self.modified_ns = status.st_ino, status.st_mtime_ns
+        self._holds = 1
+        self._lock = threading.Lock()
+        self._rested = rested
+
+    @classmethod
+    def open(cls, path: Path, *, rested: Callable[[], None] | None = None) -> "RunFile":
+        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path), rested=rested)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    @property
+    def size_bytes(self) -> int:
+        """Now; an active segment grows."""
+        return os.fstat(self._fd).st_size
+
+    @property
+    def is_named(self) -> bool:
+        """False once the file was deleted, by whomever."""
+        return os.fstat(self._fd).st_nlink > 0
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether somebody besides its maker holds it."""
+        return self._holds > 1
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` bytes, fewer only where the file ends."""
+        return os.pread(self._fd, size_bytes, position)
+
+    def hold(self) -> "RunFile":
+        with self._lock:
+            assert self._holds > 0, f"{self.where} is closed already"
+            self._holds += 1
+        return self
+
+    def release(self) -> None:
+        with self._lock:
+            assert self._holds > 0, f"{self.where} was released more often than held"
+            self._holds -= 1
+            left = self._holds
+            if not left:
+                fd, self._fd = self._fd, -1
+        if not left:
+            os.close(fd)
+        elif left == 1 and self._rested is not None:
+            self._rested()

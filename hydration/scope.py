@@ -1,0 +1,151 @@
+"""Which offsets can be read, and from which tier: decided here from plain values. Pure."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hydration.archived import Extent
+from hydration.config import ReadPriority
+from model.epochs import EpochHistory
+from segments.log import LocalLog
+
+
+class Tier(Enum):
+    LOCAL = "local"
+    ARCHIVE = "archive"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What one look at both tiers found. A span is None where a tier has nothing to say.
+
+    local, archive   what each tier may serve; None when that is nothing
+    epochs           which leadership wrote which offsets, over both
+    compacted        the log is compacted, as far as the broker tells
+    """
+
+    local: Span | None
+    archive: Span | None
+    log_start: int
+    high_watermark: int
+    epochs: EpochHistory
+    leader_epoch: int
+    compacted: bool
+
+    def holds(self, offset: int) -> bool:
+        return (self.local is not None and offset in self.local) or (self.archive is not None and offset in self.archive)
+
+    def order(self, priority: ReadPriority, offset: int) -> tuple[Tier, ...]:
+        """The tiers that hold `offset`, the one to ask first in front.
+
+        A compacted log whose local part begins behind its archive is read from the archive as far as that goes: a scan
+        that began there must still meet the deletions that the broker has forgotten meanwhile.
+        """
+        holders = [tier for tier, span in ((Tier.LOCAL, self.local), (Tier.ARCHIVE, self.archive)) if span is not None and offset in span]
+        archive_first = priority in (ReadPriority.OFFLOADED_FIRST, ReadPriority.OFFLOADED_ONLY) or (
+            self.compacted and self.local is not None and self.archive is not None and self.archive.start < self.local.start
+        )
+        return tuple(reversed(holders)) if archive_first else tuple(holders)
+
+    def next_held(self, offset: int) -> int:
+        """The first offset at or past `offset` that some tier holds; the high watermark when none does."""
+        starts = [max(span.start, offset) for span in (self.local, self.archive) if span is not None and max(span.start, offset) < span.end]
+        return min(starts, default=self.high_watermark)
+
+
+def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority) -> Scope:
+    """
+    log     None when there is no local log
+    extent  None when there is no archive, or none that is known
+    """
+    log = log if priority.uses_local else None
+    extent = extent if priority.uses_archive else None
+    local = Span(max(log.local_start, log.log_start), log.high_watermark) if log is not None and log.high_watermark is not None else None
+    archive = Span(extent.start_offset, extent.next_offset) if extent is not None else None
+    epochs = log.epochs if log is not None else EpochHistory()
+    if log is not None and extent is not None:
+        local, archive = _without_dead_branch(local, archive, log, extent)
+        epochs = joined(extent.epochs, log.epochs)
+    elif extent is not None:
+        epochs = extent.epochs
+    local = local if local is not None and local.start < local.end else None
+    ends = [span.end for span in (local, archive) if span is not None]
+    starts = [span.start for span in (local, archive) if span is not None]
+    if log is not None:
+        starts.append(max(log.local_start, log.log_start))
+        if log.high_watermark is None or not ends:
+            ends.append(log.high_watermark if log.high_watermark is not None else starts[-1])
+    newest = [epochs.newest, extent.leader_epoch if extent else None, log.leadership.leader_epoch if log and log.leadership else None]
+    return Scope(
+        local=local,
+        archive=archive if archive is not None and archive.start < archive.end else None,
+        log_start=min(starts, default=0),
+        high_watermark=max(ends, default=0),
+        epochs=epochs,
+        leader_epoch=max((epoch for epoch in newest if epoch is not None), default=-1),
+        compacted=log is not None and log.topic_policy_proves_compaction,
+    )
+
+
+def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog, extent: Extent) -> tuple[Span | None, Span | None]:
+    """Where both tiers know the same offsets under different leaderships, the one with the older leadership is cut there.
+
+    A leadership without a batch of its own is on no history yet; the broker's metadata log knows it all the same.
+    """
+    history = log.epochs
+    if history.newest is None or extent.epochs.newest is None or archive is None:
+        return local, archive
+    acting = max(history.newest, log.leadership.leader_epoch if log.leadership else -1)
+    if acting > max(extent.leader_epoch, extent.epochs.newest):
+        parting = parting_offset(extent.epochs, history, archive.end)
+        return local, Span(archive.start, min(archive.end, parting))
+    if acting < max(extent.leader_epoch, extent.epochs.newest) and local is not None:
+        parting = parting_offset(history, extent.epochs, min(local.end, archive.end))
+        return Span(local.start, min(local.end, parting)), archive
+    return local, archive
+
+
+def parting_offset(older: EpochHistory, newer: EpochHistory, end: int) -> int:
+    """The first offset below `end` that the two histories ascribe to different leaderships; `end` when there is none.
+
+    They are compared only from where both have begun.
+    """
+    if older.first_offset is None or newer.first_offset is None:
+        return end
+    begin = max(older.first_offset, newer.first_offset)
+    for offset in sorted({begin, *(first for _, first in older.steps), *(first for _, first in newer.steps)}):
+        if begin <= offset < end and older.epoch_at(offset) != newer.epoch_at(offset):
+            return offset
+    return end
+
+
+def joined(archived: EpochHistory, local: EpochHistory) -> EpochHistory:
+    """One history: the local one from where it begins, the archive's before that; the archive's newer end when local is behind."""
+    if local.first_offset is None or (archived.newest is not None and local.newest is not None and archived.newest > local.newest):
+        return archived
+    first_epoch = local.oldest
+    assert first_epoch is not None
+    before = [step for step in archived.steps if step[1] < local.first_offset and step[0] < first_epoch]
+    if any(epoch == first_epoch and first < local.first_offset for epoch, first in archived.steps):
+        begun = next(first for epoch, first in archived.steps if epoch == first_epoch)
+        return EpochHistory.of([*before, (first_epoch, begun), *local.steps[1:]])
+    return EpochHistory.of([*before, *local.steps])
+
+
+def epoch_end(epochs: EpochHistory, epoch: int, log_end: int) -> tuple[int, int]:
+    """(largest known epoch <= `epoch`, the offset just past it), as brokers answer OffsetForLeaderEpoch; (-1, -1) when undefined."""
+    if epochs.newest is None or epoch > epochs.newest:
+        return (-1, -1)
+    following = next((first for candidate, first in epochs.steps if candidate > epoch), log_end)
+    known = max((candidate for candidate, _ in epochs.steps if candidate <= epoch), default=epoch)
+    return (known, following)

@@ -1,0 +1,29 @@
+"""Finding a record by its time."""
+
+from typing import NamedTuple
+
+from hydration.ranges import headers
+from hydration.runfile import RunFile
+from hydration.scope import Span
+from segments.batches import check_batch
+from segments.records import decode_batch
+
+
+class RecordTime(NamedTuple):
+    """Where a record is, and its own timestamp."""
+
+    offset: int
+    timestamp: int
+
+
+def first_not_older(file: RunFile, start: int, end: int, timestamp_ms: int, span: Span) -> RecordTime | None:
+    """The first record of the batches in file[start:end] that is in `span` and not older than `timestamp_ms`. Markers are no records."""
+    for position, header in headers(file, start, end):
+        if header.max_timestamp < timestamp_ms or header.is_control or header.last_offset < span.start:
+            continue
+        batch = file.read(position, header.size_bytes)
+        check_batch(batch, where=file.where)
+        for record in decode_batch(batch, where=file.where):
+            if record.timestamp >= timestamp_ms and record.offset in span:
+                return RecordTime(record.offset, record.timestamp)
+    return None

@@ -1,0 +1,216 @@
+"""The cache alone: bounded, disposable, and careful with what others left in its directory."""
+
+import errno
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import BinaryIO
+
+import pytest
+
+from hydration import cache as cache_module
+from hydration.cache import ChunkCache, chunk_name, folder
+from hydration.runfile import RunFile
+from model.clock import ManualClock
+from model.errors import CorruptData, DiskFull
+from tests.hydration.world import PARTITION
+
+SIZE = 1_000
+
+
+def name(number: int) -> str:
+    return chunk_name(PARTITION, "u", number * SIZE, SIZE)
+
+
+def content(number: int) -> bytes:
+    return bytes([number % 251]) * SIZE
+
+
+def filled(number: int) -> Callable[[BinaryIO], None]:
+    def fill(file: BinaryIO) -> None:
+        file.write(content(number))
+
+    return fill
+
+
+def put(cache: ChunkCache, number: int) -> None:
+    cache.put(name(number), SIZE, filled(number)).release()
+
+
+def on_disk(cache: ChunkCache) -> set[str]:
+    return {str(path.relative_to(cache.directory)) for path in cache.directory.rglob("*.run")}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, clock: ManualClock) -> ChunkCache:
+    return ChunkCache(tmp_path / "cache", 3 * SIZE, 60.0, clock)
+
+
+def test_the_least_recently_used_goes_first(cache: ChunkCache) -> None:
+    for number in range(3):
+        put(cache, number)
+    found = cache.get(name(0))
+    assert found is not None
+    found.release()
+    put(cache, 3)
+    assert on_disk(cache) == {name(0), name(2), name(3)}
+
+
+def test_what_is_read_stays_and_goes_when_it_rests(cache: ChunkCache) -> None:
+    held = [cache.put(name(number), SIZE, filled(number)) for number in range(5)]
+    assert cache.used_bytes == 5 * SIZE  # all in flight
+    for number, file in enumerate(held):
+        assert file.read(0, SIZE) == content(number)
+    for file in held:
+        file.release()
+    assert cache.used_bytes == 3 * SIZE
+    assert len(on_disk(cache)) == 3
+
+
+def test_a_cache_of_nothing_still_serves(tmp_path: Path, clock: ManualClock) -> None:
+    cache = ChunkCache(tmp_path / "cache", 0, 60.0, clock)
+    file = cache.put(name(1), SIZE, filled(1))
+    assert file.read(0, SIZE) == content(1)
+    file.release()
+    assert (cache.used_bytes, on_disk(cache)) == (0, set())
+
+
+def test_nothing_is_kept_of_what_could_not_be_filled(cache: ChunkCache) -> None:
+    def fail(file: BinaryIO) -> None:
+        file.write(b"half")
+        raise CorruptData("x", 0, "no")
+
+    with pytest.raises(CorruptData):
+        cache.put(name(1), SIZE, fail)
+    assert cache.used_bytes == 0
+    assert not list(cache.directory.rglob("*.*"))
+
+
+def test_a_full_disk_first_drops_what_nobody_reads(cache: ChunkCache) -> None:
+    put(cache, 1)
+    held = cache.put(name(2), SIZE, filled(2))
+    attempts = []
+
+    def fill(file: BinaryIO) -> None:
+        attempts.append(on_disk(cache))
+        if len(attempts) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        file.write(content(3))
+
+    cache.put(name(3), SIZE, fill).release()
+    assert attempts == [{name(1), name(2)}, {name(2)}]
+    held.release()
+    assert on_disk(cache) == {name(2), name(3)}
+
+
+def test_what_finds_no_room_is_served_from_memory_unless_it_is_too_large(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache, "_write", full)
+    file = cache.put(name(1), SIZE, filled(1))
+    assert file.read(0, SIZE) == content(1)
+    file.release()
+    assert cache.used_bytes == 0
+    monkeypatch.setattr(cache_module, "IN_MEMORY_MAX", SIZE - 1)
+    with pytest.raises(DiskFull, match="no room"):
+        cache.put(name(1), SIZE, filled(1))
+
+
+def test_another_processes_file_is_served_only_after_a_check(tmp_path: Path, clock: ManualClock) -> None:
+    first, second = (ChunkCache(tmp_path / "cache", 10 * SIZE, 60.0, clock) for _ in range(2))
+    put(first, 1)
+    assert second.get(name(1)) is None
+    checked: list[bytes] = []
+    file = second.adopt(name(1), SIZE, lambda each: checked.append(each.read()))
+    assert file is not None
+    assert checked == [content(1)]
+    file.release()
+    again = second.get(name(1))
+    assert again is not None
+    again.release()
+    first.evict()
+    second.sweep()
+    assert second.used_bytes == 0
+
+
+def test_a_bound_that_was_lowered_holds_from_the_start(tmp_path: Path, clock: ManualClock) -> None:
+    cache = ChunkCache(tmp_path / "cache", 10 * SIZE, 60.0, clock)
+    for number in range(10):
+        put(cache, number)
+    cache.close()
+    assert ChunkCache(tmp_path / "cache", 4 * SIZE, 60.0, clock).used_bytes == 4 * SIZE
+    assert len(on_disk(cache)) == 4
+
+
+def test_one_partition_can_be_shown_and_evicted(cache: ChunkCache) -> None:
+    put(cache, 1)
+    other = f"{'B' * 22}-0/u.0-1000.run"
+    cache.put(other, SIZE, filled(2)).release()
+    assert [each.name for each in cache.show(folder(PARTITION) + "/")] == [name(1)]
+    assert cache.evict(folder(PARTITION) + "/") == SIZE
+    assert [each.name for each in cache.show()] == [other]
+
+
+def test_few_files_stay_open_however_many_are_kept(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "OPEN_FILES_MAX", 8)
+    cache = ChunkCache(tmp_path / "cache", 1_000 * SIZE, 60.0, clock)
+    for number in range(50):
+        put(cache, number)
+    for number in range(50):
+        file = cache.get(name(number))
+        assert file is not None
+        assert file.read(0, SIZE) == content(number)
+        file.release()
+    assert sum(kept.file is not None for kept in cache._kept.values()) <= 8
+
+
+def test_foreign_files_in_the_directory_are_left_alone(tmp_path: Path, clock: ManualClock) -> None:
+    stray = tmp_path / "cache" / "notes.txt"
+    nested = tmp_path / "cache" / folder(PARTITION) / "notes.txt"
+    for path in (stray, nested):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    cache = ChunkCache(tmp_path / "cache", 0, 60.0, clock)
+    cache.evict()
+    clock.advance(10_000_000)
+    cache.sweep()
+    assert stray.exists()
+    assert nested.exists()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_threads_find_their_bytes_and_the_bound_holds_when_they_rest(tmp_path: Path, clock: ManualClock, seed: int) -> None:
+    cache = ChunkCache(tmp_path / "cache", 5 * SIZE, 60.0, clock)
+    begin = threading.Barrier(8)
+
+    def work(worker: int) -> None:
+        random = Random(seed * 100 + worker)
+        begin.wait(20)
+        for _ in range(60):
+            number = random.randrange(12)
+            action = random.random()
+            if action < 0.05:
+                cache.evict()
+            elif action < 0.1:
+                cache.sweep()
+            file: RunFile | None = cache.get(name(number))
+            if file is None:
+                file = cache.put(name(number), SIZE, filled(number))
+            assert file.read(0, SIZE) == content(number)
+            assert cache.used_bytes <= (5 + 2 * 8) * SIZE
+            file.release()
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, worker) for worker in range(8)]:
+            done.result(30)
+    cache.sweep()
+    assert cache.used_bytes <= 5 * SIZE
+    assert len(on_disk(cache)) * SIZE == cache.used_bytes

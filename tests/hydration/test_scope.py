@@ -1,0 +1,163 @@
+"""Which offsets can be read, and from where."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydration.archived import Extent
+from hydration.config import ReadPriority
+from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
+from model.epochs import EpochHistory
+from segments.log import LocalLog, LocalSegment
+from tests.hydration.world import PARTITION
+
+LOCAL, ARCHIVE = Tier.LOCAL, Tier.ARCHIVE
+
+
+def a_log(
+    start: int,
+    high_watermark: int | None,
+    *,
+    epochs: tuple[tuple[int, int], ...] = (),
+    log_start: int | None = None,
+    compacted: bool = False,
+) -> LocalLog:
+    path = Path(f"/kafka/soup-0/{start:020}.log")
+    segment = LocalSegment(base_offset=start, path=path, size_bytes=1, generation=(1, 1), is_active=True)
+    return LocalLog(
+        partition=PARTITION,
+        directory=path.parent,
+        segments=(segment,),
+        high_watermark=high_watermark,
+        log_start=start if log_start is None else log_start,
+        epochs=EpochHistory(epochs),
+        compacted=compacted,
+    )
+
+
+def an_extent(start: int, last: int, *, epochs: tuple[tuple[int, int], ...] = (), followed: int = -1) -> Extent:
+    newest = max((epoch for epoch, _ in epochs), default=-1)
+    return Extent(
+        version=1, start_offset=start, last_offset=last, leader_epoch=max(followed, newest), epochs=EpochHistory(epochs), open_from=None
+    )
+
+
+@pytest.mark.parametrize(
+    ("priority", "offset", "expected"),
+    [
+        (ReadPriority.LOCAL_FIRST, 5, (ARCHIVE,)),
+        (ReadPriority.LOCAL_FIRST, 15, (LOCAL, ARCHIVE)),
+        (ReadPriority.LOCAL_FIRST, 25, (LOCAL,)),
+        (ReadPriority.OFFLOADED_FIRST, 15, (ARCHIVE, LOCAL)),
+        (ReadPriority.OFFLOADED_FIRST, 25, (LOCAL,)),
+        (ReadPriority.LOCAL_FIRST, 30, ()),
+    ],
+)
+def test_the_tiers_that_hold_an_offset_come_in_the_order_of_the_priority(
+    priority: ReadPriority, offset: int, expected: tuple[Tier, ...]
+) -> None:
+    scope = scope_of(a_log(10, 30), an_extent(0, 19), priority)
+    assert scope.order(priority, offset) == expected
+
+
+def test_names_of_other_systems_mean_the_same() -> None:
+    assert ReadPriority("bookkeeper-first") is ReadPriority.LOCAL_FIRST
+    assert ReadPriority("bookkeeper-only") is ReadPriority.LOCAL_ONLY
+    assert ReadPriority("tiered-storage-first") is ReadPriority.OFFLOADED_FIRST
+    with pytest.raises(ValueError, match="archive-first"):
+        ReadPriority("archive-first")
+
+
+def test_a_log_begins_and_ends_with_the_tier_that_reaches_farther() -> None:
+    scope = scope_of(a_log(10, 30), an_extent(3, 19), ReadPriority.LOCAL_FIRST)
+    assert (scope.log_start, scope.high_watermark) == (3, 30)
+    scope = scope_of(a_log(10, 15), an_extent(12, 40), ReadPriority.LOCAL_FIRST)
+    assert (scope.log_start, scope.high_watermark) == (10, 41)
+
+
+def test_what_the_broker_deleted_inside_a_segment_is_not_read() -> None:
+    scope = scope_of(a_log(10, 30, log_start=17), None, ReadPriority.LOCAL_FIRST)
+    assert (scope.log_start, scope.local) == (17, Span(17, 30))
+
+
+def test_the_next_held_offset_is_behind_the_hole() -> None:
+    scope = scope_of(a_log(40, 50), an_extent(0, 19), ReadPriority.LOCAL_FIRST)
+    assert [scope.next_held(offset) for offset in (0, 19, 20, 39, 40, 49, 50)] == [0, 19, 40, 40, 40, 49, 50]
+
+
+@pytest.mark.parametrize(("archive_start", "expected"), [(0, (ARCHIVE, LOCAL)), (10, (LOCAL, ARCHIVE))])
+def test_a_compacted_log_stays_in_the_archive_only_where_a_scan_may_have_begun_there(
+    archive_start: int, expected: tuple[Tier, ...]
+) -> None:
+    scope = scope_of(a_log(10, 30, compacted=True), an_extent(archive_start, 19), ReadPriority.LOCAL_FIRST)
+    assert scope.order(ReadPriority.LOCAL_FIRST, 15) == expected
+
+
+def test_histories_part_where_they_first_differ() -> None:
+    old, new = EpochHistory(((0, 0), (2, 47))), EpochHistory(((0, 0), (4, 47)))
+    assert parting_offset(old, new, 137) == 47
+    assert parting_offset(old, new, 40) == 40
+    assert parting_offset(old, old, 137) == 137
+    assert parting_offset(EpochHistory(((0, 0),)), EpochHistory(((0, 0), (3, 20))), 50) == 20
+    assert parting_offset(EpochHistory(((1, 10),)), EpochHistory(((0, 0), (1, 10))), 50) == 50  # compared from 10 on
+    assert parting_offset(EpochHistory(((2, 10),)), EpochHistory(((0, 0), (1, 10))), 50) == 10
+
+
+def test_a_new_leadership_without_data_cuts_nothing() -> None:
+    log = a_log(0, 100, epochs=((0, 0), (5, 100)))
+    scope = scope_of(log, an_extent(0, 89, epochs=((0, 0),)), ReadPriority.LOCAL_FIRST)
+    assert (scope.archive, scope.local, scope.high_watermark, scope.leader_epoch) == (Span(0, 90), Span(0, 100), 100, 5)
+
+
+def test_histories_of_both_tiers_join() -> None:
+    assert joined(EpochHistory(((1, 0), (3, 10))), EpochHistory(((3, 15), (6, 20)))).steps == ((1, 0), (3, 10), (6, 20))
+    assert joined(EpochHistory(((1, 0), (2, 10))), EpochHistory(((3, 15),))).steps == ((1, 0), (2, 10), (3, 15))
+    assert joined(EpochHistory(), EpochHistory(((3, 15),))).steps == ((3, 15),)
+    assert joined(EpochHistory(((1, 0), (4, 9))), EpochHistory(((1, 0), (2, 9)))).steps == ((1, 0), (4, 9))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=5),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=5),
+    st.integers(0, 9),
+    st.integers(-1, 40),
+    st.integers(0, 50),
+    st.integers(0, 9),
+    st.sampled_from(list(ReadPriority)),
+)
+def test_any_two_tiers_make_a_log_that_begins_before_it_ends(
+    local: list[tuple[int, int]],
+    archived: list[tuple[int, int]],
+    local_start: int,
+    last: int,
+    high_watermark: int,
+    archive_start: int,
+    priority: ReadPriority,
+) -> None:
+    log = a_log(local_start, max(high_watermark, local_start), epochs=rising(local))
+    extent = an_extent(min(archive_start, last + 1), last, epochs=rising(archived))
+    scope = scope_of(log, extent, priority)
+    assert 0 <= scope.log_start <= scope.high_watermark
+    for offset in range(scope.log_start, scope.high_watermark):
+        assert scope.order(priority, offset) or scope.next_held(offset) > offset
+        assert scope.holds(scope.next_held(offset)) or scope.next_held(offset) == scope.high_watermark
+
+
+def rising(jumps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    steps: list[tuple[int, int]] = []
+    for epoch, first in jumps:
+        last = steps[-1] if steps else (-1, -1)
+        steps.append((last[0] + 1 + epoch, last[1] + 1 + first))
+    return tuple(steps)
+
+
+def test_epoch_ends_are_kafkas() -> None:
+    epochs = EpochHistory(((1, 5), (3, 10)))
+    assert epoch_end(epochs, 0, 20) == (0, 5)
+    assert epoch_end(epochs, 1, 20) == (1, 10)
+    assert epoch_end(epochs, 2, 20) == (1, 10)
+    assert epoch_end(epochs, 3, 20) == (3, 20)
+    assert epoch_end(epochs, 4, 20) == (-1, -1)
+    assert epoch_end(EpochHistory(), 0, 20) == (-1, -1)
