@@ -1,0 +1,42 @@
+"""From nothing but the bucket to a log directory on which a broker starts."""
+
+from collections.abc import Iterable
+from uuid import uuid4
+
+from manifests.repository import ManifestRepository
+from model.clock import Clock, SystemClock
+from recovery.apply import STEPS, Progress, RecoveryReport, RecoveryStatus, apply, status
+from recovery.discover import discover
+from recovery.identity import new_kafka_id
+from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, decode_plan, encode_plan
+from recovery.planning import make_plan
+
+__all__ = [
+    "STEPS",
+    "Options",
+    "PartitionPlan",
+    "Progress",
+    "RecoveryPlan",
+    "RecoveryReport",
+    "RecoveryStatus",
+    "TopicPlan",
+    "apply",
+    "decode_plan",
+    "encode_plan",
+    "plan",
+    "status",
+]
+
+
+def plan(
+    repository: ManifestRepository, topics: Iterable[str] | None, options: Options | None = None, *, clock: Clock | None = None
+) -> RecoveryPlan:
+    """What recovering `topics`, None for all, will do; `apply` does it. Only reads.
+
+    Raises NotFound for a topic that the archive does not know, NothingExamined when it holds none, UsageError for
+    options that contradict each other.
+    """
+    names = None if topics is None else tuple(sorted(set(topics)))
+    request = Request(topics=names, options=options or Options())
+    now_ms = (clock or SystemClock()).now_ms()
+    return make_plan(discover(repository, names), request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())

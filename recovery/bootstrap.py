@@ -1,0 +1,54 @@
+"""The metadata records with which a freshly formatted broker begins (docs/formats/kafka-recovery.md, procedure A).
+
+bootstrap.checkpoint is read once, when the controller finds its metadata log empty.
+"""
+
+from collections.abc import Iterator
+
+from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan
+from segments.bootstrap import write_bootstrap_checkpoint
+from segments.metadata_records import NO_LEADER, UNASSIGNED, Config, FeatureLevel, MetadataRecord, Partition, ProducerIds, Topic
+
+FEATURES = {  # as kafka-storage of Kafka 4.3 formats a new cluster
+    "metadata.version": 30,
+    "eligible.leader.replicas.version": 1,
+    "group.version": 1,
+    "share.version": 1,
+    "streams.version": 1,
+    "transaction.version": 2,
+}
+_PRODUCER_IDS_SPARED = 1_000_000  # brokers take them in blocks of 1,000; those handed out but never written are in no log
+
+
+def bootstrap_checkpoint(plan: RecoveryPlan, *, timestamp_ms: int) -> bytes:
+    """The whole file for `plan`: everything on one broker, `plan.node_id`."""
+    return write_bootstrap_checkpoint(bootstrap_records(plan), timestamp_ms=timestamp_ms)
+
+
+def bootstrap_records(plan: RecoveryPlan) -> Iterator[MetadataRecord]:
+    yield from (FeatureLevel(name=name, level=level) for name, level in FEATURES.items())
+    for topic in plan.topics:
+        yield Topic(name=topic.topic, topic_id=topic.topic_id)
+        yield from (_partition(topic, partition, plan.node_id) for partition in topic.partitions)
+    for topic in plan.topics:
+        yield from (Config(resource_name=topic.topic, name=name, value=value) for name, value in sorted(topic.configs.items()))
+    next_producer_id = plan.next_producer_id // 1000 * 1000 + _PRODUCER_IDS_SPARED
+    yield ProducerIds(broker=plan.node_id, broker_epoch=-1, next_producer_id=next_producer_id)
+
+
+def _partition(topic: TopicPlan, partition: PartitionPlan, node_id: int) -> Partition:
+    """Without a leader, and the node known as the last one eligible: the only form in which the controller elects it.
+
+    It counts the first registration as an unclean shutdown and empties the set of replicas in sync. The epoch it then
+    begins is one above this one: a consumer that has seen an epoch waits for ever for a broker below it.
+    """
+    return Partition(
+        partition=partition.partition,
+        topic_id=topic.topic_id,
+        replicas=(node_id,),
+        in_sync=(node_id,),
+        leader=NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        directories=(UNASSIGNED,),
+        last_known_elr=(node_id,),
+    )

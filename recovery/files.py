@@ -1,0 +1,48 @@
+"""Files of a recovered directory: each appears under its name whole and durable, or not at all."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from model.errors import DiskFull, TransientError, Unauthorised
+
+PARTIAL = ".partial"
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Translate what the operating system says about writing at `path`."""
+    try:
+        yield
+    except PermissionError as error:
+        raise Unauthorised(f"{path}: {error.strerror}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull(f"{path}: {error.strerror}; nothing is lost: make room and run the same command again") from error
+        raise TransientError(f"{path}: {error.strerror}") from error
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Write a small file."""
+    partial = path.with_name(path.name + PARTIAL)
+    with disk_errors(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        partial.rename(path)
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,83 @@
+"""The small files of a recovered log directory, as bytes. Pure: a plan in, names and contents out."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+
+from model.epochs import EpochHistory
+from model.partition import TopicPartition
+from recovery.bootstrap import bootstrap_checkpoint
+from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.runs import segment_name
+from segments import checkpoints
+
+BOOTSTRAP = "bootstrap.checkpoint"
+
+Files = dict[PurePath, bytes]
+
+
+def partition_directory(topic: TopicPlan, partition: PartitionPlan) -> str:
+    return f"{topic.topic}-{partition.partition}"
+
+
+def partition_files(topic: TopicPlan, partition: PartitionPlan, log_end: int | None) -> Files:
+    """The files beside the restored segments of one partition, by their names in it.
+
+    log_end  behind the last batch of the last segment; None when there is no segment
+    """
+    history = epoch_history(partition)
+    files = {PurePath(checkpoints.PARTITION_METADATA): checkpoints.encode_partition_metadata(topic.topic_id)}
+    if history.steps:
+        files[PurePath(checkpoints.LEADER_EPOCHS)] = checkpoints.encode_epochs(history)
+    if log_end != partition.next_offset:
+        # An empty segment holds the end where it was: a lower one would hand out the same offsets again.
+        files[PurePath(segment_name(partition.next_offset))] = b""
+    return files
+
+
+def epoch_history(partition: PartitionPlan) -> EpochHistory:
+    steps: list[tuple[int, int]] = []
+    for entry in partition.entries:
+        steps += (step for step in entry.epochs if not steps or step[0] > steps[-1][0])
+    return EpochHistory.of(steps)
+
+
+def checkpoint_files(plan: RecoveryPlan) -> Files:
+    """The log directory's own checkpoints.
+
+    Compacted logs count as cleaned to their end: a cleaner that started over would drop tombstones within seconds.
+    Log starts are named where they lie inside the first segment; without that, deleted records would come back.
+    """
+    starts, ends, cleaned = {}, {}, {}
+    for topic, partition in partitions(plan):
+        key = TopicPartition(topic.topic, partition.partition)
+        ends[key] = partition.next_offset
+        if partition.start_offset != first_segment(partition):
+            starts[key] = partition.start_offset
+        if topic.compacted:
+            cleaned[key] = partition.next_offset
+    by_name: Mapping[str, Mapping[TopicPartition, int]] = {
+        checkpoints.HIGH_WATERMARKS: ends,
+        checkpoints.LOG_STARTS: starts,
+        checkpoints.CLEANED: cleaned,
+    }
+    return {PurePath(name): checkpoints.encode_offsets(offsets) for name, offsets in by_name.items()}
+
+
+def bootstrap_files(plan: RecoveryPlan, started_ms: int) -> Files:
+    return {PurePath(BOOTSTRAP): bootstrap_checkpoint(plan, timestamp_ms=started_ms)}
+
+
+def identity_files(plan: RecoveryPlan, directory_id: str) -> Files:
+    """meta.properties: what makes it a log directory. Written last, so that no broker starts on half of one."""
+    properties = checkpoints.MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
+    return {PurePath(checkpoints.META_PROPERTIES): checkpoints.encode_meta_properties(properties)}
+
+
+def first_segment(partition: PartitionPlan) -> int:
+    return partition.files[0].base_offset if partition.files else partition.next_offset
+
+
+def partitions(plan: RecoveryPlan) -> Iterator[tuple[TopicPlan, PartitionPlan]]:
+    for topic in plan.topics:
+        for partition in topic.partitions:
+            yield topic, partition

@@ -1,0 +1,210 @@
+"""Deciding what a recovery will do. Pure: heads and options in, a plan out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from manifests.head import Entry, Head
+from model.errors import UsageError
+from recovery.discover import ArchivedTopic
+from recovery.plan import NODE_ID_MAX, Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_cluster_id
+
+_INTERNAL_COMPACTED = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_HELD = ("retention.ms", "retention.bytes")
+_PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and the number comes from outside
+_REMOTE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
+
+
+def make_plan(found: Sequence[ArchivedTopic], request: Request, *, now_ms: int, recovery_id: str, cluster_id: str) -> RecoveryPlan:
+    """The plan for the topics in `found`, which is not empty.
+
+    cluster_id  for the recovered cluster, unless the options name one
+    Raises UsageError for options that contradict each other.
+    """
+    options = request.options
+    _check_options(options, found)
+    clusters = sorted({topic.manifest.cluster_id for topic in found})
+    problems: list[str] = []
+    notes: list[str] = []
+    if len(clusters) > 1:
+        problems.append(f"topics of several clusters: {', '.join(clusters)}; recover them one by one")
+    topics = []
+    for archived in found:
+        topic = _plan_topic(archived, options, now_ms)
+        topics.append(topic)
+        problems += _problems(archived, options)
+        notes += _left_out(archived, len(topic.partitions))
+        notes += _notes(topic)
+    if held := sum(bool(topic.held) for topic in topics):
+        notes.append(f"retention is held back in {held} topics so that the broker keeps what is recovered; put it back when you are ready")
+    return RecoveryPlan(
+        recovery_id=recovery_id,
+        request=request,
+        source_cluster_id=clusters[0],
+        cluster_id=options.cluster_id or cluster_id,
+        node_id=options.node_id,
+        topics=tuple(topics),
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> TopicPlan:
+    configs, held = _configs(topic, options)
+    before_ms, size_bytes = _retention(topic, options, now_ms)
+    heads = map(topic.heads.get, range(options.partitions or topic.manifest.partitions))
+    return TopicPlan(
+        topic=topic.manifest.topic,
+        topic_id=topic.manifest.topic_id,
+        compacted="compact" in _policy(topic),
+        configs=configs,
+        held=held,
+        partitions=tuple(
+            PartitionPlan(partition=number) if head is None else plan_partition(head, before_ms, size_bytes)
+            for number, head in enumerate(heads)
+        ),
+    )
+
+
+def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
+    if options.partitions is not None and (len(found) != 1 or options.partitions < 1):
+        raise UsageError("a partition count is for exactly one topic, and at least 1")
+    count = max(options.partitions or topic.manifest.partitions for topic in found)
+    if count > _PARTITIONS_MAX:
+        raise UsageError(f"a topic of {count} partitions; at most {_PARTITIONS_MAX} are recovered")
+    if options.apply_retention and (options.retention_ms is not None or options.retention_bytes is not None):
+        raise UsageError("either the topics' own retention or given values, not both")
+    if any(value is not None and value < 0 for value in (options.retention_ms, options.retention_bytes)):
+        raise UsageError("retention may not be negative")
+    if not 0 <= options.node_id <= NODE_ID_MAX:
+        raise UsageError(f"not a node id: {options.node_id}")
+    if options.cluster_id is not None:
+        check_cluster_id(options.cluster_id)
+
+
+# Settings
+
+
+def _policy(topic: ArchivedTopic) -> str:
+    configs = topic.manifest.configs or {}
+    return configs.get("cleanup.policy", "compact" if topic.manifest.topic in _INTERNAL_COMPACTED else "delete")
+
+
+def _configs(topic: ArchivedTopic, options: Options) -> tuple[dict[str, str], dict[str, str | None]]:
+    """The settings that the recovered topic gets, and those held back.
+
+    A broker measures retention against record timestamps: with the old settings it would delete most of what an archive
+    gives back within minutes of its start.
+    """
+    configs = dict(topic.manifest.configs or {})
+    held: dict[str, str | None] = {}
+    if configs.get("remote.storage.enable") == "true":  # there is no remote tier to go with it
+        held |= {name: configs.pop(name) for name in _REMOTE if name in configs}
+    if "delete" not in _policy(topic) or options.apply_retention:
+        return configs, held
+    for name, given in zip(_HELD, (options.retention_ms, options.retention_bytes), strict=True):
+        value = "-1" if given is None else str(given)
+        if configs.get(name) != value:
+            held[name] = configs.get(name)
+            configs[name] = value
+    return configs, held
+
+
+def _retention(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[int | None, int | None]:
+    """Timestamp and bytes that bound each partition, None where nothing does."""
+    if "delete" not in _policy(topic):
+        return None, None
+    ms, size = options.retention_ms, options.retention_bytes
+    if options.apply_retention:
+        configs = topic.manifest.configs or {}
+        ms, size = _limit(configs, "retention.ms"), _limit(configs, "retention.bytes")
+    return None if ms is None else now_ms - ms, size
+
+
+def _limit(configs: Mapping[str, str], name: str) -> int | None:
+    """A topic's own limit; None when it has none of its own: what the lost broker's default was, nobody knows."""
+    try:
+        value = int(configs.get(name, "-1"))
+    except ValueError as error:
+        raise UsageError(f"{name} is {configs[name][:40]!r}") from error
+    return value if value >= 0 else None
+
+
+# Partitions
+
+
+def _problems(topic: ArchivedTopic, options: Options) -> Iterable[str]:
+    """A partition count decides where a key goes: it is believed when manifest and heads agree on it, or the user says so."""
+    name, count = topic.manifest.topic, topic.manifest.partitions
+    if options.partitions is not None:
+        return
+    if missing := [number for number in range(count) if number not in topic.heads]:
+        yield f"{name} has {count} partitions by its manifest, and nothing is archived of {_numbers(missing)}; name the count that is right"
+    if beyond := sorted(number for number in topic.heads if number >= count):
+        yield f"{name} has {count} partitions by its manifest, yet {_numbers(beyond)} is archived; name the count that is right"
+
+
+def _left_out(topic: ArchivedTopic, count: int) -> Iterable[str]:
+    if beyond := sorted(number for number in topic.heads if number >= count):
+        yield f"{topic.manifest.topic}: partitions {_numbers(beyond)} are archived and left out, as the given count says"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:10]))
+    return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown
+
+
+def plan_partition(head: Head, before_ms: int | None = None, retention_bytes: int | None = None) -> PartitionPlan:
+    """The partition that `head` describes: entries that lie wholly below its start, or that retention leaves out, stay away.
+
+    before_ms        entries whose newest record is older are left out, from the oldest on, as a broker's retention does
+    retention_bytes  at least so many bytes are kept
+    """
+    live = [entry for entry in head.entries if entry.next_offset > head.start_offset]
+    dropped = _expired(live, before_ms, retention_bytes)
+    kept = live[dropped:]
+    while kept and kept[0].gap:
+        kept.pop(0)  # a log begins with its first record
+    start = max(head.start_offset, kept[0].base_offset) if kept else head.next_offset
+    everything = (*head.entries, *head.superseded)
+    open_from = next((entry.open_from for entry in reversed(kept) if not entry.gap), None)
+    return PartitionPlan(
+        partition=head.partition,
+        start_offset=start,
+        next_offset=head.next_offset,
+        leader_epoch=max(0, head.leader_epoch, *(epoch for entry in everything for epoch, _ in entry.epochs)),
+        max_producer_id=max((entry.max_producer_id for entry in everything), default=-1),
+        manifest_version=head.version,
+        entries=tuple(kept),
+        below_retention=dropped,
+        open_from=None if open_from is None else max(open_from, start),
+    )
+
+
+def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: int | None) -> int:
+    """How many of the oldest entries retention leaves out. Control records and gaps are no reason to keep anything."""
+    by_age = by_size = 0
+    if before_ms is not None:
+        young = (at for at, entry in enumerate(entries) if entry.last_timestamp is not None and entry.last_timestamp >= before_ms)
+        by_age = next(young, len(entries))
+    if retention_bytes is not None:
+        spare = sum(entry.live_bytes for entry in entries) - retention_bytes
+        for entry in entries:
+            spare -= entry.live_bytes
+            if spare < 0:
+                break
+            by_size += 1
+    return max(by_age, by_size)
+
+
+def _notes(topic: TopicPlan) -> Iterable[str]:
+    for partition in topic.partitions:
+        where = f"{topic.topic}:{partition.partition}"
+        for first, last in partition.gaps:
+            yield f"{where} has no records from offset {first} to {last}: they were lost before they could be archived"
+        if partition.open_from is not None:
+            yield f"{where} ends in a transaction that nobody finished: read_committed stops at offset {partition.open_from}"
+        if partition.manifest_version == 0:
+            yield f"{where} was never archived and is recovered empty"
+    if dropped := sum(partition.below_retention for partition in topic.partitions):
+        yield f"{topic.topic}: retention leaves out {dropped} archived runs; they stay in the archive"
+    if (wanted := topic.configs.get("min.insync.replicas", "1")) != "1":
+        yield f"{topic.topic} wants {wanted} replicas in sync and is recovered with one: acks=all waits for more"

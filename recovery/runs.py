@@ -1,0 +1,96 @@
+"""One archived run becomes one segment file, verified on both ends of its journey."""
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from layouts import open_layout
+from manifests.head import Entry
+from model import steps
+from model.errors import CorruptData
+from objectstore.digest import Digest
+from objectstore.store import ObjectStore
+from recovery.files import PARTIAL, disk_errors, sync_directory
+from segments.batches import BatchWalk
+
+PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:020}.log"
+
+
+def restore(store: ObjectStore, entry: Entry, path: Path) -> int:
+    """Make `path` the live part of `entry`; return the offset behind its last batch.
+
+    A file that is there was whole when it got its name; it is verified again all the same, and fetched again when
+    something has happened to it. Raises CorruptData when the object is not what the manifest says, DiskFull.
+    """
+    if path.exists():
+        try:
+            with path.open("rb") as file:
+                return check_run(file, entry, str(path))
+        except CorruptData:
+            path.unlink()
+    partial = path.with_name(path.name + PARTIAL)
+    with disk_errors(path):
+        try:
+            _download(store, entry, partial)
+        except OSError:
+            partial.unlink(missing_ok=True)  # a full disk gets its room back at once
+            raise
+    steps.reached("recover.fetched")
+    with partial.open("rb") as file:
+        log_end = check_run(file, entry, entry.key)
+    with disk_errors(path):
+        partial.rename(path)
+        sync_directory(path.parent)
+    steps.reached("recover.placed")
+    return log_end
+
+
+def _download(store: ObjectStore, entry: Entry, partial: Path) -> None:
+    """Write the live part, and digest the whole object, the dead part included."""
+    layout, digest = open_layout(entry.layout), Digest()
+    buffer = memoryview(bytearray(min(PIECE_BYTES, entry.size_bytes)))
+    with partial.open("wb", buffering=0) as file:
+        for start in range(0, entry.size_bytes, PIECE_BYTES):
+            piece = buffer[: min(PIECE_BYTES, entry.size_bytes - start)]
+            layout.read_offloaded(store, entry.key, entry.context, piece, start)
+            digest.update(piece)
+            live = piece[: max(0, entry.live_bytes - start)]
+            while live:
+                live = live[file.write(live) :]
+        os.fsync(file.fileno())
+    if entry.digest and digest.text() != entry.digest:
+        raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.digest}")
+
+
+def check_run(file: BinaryIO, entry: Entry, where: str) -> int:
+    """The offset behind the last batch of `file`; compaction may have left it below the entry's end.
+
+    Raises CorruptData unless the file holds exactly the live part of `entry`: its length, every batch's CRC, its offsets
+    and epochs, and of an entry that was not cut the digest.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size != entry.live_bytes:
+        raise CorruptData(where, size, f"{size} bytes, the manifest lists {entry.live_bytes}")
+    walk = BatchWalk(file, 0, size, where=where)
+    first = last = -1
+    records = 0
+    epochs: set[int] = set()
+    for _, (base, _, epoch, _, _, attributes, delta, _, _, _, _, _, count) in walk:
+        first = base if first < 0 else first
+        last = base + delta
+        epochs.add(epoch)
+        records += 0 if attributes & 0x20 else count
+    if not entry.base_offset <= first <= last <= entry.last_offset:
+        raise CorruptData(where, 0, f"offsets {first} to {last}, the manifest says {entry.base_offset} to {entry.last_offset}")
+    if records != entry.records or epochs - {-1} != {epoch for epoch, _ in entry.epochs}:
+        raise CorruptData(
+            where, 0, f"{records} records of leader epochs {sorted(epochs)}, the manifest says {entry.records} of {entry.epochs}"
+        )
+    digest = walk.digest_to(size)
+    if entry.digest and not entry.is_cut and digest != entry.digest:
+        raise CorruptData(where, 0, f"digest {digest}, the manifest says {entry.digest}")
+    return last + 1

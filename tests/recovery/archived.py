@@ -1,0 +1,77 @@
+"""An archive of a real log directory, made by the real archiver; and a record's view of any log directory."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from archival.announce import Announcer
+from archival.archiver import PartitionArchiver
+from archival.plan import Policy
+from archival.tails import Tails
+from archival.topics import TopicFacts, TopicRecords
+from control.log import LocalControl
+from layouts import open_layout
+from manifests.repository import ManifestRepository
+from model.clock import SystemClock
+from model.partition import PartitionId
+from objectstore.memory import MemoryStore
+from objectstore.store import ObjectStore
+from segments.batches import walk
+from segments.discover import LogDirs
+
+EVERYTHING = Policy(tail_after_ms=0)
+
+
+def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = None) -> ManifestRepository:
+    """Everything below the high watermarks of `log_dir`, active segments too; `topics` None: all."""
+    dirs, repository, clock = LogDirs([log_dir]), ManifestRepository(store), SystemClock()
+
+    def describe(partition: PartitionId) -> TopicFacts:
+        metadata = dirs.metadata()
+        topic = metadata.topics.get(partition.topic) if metadata else None
+        if topic is None or topic.topic_id != partition.topic_id:
+            return TopicFacts()
+        return TopicFacts(partitions=len(topic.partitions), configs=dict(topic.configs))
+
+    announcer, records, tails = Announcer(LocalControl(), clock), TopicRecords(repository, describe), Tails(None, clock)
+    for log in dirs.partitions():
+        if topics is not None and log.partition.topic not in topics:
+            continue
+        archiver = PartitionArchiver(
+            log.partition,
+            logs=dirs,
+            store=store,
+            repository=repository,
+            offloader=open_layout("segment"),
+            announcer=announcer,
+            topics=records,
+            tails=tails,
+            writer="test",
+            new_uid=lambda: uuid4().hex,
+        )
+        while archiver.step(EVERYTHING).progressed:
+            pass
+    return repository
+
+
+def archive_in_memory(log_dir: Path) -> tuple[MemoryStore, ManifestRepository]:
+    store = MemoryStore(SystemClock())
+    return store, archive(log_dir, store)
+
+
+def batches(log_dir: Path) -> Iterator[tuple[str, int, int, bytes]]:
+    """(topic, partition, base offset, bytes) of every batch that a client could see something of, in order."""
+    for log in sorted(LogDirs([log_dir]).partitions(), key=lambda each: each.partition.topic_partition):
+        place = log.partition.topic_partition
+        for segment in log.segments:
+            with segment.path.open("rb") as file:
+                for position, header in walk(file, 0, segment.size_bytes, where=str(segment.path)):
+                    if header.last_offset >= log.log_start:
+                        file.seek(position)
+                        yield place.topic, place.partition, header.base_offset, file.read(header.size_bytes)
+
+
+def bounds(log_dir: Path) -> dict[tuple[str, int], tuple[str, int, int | None]]:
+    """Topic id, log start and high watermark of every partition."""
+    logs = LogDirs([log_dir]).partitions()
+    return {(log.partition.topic, log.partition.partition): (log.partition.topic_id, log.log_start, log.high_watermark) for log in logs}

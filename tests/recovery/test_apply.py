@@ -1,0 +1,321 @@
+"""Carrying out a plan: what was archived comes back byte for byte, once, whatever happens on the way."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import recovery
+from control.log import LocalControl
+from manifests.head import Entry
+from manifests.repository import ManifestRepository
+from model.clock import ManualClock
+from model.errors import CorruptData, DiskFull, ForeignOwner, HeadwaterError, Locked, NotFound, NothingExamined, TransientError, UsageError
+from objectstore.directory import DirectoryStore
+from objectstore.memory import MemoryStore
+from recovery import runs
+from recovery.target import MARK, locked
+from segments import checkpoints
+from segments.discover import LogDirs
+from tests.fixtures import unpack
+from tests.recovery.archived import archive, archive_in_memory, batches, bounds
+from tests.recovery.test_plan import a_head, a_topic, an_entry, planned
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def kitchen() -> tuple[MemoryStore, ManifestRepository]:
+    """Read only."""
+    return archive_in_memory(unpack("kitchen"))
+
+
+@pytest.fixture(scope="module")
+def kitchen_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("archive")
+    archive(unpack("kitchen"), DirectoryStore(root))
+    return root
+
+
+@pytest.fixture(scope="module")
+def undisturbed(kitchen_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    into, store = tmp_path_factory.mktemp("undisturbed"), DirectoryStore(kitchen_on_disk)
+    recovery.apply(recovery.plan(ManifestRepository(store), None), into, store)
+    return files(into)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """All of it, but for what is made up anew each time or names a time."""
+    made_up = {MARK, "meta.properties", "bootstrap.checkpoint"}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name not in made_up
+    }
+
+
+@pytest.mark.parametrize("name", ["pantry", "pantry-live", "kitchen"])
+def test_what_was_archived_comes_back_byte_for_byte(name: str, tmp_path: Path) -> None:
+    source, into = unpack(name), tmp_path / "log"
+    store, repository = archive_in_memory(source)
+    report = recovery.apply(recovery.plan(repository, None), into, store)
+    assert list(batches(into)) == list(batches(source))
+    assert bounds(into) == bounds(source)
+    assert report.records > 0
+    assert not report.again
+
+
+def test_the_archive_of_three_brokers_comes_back_as_the_final_state(tmp_path: Path) -> None:
+    store = MemoryStore(ManualClock())
+    for source in ("brigade-node2-dead-branch", "brigade/node1", "brigade/node2", "brigade/node3"):
+        name, _, node = source.partition("/")
+        archive(unpack(name) / node, store)
+    plan = recovery.plan(ManifestRepository(store), ["dessert.trolley"])
+    recovery.apply(plan, tmp_path / "log", store)
+    dead = {raw for *_, raw in batches(unpack("brigade-node2-dead-branch")) if b"branch-on-2" in raw}
+    found = [raw for *_, raw in batches(tmp_path / "log")]
+    assert dead
+    assert not dead & set(found)
+    assert any(b"branch-on-3" in raw for raw in found)
+    newest = max(epoch for log in LogDirs([tmp_path / "log"]).partitions() for epoch, _ in log.epochs.steps)
+    assert all(partition.leader_epoch >= newest for partition in plan.topics[0].partitions)
+
+
+def test_compacted_logs_count_as_cleaned_and_a_start_within_a_segment_is_named(tmp_path: Path) -> None:
+    store, repository = archive_in_memory(unpack("pantry"))
+    recovery.apply(recovery.plan(repository, ["stock.levels", "staff.rota", "thermo-samples"]), tmp_path / "log", store)
+
+    def offsets(name: str) -> dict[str, int]:
+        raw = (tmp_path / "log" / name).read_bytes()
+        return {str(partition): offset for partition, offset in checkpoints.decode_offsets(raw, where=name).items()}
+
+    assert offsets(checkpoints.CLEANED) == {"stock.levels:0": 227, "stock.levels:1": 253}
+    heads = {str(log.partition): log for log in LogDirs([unpack("pantry")]).partitions()}
+    named = offsets(checkpoints.LOG_STARTS)
+    assert set(named) <= {"staff.rota:0", "staff.rota:1"}
+    assert all(heads[name].log_start == start for name, start in named.items())
+
+
+def test_the_end_of_a_log_stays_where_it_was_when_its_last_offsets_are_gone(tmp_path: Path) -> None:
+    """As after a gap, or a compaction that removed the last records: the same offsets must not be handed out again."""
+    store, repository = archive_in_memory(unpack("kitchen"))
+    partition = next(each for each in repository.partitions("bills", repository.resolve("bills").topic_id) if each.partition == 0)
+    held = repository.load(partition)
+    assert held is not None
+    gap = Entry(base_offset=held.head.next_offset, last_offset=held.head.next_offset + 9, gap=True)
+    repository.commit(held, replace(held.head, entries=(*held.head.entries, gap), last_offset=gap.last_offset))
+    recovery.apply(recovery.plan(repository, ["bills"]), tmp_path / "log", store)
+    log = next(each for each in LogDirs([tmp_path / "log"]).partitions() if each.partition.partition == 0)
+    assert log.high_watermark == gap.next_offset
+    assert (log.segments[-1].base_offset, log.segments[-1].size_bytes) == (gap.next_offset, 0)
+
+
+# Once, and only in a directory of its own
+
+
+def test_a_finished_recovery_is_not_done_again(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    into = tmp_path / "log"
+    recovery.apply(recovery.plan(repository, None), into, store)
+    (into / "specials-0" / "left-by-a-broker").write_bytes(b"x")
+    before = {path: path.stat().st_mtime_ns for path in into.rglob("*")}
+    assert recovery.apply(recovery.plan(repository, None), into, MemoryStore(ManualClock())).again
+    assert {path: path.stat().st_mtime_ns for path in into.rglob("*")} == before
+
+
+def test_another_recovery_finds_the_directory_taken(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    recovery.apply(recovery.plan(repository, ["menu"]), tmp_path / "log", store)
+    with pytest.raises(ForeignOwner, match="another recovery"):
+        recovery.apply(recovery.plan(repository, ["bills"]), tmp_path / "log", store)
+
+
+@pytest.mark.parametrize("content", ["meta.properties", "specials-0/00000000000000000000.log", ".hidden"])
+def test_a_directory_that_holds_anything_is_left_alone(
+    content: str, kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    store, repository = kitchen
+    (tmp_path / content).parent.mkdir(exist_ok=True)
+    (tmp_path / content).write_bytes(b"somebody's")
+    with pytest.raises(UsageError, match="not empty"):
+        recovery.apply(recovery.plan(repository, None), tmp_path, store)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / content]
+
+
+def test_two_at_a_time_exclude_each_other(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    with locked(tmp_path), pytest.raises(Locked):
+        recovery.apply(recovery.plan(repository, None), tmp_path, store)
+
+
+def test_the_control_log_remembers_that_a_plan_was_applied(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    control, plan = LocalControl(), recovery.plan(repository, ["menu"])
+    recovery.apply(plan, tmp_path / "log", store, control=control)
+    assert control.state().recoveries[plan.recovery_id].finished_ms is not None
+    with pytest.raises(UsageError, match="has been applied"):
+        recovery.apply(plan, tmp_path / "elsewhere", store, control=control)
+    assert recovery.apply(plan, tmp_path / "log", store, control=control).again
+
+
+def test_a_plan_with_problems_is_not_applied(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    plan = replace(recovery.plan(repository, None), problems=("something",))
+    with pytest.raises(UsageError, match="something"):
+        recovery.apply(plan, tmp_path / "log", store)
+    assert recovery.status(tmp_path / "log") is None
+
+
+def test_names_that_the_archive_does_not_hold(kitchen: tuple[MemoryStore, ManifestRepository]) -> None:
+    with pytest.raises(NotFound, match=r"no\.such"):
+        recovery.plan(kitchen[1], ["menu", "no.such"])
+    with pytest.raises(NothingExamined):
+        recovery.plan(ManifestRepository(MemoryStore(ManualClock())), None)
+
+
+# Interruptions
+
+
+class Failing(MemoryStore):
+    """Reads data objects only so many times, then fails with `error`."""
+
+    def __init__(self, other: MemoryStore, error: HeadwaterError, after: int) -> None:
+        self.__dict__ = dict(other.__dict__)
+        self.error, self.left = error, after
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        super().read_into(key, buffer, start=start)
+
+
+def test_a_store_that_fails_midway_loses_nothing(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    plan = recovery.plan(repository, None)
+    placed: list[int] = []
+    with pytest.raises(TransientError):
+        recovery.apply(plan, tmp_path / "log", Failing(store, TransientError("throttled"), 5), progress=placed.append)
+    midway = recovery.status(tmp_path / "log")
+    assert midway is not None
+    assert (midway.files_placed, midway.bytes_placed, midway.finished_ms) == (5, sum(placed), None)
+    assert not (tmp_path / "log" / "meta.properties").exists()
+    report = recovery.apply(recovery.plan(repository, None), tmp_path / "log", Failing(store, TransientError("again"), midway.files - 5))
+    assert report.resumed
+    assert report.recovery_id == plan.recovery_id
+    assert list(batches(tmp_path / "log")) == list(batches(unpack("kitchen")))
+
+
+def test_what_was_begun_is_finished_even_if_more_has_been_archived_since(tmp_path: Path) -> None:
+    store, repository = archive_in_memory(unpack("kitchen"))
+    with pytest.raises(TransientError):
+        recovery.apply(recovery.plan(repository, ["specials"]), tmp_path / "log", Failing(store, TransientError("throttled"), 1))
+    partition = repository.partitions("specials", repository.resolve("specials").topic_id)[0]
+    held = repository.load(partition)
+    assert held is not None
+    repository.commit(held, replace(held.head, start_offset=1))
+    recovery.apply(recovery.plan(repository, ["specials"]), tmp_path / "log", store)
+    log = next(each for each in LogDirs([tmp_path / "log"]).partitions() if each.partition.partition == 0)
+    assert log.log_start == 0
+
+
+def test_a_placed_file_that_was_damaged_meanwhile_is_fetched_again(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    with pytest.raises(TransientError):
+        recovery.apply(recovery.plan(repository, ["bills"]), tmp_path, Failing(store, TransientError("throttled"), 1), workers=1)
+    [placed] = tmp_path.rglob("*.log")
+    raw = bytearray(placed.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    placed.write_bytes(raw)
+    recovery.apply(recovery.plan(repository, ["bills"]), tmp_path, store)
+    wanted = [batch for batch in batches(unpack("kitchen")) if batch[0] == "bills"]
+    assert list(batches(tmp_path)) == wanted
+
+
+def damaged(store: MemoryStore, key: str, change: str) -> MemoryStore:
+    """A copy in which one object was changed behind everyone's back."""
+    other = MemoryStore(ManualClock())
+    for info in store.list(""):
+        raw = bytearray(store.get(info.key)[0])
+        if info.key == key:
+            if change == "gone":
+                continue
+            if change == "short":
+                del raw[-1]
+            else:
+                raw[len(raw) // 2] ^= 0x10
+        other.create(info.key, bytes(raw))
+    return other
+
+
+@pytest.mark.parametrize(("change", "error"), [("flipped", CorruptData), ("short", CorruptData), ("gone", NotFound)])
+def test_an_object_that_is_not_what_the_manifest_says_stops_the_recovery(
+    change: str, error: type[HeadwaterError], kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    plan = recovery.plan(kitchen[1], None)
+    entry = next(topic for topic in plan.topics if topic.topic == "bills").partitions[0].files[0]
+    with pytest.raises(error, match=entry.uid):
+        recovery.apply(plan, tmp_path, damaged(kitchen[0], entry.key, change))
+    assert not (tmp_path / "meta.properties").exists()
+    assert not (tmp_path / "bills-0" / runs.segment_name(entry.base_offset)).exists()
+
+
+def test_a_manifest_that_disagrees_with_its_object_stops_the_recovery(
+    kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    store, repository = kitchen
+    entry = next(topic for topic in recovery.plan(repository, ["bills"]).topics).partitions[0].files[0]
+    path = tmp_path / "run"
+    for wrong in (
+        replace(entry, records=entry.records + 1),
+        replace(entry, base_offset=entry.base_offset + 1, epochs=()),
+        replace(entry, last_offset=entry.last_offset - 1),
+        replace(entry, epochs=((9, entry.base_offset),)),
+        replace(entry, live_bytes=entry.live_bytes - 1),
+        replace(entry, digest="crc64nvme:0123456789abcdef"),
+    ):
+        with pytest.raises(CorruptData):
+            runs.restore(store, wrong, path)
+        assert not path.exists()
+
+
+def run(archive_in: Path, into: Path, *arguments: str, kill_at: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.recovery.apply_once", str(archive_in), str(into), *arguments]
+    environment = {**os.environ, "HEADWATER_KILL_AT": kill_at}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60)
+
+
+@pytest.mark.parametrize("step", [*recovery.STEPS, "recover.fetched:7", "recover.placed:7"])
+def test_killed_at_any_step_a_second_run_finishes(step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)
+    killed = run(kitchen_on_disk, into, kill_at=step)
+    assert killed.returncode == -signal.SIGKILL, f"{step} was not reached: {killed.stderr[-1000:]}"
+    repository = ManifestRepository(store)
+    report = recovery.apply(recovery.plan(repository, None), into, store)
+    assert report.again == (step == "recover.finished")
+    assert list(batches(into)) == list(batches(unpack("kitchen")))
+    assert not list(into.rglob("*.partial"))
+    assert files(into) == undisturbed
+
+
+def test_a_full_disk_is_said_so_and_the_rest_comes_later(tmp_path: Path) -> None:
+    """A limit on file sizes is the one kind of full disk that needs no mount; only the photos are larger."""
+    (tmp_path / "archive").mkdir()
+    into, store = tmp_path / "log", DirectoryStore(tmp_path / "archive")
+    archive(unpack("pantry"), store, ["photos", "menu.prices"])
+    full = run(tmp_path / "archive", into, "500000")
+    assert (full.returncode, full.stdout.splitlines()[-1].split()[0]) == (DiskFull.exit_code, "DiskFull")
+    assert not list(into.rglob("*.partial"))
+    assert recovery.apply(recovery.plan(ManifestRepository(store), None), into, store).resumed
+    assert list(batches(into)) == [batch for batch in batches(unpack("pantry")) if batch[0] in ("photos", "menu.prices")]
+
+
+def test_too_little_room_is_seen_before_anything_is_fetched(tmp_path: Path) -> None:
+    largest = 2**31 - 1
+    count = shutil.disk_usage(tmp_path).free // largest + 2
+    heads = (a_head(an_entry(0, 9, partition=at, size_bytes=largest, live_bytes=largest), partition=at) for at in range(count))
+    with pytest.raises(DiskFull, match="make room"):
+        recovery.apply(planned(a_topic(*heads)), tmp_path / "log", MemoryStore(ManualClock()))

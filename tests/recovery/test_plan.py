@@ -1,0 +1,285 @@
+"""What a recovery will do, decided from heads and options alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from manifests import keys
+from manifests.head import Entry, Head
+from manifests.topic import TopicManifest
+from model.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError
+from model.partition import PartitionId
+from recovery.discover import ArchivedTopic
+from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
+from recovery.planning import make_plan, plan_partition
+
+CLUSTER, TOPIC_ID = "mPtQxumzSB6UIzXMtmWVUg", "le4ruHkrRAmAJUx9PH5t3A"
+NOW = 1_000_000
+
+
+def an_entry(base: int, last: int, *, partition: int = 0, **changes: Any) -> Entry:
+    uid = f"{base:032x}"
+    key = keys.data(PartitionId(CLUSTER, TOPIC_ID, partition, "orders"), base, last, 1, uid)
+    plain = Entry(
+        base_offset=base,
+        last_offset=last,
+        epochs=((0, base),),
+        first_timestamp=base,
+        last_timestamp=last,
+        records=last - base + 1,
+        uid=uid,
+        fence=1,
+        key=key,
+        size_bytes=100,
+        live_bytes=100,
+        digest="crc64nvme:0000000000000000",
+        index_key=keys.index(key),
+        index_bytes=10,
+        max_producer_id=-1,
+    )
+    return replace(plain, **changes)
+
+
+def a_gap(base: int, last: int) -> Entry:
+    return Entry(base_offset=base, last_offset=last, gap=True)
+
+
+def a_head(*entries: Entry, partition: int = 0, **changes: Any) -> Head:
+    plain = Head(
+        cluster_id=CLUSTER,
+        topic="orders",
+        topic_id=TOPIC_ID,
+        partition=partition,
+        version=7,
+        commit_id="c",
+        fence=1,
+        writer="w",
+        start_offset=entries[0].base_offset if entries else 0,
+        last_offset=entries[-1].last_offset if entries else -1,
+        entries=entries,
+    )
+    return replace(plain, **changes)
+
+
+def a_topic(*heads: Head, partitions: int | None = None, **configs: str) -> ArchivedTopic:
+    settings = {name.replace("_", "."): value for name, value in configs.items()}
+    manifest = TopicManifest(cluster_id=CLUSTER, topic="orders", topic_id=TOPIC_ID, partitions=partitions or len(heads), configs=settings)
+    return ArchivedTopic(manifest=manifest, heads={head.partition: head for head in heads})
+
+
+def planned(*topics: ArchivedTopic, **options: Any) -> RecoveryPlan:
+    return make_plan(topics, Request(topics=None, options=Options(**options)), now_ms=NOW, recovery_id="r1", cluster_id="new")
+
+
+def bases(partition: PartitionPlan) -> list[int]:
+    return [entry.base_offset for entry in partition.entries]
+
+
+def test_everything_live_is_planned() -> None:
+    plan = planned(a_topic(a_head(an_entry(0, 9), an_entry(10, 19))))
+    [partition] = plan.topics[0].partitions
+    assert (partition.start_offset, partition.next_offset, bases(partition)) == (0, 20, [0, 10])
+    assert (plan.records, plan.size_bytes, plan.problems, plan.cluster_id) == (20, 200, (), "new")
+
+
+def test_an_emptied_log_keeps_its_offsets() -> None:
+    partition = plan_partition(a_head(start_offset=54, last_offset=53))
+    assert (partition.start_offset, partition.next_offset, partition.files) == (54, 54, ())
+
+
+def test_a_run_below_the_log_start_stays_away_and_the_start_may_lie_inside_the_first() -> None:
+    inside = plan_partition(a_head(an_entry(0, 9), an_entry(10, 19), start_offset=4))
+    assert (inside.start_offset, bases(inside)) == (4, [0, 10])
+    everything_deleted = plan_partition(a_head(an_entry(0, 9), start_offset=10))
+    assert (everything_deleted.start_offset, everything_deleted.next_offset, everything_deleted.files) == (10, 10, ())
+
+
+def test_a_gap_is_reported_and_a_log_does_not_begin_with_one() -> None:
+    plan = planned(a_topic(a_head(a_gap(0, 4), an_entry(5, 9), a_gap(10, 14), an_entry(15, 19))))
+    [partition] = plan.topics[0].partitions
+    assert (partition.start_offset, partition.gaps) == (5, ((10, 14),))
+    assert any("offset 10 to 14" in note for note in plan.notes)
+
+
+def test_the_epoch_is_the_highest_anywhere_dead_branches_included() -> None:
+    dead = an_entry(5, 8, epochs=((6, 5),), max_producer_id=4000)
+    head = a_head(an_entry(0, 4, epochs=((0, 0), (3, 2)), max_producer_id=17), superseded=(dead,), leader_epoch=5)
+    assert plan_partition(head).leader_epoch == 6
+    assert planned(a_topic(head)).next_producer_id == 4001
+
+
+def test_an_open_transaction_is_reported_and_left() -> None:
+    plan = planned(a_topic(a_head(an_entry(0, 9, open_from=7), an_entry(10, 19, open_from=7))))
+    assert plan.topics[0].partitions[0].open_from == 7
+    assert any("read_committed stops at offset 7" in note for note in plan.notes)
+    assert plan_partition(a_head(an_entry(0, 9, open_from=7), an_entry(10, 19))).open_from is None
+
+
+# Retention
+
+
+ENTRIES = (an_entry(0, 9, last_timestamp=100), an_entry(10, 19, last_timestamp=500), an_entry(20, 29, last_timestamp=300))
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "retention_bytes", "kept"),
+    [
+        (None, None, [0, 10, 20]),
+        (100, None, [0, 10, 20]),  # a record exactly that old stays
+        (101, None, [10, 20]),
+        (400, None, [10, 20]),  # from the oldest on: a younger run holds back the older ones behind it
+        (501, None, []),
+        (None, 300, [0, 10, 20]),
+        (None, 299, [0, 10, 20]),  # at least so many bytes stay
+        (None, 200, [10, 20]),
+        (None, 0, []),
+        (101, 100, [20]),
+    ],
+)
+def test_retention_leaves_out_whole_runs_from_the_oldest_on(before_ms: int | None, retention_bytes: int | None, kept: list[int]) -> None:
+    partition = plan_partition(a_head(*ENTRIES), before_ms, retention_bytes)
+    assert bases(partition) == kept
+    assert partition.start_offset == (kept[0] if kept else 30)
+    assert partition.next_offset == 30
+
+
+def test_runs_without_user_data_are_no_reason_to_keep_what_is_older() -> None:
+    markers = an_entry(10, 10, last_timestamp=None, first_timestamp=None, records=0)
+    assert bases(plan_partition(a_head(an_entry(0, 9, last_timestamp=100), markers, an_entry(11, 20, last_timestamp=900)), 200)) == [11]
+
+
+def test_retention_is_held_back_unless_it_was_asked_for() -> None:
+    topic = a_topic(a_head(*ENTRIES), retention_ms="600", segment_bytes="1048576")
+    [held] = planned(topic).topics
+    assert held.configs == {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576"}
+    assert held.held == {"retention.ms": "600", "retention.bytes": None}
+    assert len(held.partitions[0].entries) == 3
+
+
+def test_the_topics_own_retention_bounds_the_recovery_on_request() -> None:
+    topic = a_topic(a_head(*ENTRIES), retention_ms=str(NOW - 101), retention_bytes="-1")
+    [applied] = planned(topic, apply_retention=True).topics
+    assert bases(applied.partitions[0]) == [10, 20]
+    assert applied.held == {}
+    assert applied.configs == topic.manifest.configs
+
+
+def test_a_given_retention_wins_over_the_topics_own() -> None:
+    [given] = planned(a_topic(a_head(*ENTRIES), retention_ms="5", retention_bytes="5"), retention_bytes=200).topics
+    assert bases(given.partitions[0]) == [10, 20]
+    assert given.configs == {"retention.ms": "-1", "retention.bytes": "200"}
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_retention_is_for_topics_that_delete(policy: str) -> None:
+    [topic] = planned(a_topic(a_head(*ENTRIES), cleanup_policy=policy), retention_bytes=0).topics
+    assert topic.compacted
+    assert bool(topic.partitions[0].entries) == (policy == "compact")
+
+
+def test_remote_storage_is_set_aside() -> None:
+    [topic] = planned(a_topic(a_head(), cleanup_policy="compact", remote_storage_enable="true", local_retention_ms="5")).topics
+    assert topic.configs == {"cleanup.policy": "compact"}
+    assert topic.held == {"remote.storage.enable": "true", "local.retention.ms": "5"}
+
+
+# Partition counts
+
+
+def test_a_partition_without_a_head_is_a_problem_until_the_user_names_the_count() -> None:
+    topic = a_topic(a_head(partition=0), a_head(partition=2), partitions=3)
+    assert any("nothing is archived of 1" in problem for problem in planned(topic).problems)
+    plan = planned(topic, partitions=3)
+    assert plan.problems == ()
+    assert [partition.manifest_version for partition in plan.topics[0].partitions] == [7, 0, 7]
+
+
+def test_a_head_beyond_the_count_is_a_problem_and_left_out_on_request_only() -> None:
+    topic = a_topic(a_head(partition=0), a_head(partition=1), partitions=1)
+    assert planned(topic).problems
+    assert len(planned(topic, partitions=2).topics[0].partitions) == 2
+    narrowed = planned(topic, partitions=1)
+    assert len(narrowed.topics[0].partitions) == 1
+    assert any("left out" in note for note in narrowed.notes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partitions": 0},
+        {"apply_retention": True, "retention_ms": 5},
+        {"retention_bytes": -1},
+        {"node_id": -1},
+        {"cluster_id": "../etc"},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        planned(a_topic(a_head()), **options)
+
+
+def test_an_absurd_partition_count_allocates_nothing() -> None:
+    with pytest.raises(UsageError, match="2147483647 partitions"):
+        planned(a_topic(partitions=2**31 - 1))
+
+
+def test_a_partition_count_is_for_one_topic() -> None:
+    with pytest.raises(UsageError):
+        planned(a_topic(a_head()), a_topic(a_head()), partitions=2)
+
+
+# The plan as a document
+
+
+def test_a_plan_reads_back() -> None:
+    plan = planned(a_topic(a_head(a_gap(0, 4), an_entry(5, 9, open_from=6), a_gap(10, 14), an_entry(15, 19)), retention_ms="5"))
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+def changed(**changes: Any) -> RecoveryPlan:
+    plan = planned(a_topic(a_head(an_entry(0, 9), an_entry(10, 19))))
+    [topic] = plan.topics
+    of_partition = {name: changes.pop(name) for name in list(changes) if name in PartitionPlan.__struct_fields__ and name != "partition"}
+    of_topic = {name: changes.pop(name) for name in list(changes) if name in topic.__struct_fields__}
+    partition = replace(topic.partitions[0], **of_partition)
+    return replace(plan, topics=(replace(topic, partitions=(partition,), **of_topic),), **changes)
+
+
+@pytest.mark.parametrize(
+    ("plan", "error"),
+    [
+        (changed(entries=(an_entry(0, 9), an_entry(11, 19))), CorruptData),
+        (changed(entries=(an_entry(0, 9),)), CorruptData),
+        (changed(entries=()), CorruptData),
+        (changed(start_offset=10), CorruptData),
+        (changed(start_offset=-1), CorruptData),
+        (changed(next_offset=2**63), CorruptData),
+        (changed(topic="../orders"), UsageError),
+        (changed(topic_id="short"), UsageError),
+        (changed(cluster_id="a/b"), UsageError),
+        (changed(recovery_id="../x"), CorruptData),
+        (changed(mode="instant"), UnsupportedFormat),
+        (changed(entries=(an_entry(0, 9, key="data/x/passwd.log"), an_entry(10, 19))), CorruptData),
+        (changed(entries=(an_entry(0, 9, layout="blocks"), an_entry(10, 19))), UnsupportedFormat),
+        (changed(entries=(an_entry(0, 9), an_entry(10, 19, size_bytes=2**31, live_bytes=2**31))), UnsupportedFormat),
+    ],
+)
+def test_a_plan_that_cannot_be_carried_out_is_refused(plan: RecoveryPlan, error: type[HeadwaterError]) -> None:
+    with pytest.raises(error):
+        check_plan(plan)
+
+
+@pytest.mark.parametrize("cut", [0, 1, -2])
+def test_a_plan_file_with_a_changed_byte_is_refused(cut: int) -> None:
+    raw = encode_plan(planned(a_topic(a_head(an_entry(0, 9)))))
+    at = raw.index(b'"node_id": 1')
+    for broken in (raw[:cut], raw[:at] + raw[at:].replace(b'"node_id": 1', b'"node_id": 2', 1)):
+        with pytest.raises(CorruptData):
+            decode_plan(broken)
+
+
+def test_planning_reads_nothing_it_was_not_given() -> None:
+    topics: Sequence[ArchivedTopic] = [a_topic(a_head(*ENTRIES))]
+    assert planned(*topics) == planned(*topics)
