@@ -1,0 +1,46 @@
+# The words of this project. Everything is installed into .venv, from the lock files, once.
+
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+SEEDS ?= 20000
+
+.PHONY: setup demo check test peers simulate bench
+
+setup: .venv/.runs
+
+demo: .venv/.runs
+	@$(BIN)/headwater demo
+
+check: .venv/.tests
+	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q -n 0 tests/test_layers.py tests/test_names.py
+
+test: .venv/.tests
+	@$(BIN)/pytest -m "not peer"
+
+peers: .venv/.tests
+	@$(BIN)/pytest -n 0 -m peer
+
+simulate: .venv/.tests
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+bench: .venv/.tests
+	@$(BIN)/python -m bench
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Headwater needs Python 3.11 or newer, with its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+
+.venv/.runs: requirements.lock pyproject.toml | .venv/bin/python
+	@echo "installing into .venv (once)"
+	@$(BIN)/python -m pip install --quiet --use-pep517 --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+.venv/.tests: requirements-test.lock .venv/.runs
+	@echo "installing the test tools into .venv (once)"
+	@$(BIN)/python -m pip install --quiet --use-pep517 --require-hashes --requirement requirements-test.lock
+	@touch $@

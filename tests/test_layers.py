@@ -1,0 +1,104 @@
+"""Imports point down only, and a library that has one home stays there (docs/design.md, "Packages")."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer do not import each other
+    ("headwater",),
+    ("gateway", "pipeline"),
+    ("recovery",),
+    ("archival", "hydration"),
+    ("control",),
+    ("manifests",),
+    ("layouts",),
+    ("segments", "objectstore"),
+    ("model",),
+)
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
+
+HOMES = {  # library: the only places that may import it
+    "awscrt": ("objectstore/digest.py", "segments/"),
+    "boto3": ("objectstore/s3.py",),
+    "botocore": ("objectstore/s3.py",),
+    "click": ("headwater/",),
+    "confluent_kafka": ("headwater/",),
+    "cramjam": ("segments/codecs.py",),
+    "kio": ("gateway/",),
+    "lmdb": ("manifests/index.py",),
+    "pyspark": ("pipeline/",),
+    "pysyncobj": ("control/node.py",),
+    "rich": ("headwater/",),
+    "watchdog": ("archival/watch.py",),
+}
+NEVER_IN_THE_AGENT = {"numba", "numpy", "pandas", "pyarrow"}
+
+
+def sources() -> list[Path]:
+    return sorted(path for package in LEVEL for path in (ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of every absolute import in `path`, those inside functions too."""
+    for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module is not None
+            yield node.lineno, node.module.partition(".")[0]
+
+
+def test_every_package_at_the_root_has_a_layer() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"bench", "tests"}
+    assert packages
+    assert packages <= set(LEVEL)
+
+
+def test_imports_point_down_only() -> None:
+    upward = []
+    for path in sources():
+        package = path.relative_to(ROOT).parts[0]
+        for line, name in imports(path):
+            if name in LEVEL and name != package and LEVEL[name] <= LEVEL[package]:
+                upward.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+            if name in ("bench", "tests"):
+                upward.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not upward
+
+
+def test_each_library_stays_in_its_home() -> None:
+    strays = []
+    for path in sources():
+        where = path.relative_to(ROOT).as_posix()
+        for line, name in imports(path):
+            if name in NEVER_IN_THE_AGENT and not where.startswith("pipeline/"):
+                strays.append(f"{where}:{line} imports {name}")
+            if name in HOMES and not where.startswith(HOMES[name]):
+                strays.append(f"{where}:{line} imports {name}")
+    assert not strays
+
+
+def test_words_need_the_standard_library_only() -> None:
+    import sys
+
+    foreign = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in (ROOT / "model").rglob("*.py")
+        for line, name in imports(path)
+        if name != "model" and name not in sys.stdlib_module_names
+    ]
+    assert not foreign
+
+
+@pytest.mark.parametrize("package", sorted(LEVEL))
+def test_the_installed_packages_are_the_ones_on_disk(package: str) -> None:
+    import tomllib
+
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    on_disk = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / package).rglob("__init__.py")}
+    assert on_disk == {name for name in listed if name.partition(".")[0] == package}
