@@ -1,0 +1,1 @@
+"""Log to archive: which run comes next, on whose word, and when the local copy may go."""

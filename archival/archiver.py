@@ -1,0 +1,530 @@
+"""The archiver of one partition: claim, plan, verify, upload, commit, announce (design §4)."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import structlog
+from msgspec.structs import replace
+
+from archival import plan
+from archival.announce import Announcer
+from archival.lineage import branches_at, clip_epochs, ends_at, epoch_in
+from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Upload, next_steps
+from archival.source import ArchivedRun, Logs, OpenSegment, check_unchanged, find_batch, first_hole, open_segment
+from archival.tails import Tails
+from archival.topics import TopicRecords
+from layouts import Offloader, open_layout
+from manifests import keys
+from manifests.head import Entry, Head
+from manifests.repository import CommitLost, ManifestRepository, Versioned
+from model import steps
+from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
+from model.partition import PartitionId
+from objectstore.store import ObjectStore
+from segments.log import LocalLog, LocalSegment
+from segments.scan import RunScan, scan_run
+from segments.transactions import OpenTransaction
+
+STEPS = (
+    "archive.planned",
+    "archive.claimed",
+    "archive.scanned",
+    "archive.data_put",
+    "archive.index_put",
+    "archive.uploaded",
+    "archive.committed",
+    "archive.announced",
+)
+"""Every step that `model.steps` is told of on the way, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one step did.
+
+    action  "idle", "claimed", "archived", "refilled", "gap", "cut", "revived", or "outrun" when another commit came first
+    reason  why nothing was done, for people
+    entry   what the step made live
+    """
+
+    action: str
+    reason: str = ""
+    entry: Entry | None = None
+
+    @property
+    def progressed(self) -> bool:
+        return self.action != "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class _RunEnd:
+    """Where the last run ended, so that the next one of the same file need not be looked for from the file's start."""
+
+    path: Path
+    inode: int
+    offset: int
+    position: int
+
+
+class PartitionArchiver:
+    """Archives one partition. All that it must remember is in the bucket, so it may be dropped and made again at any time.
+
+    `lock` is held for the length of a step; whoever trims the same log holds it too, so that the two exclude each other.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        *,
+        logs: Logs,
+        store: ObjectStore,
+        repository: ManifestRepository,
+        offloader: Offloader,
+        announcer: Announcer,
+        topics: TopicRecords,
+        tails: Tails,
+        writer: str,
+        new_uid: Callable[[], str],
+        open_segment: OpenSegment = open_segment,
+    ) -> None:
+        self.partition = partition
+        self.lock = threading.Lock()
+        self._logs, self._store, self._repository, self._offloader = logs, store, repository, offloader
+        self._announcer, self._topics, self._tails = announcer, topics, tails
+        self._writer, self._new_uid, self._open_segment = writer, new_uid, open_segment
+        self._known = False  # is _held what we last saw in the bucket?
+        self._held: Versioned | None = None
+        self._open_after: tuple[Entry, tuple[OpenTransaction, ...]] | None = None
+        self._ended: _RunEnd | None = None
+        self._log = structlog.get_logger().bind(ntp=str(partition), topic_id=partition.topic_id, writer=writer)
+
+    @property
+    def head(self) -> Head | None:
+        """The head as last seen; None before the first step and while there is none."""
+        return self._held.head if self._held else None
+
+    def step(self, policy: Policy, log: LocalLog | None = None) -> Outcome:
+        """Do the next thing, with at most one commit. Safe to repeat after any crash.
+
+        log  a look at the partition's directory that the caller has just taken; without it one is taken here
+
+        Raises Fenced when another writer has claimed the partition, SuspectedHole and CorruptData when a person must look
+        at the log, and TransientError (SourceChanged and UnknownOutcome among them) when the same call may succeed later.
+        """
+        with self.lock:
+            try:
+                return self._step(policy, log or self._look())
+            except CommitLost as error:
+                self._held = error.current
+                return Outcome(action="outrun", reason=str(error))
+            except (Fenced, UnknownOutcome):
+                self._known = False
+                raise
+
+    def _step(self, policy: Policy, log: LocalLog) -> Outcome:
+        if isinstance(acting := plan.standing(log), Idle):
+            return Outcome(action="idle", reason=acting.reason)
+        if not self._known:
+            self._held = self._repository.load(self.partition)
+            self._known = True
+        if self._held:
+            self._announcer.announce(self._held.head)
+        for step in next_steps(log, self.head, writer=self._writer, policy=policy, tail_age_ms=self._tail_age_ms(log)):
+            if isinstance(step, Idle):
+                return Outcome(action="idle", reason=step.reason)
+            steps.reached("archive.planned")
+            outcome = self._take(step, log)
+            if outcome:
+                return outcome
+        raise AssertionError("a plan ends with Idle")
+
+    def _take(self, step: Claim | Cut | Revive | Gap | Upload, log: LocalLog) -> Outcome | None:
+        """Do it; None when it turns out to be without substance."""
+        if isinstance(step, Claim):
+            return self._claim(step, log)
+        assert self._held
+        if isinstance(step, Cut):
+            return self._cut(step, self._held.head, log)
+        if isinstance(step, Revive):
+            return self._revive(step, self._held.head, log)
+        if isinstance(step, Gap):
+            return self._gap(step, self._held.head, log)
+        return self._upload(step, self._held.head, log)
+
+    # Claim and commit
+
+    def _claim(self, step: Claim, log: LocalLog) -> Outcome:
+        self._topics.ensure(self.partition)
+        self._check_still(log)
+        held = self.head
+        if held is None:
+            after = Head(
+                cluster_id=self.partition.cluster_id,
+                topic=self.partition.topic,
+                topic_id=self.partition.topic_id,
+                partition=self.partition.partition,
+                version=1,
+                commit_id="unset",
+                fence=1,
+                writer=self._writer,
+                leader_epoch=step.leader_epoch,
+                start_offset=step.start_offset,
+                last_offset=step.start_offset - 1,
+            )
+        else:
+            after = replace(held, fence=held.fence + 1, writer=self._writer, leader_epoch=step.leader_epoch)
+        head = self._commit(after, "archive.claimed", claims=True)
+        self._log.info("partition_claimed", fence=head.fence, leader_epoch=head.leader_epoch)
+        return Outcome(action="claimed")
+
+    def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False) -> Head:
+        self._held = self._repository.commit(self._held, after)
+        steps.reached(reached)
+        self._announcer.announce(self._held.head, claims=claims)
+        steps.reached("archive.announced")
+        return self._held.head
+
+    # Lineage
+
+    def _cut(self, step: Cut, head: Head, log: LocalLog) -> Outcome:
+        live: list[Entry] = []
+        dead: list[Entry] = []
+        for at, entry in enumerate(head.entries):
+            if entry.next_offset <= step.at:
+                live.append(entry)
+            elif entry.base_offset >= step.at:
+                dead.append(entry)
+            elif entry.gap:
+                live.append(replace(entry, last_offset=step.at - 1))
+            else:
+                scan = self._scan_archived(entry, step.at, self._open_behind(head.entries[:at]))
+                kept = _part(entry, scan, step.at) if scan else None
+                live += [kept] if kept else []
+                dead.append(_rest(entry, kept.next_offset if kept else entry.base_offset))
+        next_offset = live[-1].next_offset if live else min(step.at, head.entries[0].base_offset)
+        self._check_still(log)
+        self._commit(
+            replace(
+                head,
+                leader_epoch=step.leader_epoch,
+                entries=tuple(live),
+                superseded=_sorted([*head.superseded, *(entry for entry in dead if not entry.gap)]),
+                start_offset=min(head.start_offset, next_offset),
+                last_offset=next_offset - 1,
+            )
+        )
+        self._log.warning("branch_superseded", from_offset=step.at, leader_epoch=step.leader_epoch, entries=len(dead))
+        return Outcome(action="cut", reason=f"offsets from {step.at} on are a dead branch")
+
+    def _revive(self, step: Revive, head: Head, log: LocalLog) -> Outcome | None:
+        """The same object goes on being listed as long as its index is still true. It is not when the run was archived
+        behind a gap that has been filled since: then its bytes are archived once more, with what is known now."""
+        entry, before = step.entry, head.entries
+        if before and before[-1].uid == entry.uid:
+            whole, before = replace(entry, base_offset=before[-1].base_offset), before[:-1]
+        else:
+            whole = entry
+        scan = self._scan_archived(whole, step.up_to, self._open_behind(before))
+        if scan is None or scan.last_offset < entry.base_offset:
+            return None
+        live = _part(whole, scan, step.up_to)
+        if branches_at(log.epochs, (*before, live)) is not None:
+            return None
+        if not self._index_is_true(live, scan):
+            made = self._made(live.base_offset, live.last_offset, scan, head.fence)
+            live = self._offload(made, cast(BinaryIO, ArchivedRun(self._store, open_layout(whole.layout), whole)), scan)
+        superseded = [each for each in head.superseded if each != entry]
+        if live.last_offset < entry.last_offset:
+            superseded.append(_rest(entry, live.next_offset))
+        self._check_still(log, live)
+        self._commit(replace(head, entries=(*before, live), superseded=_sorted(superseded), last_offset=live.last_offset))
+        self._log.info("branch_revived", base_offset=entry.base_offset, last_offset=live.last_offset)
+        return Outcome(action="revived", entry=live)
+
+    def _index_is_true(self, entry: Entry, scan: RunScan) -> bool:
+        index = open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+        aborted = tuple(each for each in index.aborted if each.last_offset <= scan.last_offset)
+        return aborted == scan.aborted and (entry.is_cut or index.open_transactions == scan.open_transactions)
+
+    def _scan_archived(self, entry: Entry, up_to: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
+        """Verify an entry's whole batches below `up_to` again, from the store; None when there are none."""
+        run = cast(BinaryIO, ArchivedRun(self._store, open_layout(entry.layout), entry))
+        scan = scan_run(run, start=0, end=entry.live_bytes, open_before=open_before, up_to=up_to, where=entry.key)
+        if scan and scan.end_position == entry.size_bytes and entry.digest not in ("", scan.digest):
+            raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
+        return scan
+
+    def _open_behind(self, entries: Sequence[Entry]) -> tuple[OpenTransaction, ...]:
+        """The transactions open behind the last of `entries`: from its index, or from its bytes when it was cut."""
+        if not entries or entries[-1].gap or entries[-1].open_from is None:
+            return ()
+        entry = entries[-1]
+        if self._open_after and self._open_after[0] == entry:
+            return self._open_after[1]
+        if entry.is_cut:
+            scan = self._scan_archived(entry, entry.next_offset, self._open_behind(entries[:-1]))
+            found = scan.open_transactions if scan else ()
+        else:
+            offloader = open_layout(entry.layout)
+            index = offloader.read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+            found = index.open_transactions
+        self._open_after = entry, found
+        return found
+
+    # Uploads
+
+    def _gap(self, step: Gap, head: Head, log: LocalLog) -> Outcome | None:
+        """A batch that holds the log start also holds offsets below it; the gap ends before that batch."""
+        last, entries = step.last, head.entries
+        holder = next((each for each in reversed(log.segments) if each.base_offset <= step.last), None)
+        if holder:
+            with self._open_segment(holder) as file, self._unless_changed(log, holder):
+                found = find_batch(holder, file, step.last + 1, 0, check_unchanged(holder, file))
+            if found:
+                last = min(last, found[1] - 1)
+        if last < step.first:
+            return None
+        entry = Entry(base_offset=step.first, last_offset=last, gap=True)
+        if entries and entries[-1].gap:  # one gap, however often its end moved
+            entry, entries = replace(entries[-1], last_offset=last), entries[:-1]
+        self._check_still(log)
+        self._commit(replace(head, entries=(*entries, entry), last_offset=last))
+        self._log.error("gap_recorded", base_offset=step.first, last_offset=last)
+        return Outcome(action="gap", entry=entry)
+
+    def _upload(self, step: Upload, head: Head, log: LocalLog) -> Outcome | None:
+        with self._open_segment(step.segment) as file:
+            size = check_unchanged(step.segment, file)
+            with self._unless_changed(log, step.segment):
+                scan = self._scan(file, step, log, size, head.entries)
+                dead = scan is not None and self._straddles(step, scan, head)
+            if scan is None:
+                return None
+            if dead:
+                self._check_still(log, segment=step.segment)
+                return self._cut(Cut(scan.base_offset, head.leader_epoch), head, log)
+            base_offset, last_offset = _extent(step, scan, log, size)
+            entry = self._made(base_offset, last_offset, scan, head.fence)
+            self._check_still(log, entry, step.segment)
+            steps.reached("archive.scanned")
+            entry = self._offload(entry, file, scan)
+        entries, replaced = place(head.entries, entry, step.refills, leaves_open=bool(scan.open_transactions))
+        superseded = _sorted([*head.superseded, *replaced]) if replaced else head.superseded
+        self._commit(replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset))
+        self._open_after = entry, scan.open_transactions
+        self._ended = _RunEnd(step.segment.path, step.segment.generation[0], scan.next_offset, scan.end_position)
+        self._log.info("run_archived", base_offset=base_offset, last_offset=last_offset, size_bytes=entry.size_bytes)
+        return Outcome(action="refilled" if step.refills else "archived", entry=entry)
+
+    def _made(self, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
+        """A new entry for what was scanned, under a new key; its object is not there yet."""
+        uid = self._new_uid()
+        key = keys.data(self.partition, base_offset, last_offset, fence, uid)
+        return Entry(
+            base_offset=base_offset,
+            last_offset=last_offset,
+            epochs=scan.epochs,
+            first_timestamp=scan.first_timestamp,
+            last_timestamp=scan.last_timestamp,
+            records=scan.records,
+            uid=uid,
+            fence=fence,
+            key=key,
+            size_bytes=scan.size_bytes,
+            live_bytes=scan.size_bytes,
+            digest=scan.digest,
+            index_key=keys.index(key),
+            layout=self._offloader.name,
+            open_from=scan.open_from,
+            aborted=len(scan.aborted),
+            max_producer_id=scan.max_producer_id,
+        )
+
+    def _offload(self, entry: Entry, source: BinaryIO, scan: RunScan) -> Entry:
+        """Upload it; the entry that comes back names only what the store has confirmed."""
+        offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
+        steps.reached("archive.uploaded")
+        return replace(
+            entry,
+            size_bytes=offloaded.size_bytes,
+            live_bytes=offloaded.size_bytes,
+            digest=offloaded.digest,
+            index_bytes=offloaded.index_bytes,
+            index_digest=offloaded.index_digest,
+            context=offloaded.context,
+        )
+
+    def _scan(self, file: BinaryIO, step: Upload, log: LocalLog, size: int, entries: tuple[Entry, ...]) -> RunScan | None:
+        """Find the run in the file and verify it; None when there is no whole batch for it."""
+        segment, where = step.segment, str(step.segment.path)
+        proof = log.topic_policy_proves_compaction
+        found = self._find_again(file, step, size) if not proof else None
+        found = found or find_batch(segment, file, step.read_from, 0, size)
+        if found is None:
+            if segment.is_active or proof:
+                return None
+            raise SuspectedHole(f"{where} holds nothing at or past offset {step.read_from}, and nothing proves compaction")
+        position, base_offset = found
+        if not proof and base_offset > step.first:
+            raise SuspectedHole(f"{where} goes from offset {step.first - 1} to {base_offset}, and nothing proves compaction")
+        before = _before(entries, step.refills, min(step.first, base_offset))
+        scan = scan_run(file, start=position, end=size, open_before=self._open_behind(before), up_to=step.up_to, where=where)
+        if scan and not proof and (hole := first_hole(file, scan)):
+            raise SuspectedHole(f"{where} goes from offset {hole[0] - 1} to {hole[1]}, and nothing proves compaction")
+        return scan
+
+    def _straddles(self, step: Upload, scan: RunScan, head: Head) -> bool:
+        """Does the run begin with a batch that reaches across the end of what is archived, in another leader epoch?
+
+        A batch is never divided, so one log cannot do that. But the log's first batches may lie below the log start, where
+        the epoch history is silent: then they are what shows that the archive ends in a dead branch.
+        """
+        if not head.entries or scan.base_offset >= (step.refills.base_offset if step.refills else step.first):
+            return False
+        if epoch_in(head.entries, scan.base_offset) != scan.epochs[0][0]:
+            return True
+        reason = f"the batch at offset {scan.base_offset} reaches across the end of the archive, in the same leader epoch"
+        raise CorruptData(str(step.segment.path), scan.start_position, reason)
+
+    def _find_again(self, file: BinaryIO, step: Upload, size: int) -> tuple[int, int] | None:
+        """The batch for `step` where the last run of this file ended, so that a growing file is not read from its start each
+        time. A guess: file names and inodes are used again; it counts when the batch begins right where it should.
+        """
+        ended = self._ended
+        if ended is None or (ended.path, ended.inode, ended.offset) != (step.segment.path, step.segment.generation[0], step.read_from):
+            return None
+        try:
+            found = find_batch(step.segment, file, step.read_from, ended.position, size)
+        except (CorruptData, UnsupportedFormat):
+            return None
+        return found if found and found[1] == step.read_from else None
+
+    @contextmanager
+    def _unless_changed(self, log: LocalLog, segment: LocalSegment) -> Iterator[None]:
+        """What looks like damage while a log is being cut or replaced is none: SourceChanged instead."""
+        try:
+            yield
+        except (CorruptData, SuspectedHole, UnsupportedFormat):
+            self._check_still(log, segment=segment)
+            raise
+
+    def _check_still(self, log: LocalLog, entry: Entry | None = None, segment: LocalSegment | None = None) -> None:
+        """SourceChanged unless a second look finds the same log (design §4.2).
+
+        One look is not atomic: topic id, listing and epoch history may be of different moments. So what was concluded from
+        it counts only when the incarnation and who leads are the same behind it, `entry`'s epochs lie on the history of
+        both, and `segment` and all that follow it are what they were. The end of the log may have grown.
+        """
+        again = self._look()
+        if not again.settled or plan.standing(again) != plan.standing(log):
+            raise SourceChanged(f"{self.partition}: a compaction or an election came in between")
+        if again.epochs != log.epochs or (again.high_watermark or 0) < (log.high_watermark or 0):
+            raise SourceChanged(f"{self.partition}: the leader epochs or the high watermark changed")
+        if entry and branches_at(log.epochs, (entry,)) is not None:
+            raise SourceChanged(f"{self.partition}: leader epochs {entry.epochs} are not on the log's history")
+        if segment and _files_from(segment.base_offset, again, log.segments[-1]) != _files_from(segment.base_offset, log, log.segments[-1]):
+            raise SourceChanged(f"{self.partition}: segments were replaced or removed meanwhile")
+
+    # What else a step needs
+
+    def _look(self) -> LocalLog:
+        log = self._logs.look(self.partition.topic_partition)
+        if log.partition != self.partition:
+            raise SourceChanged(f"{self.partition} is another incarnation now: {log.partition.topic_id}")
+        return log
+
+    def _tail_age_ms(self, log: LocalLog) -> int:
+        head = self.head
+        if head is None or log.high_watermark is None or log.high_watermark <= head.next_offset:
+            self._tails.forget(self.partition)
+            return 0
+        return self._tails.age_ms(self.partition, head.next_offset)
+
+
+def place(
+    entries: tuple[Entry, ...], entry: Entry, refills: Entry | None, *, leaves_open: bool
+) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """The live entries with the new one, behind the last or in place of the part of a gap that it fills; and what it supersedes.
+
+    What a run leaves of a gap stays one between live entries; at the end of the list it goes, since the log holds, or
+    will hold, those offsets. When the run ends right before live entries with a transaction open, these were archived
+    without knowing of it: they are superseded, so that reviving them finds out.
+    """
+    if refills is None:
+        return (*entries, entry), ()
+    at = entries.index(refills)
+    before, behind = entries[:at], entries[at + 1 :]
+    head = (replace(refills, last_offset=entry.base_offset - 1),) if entry.base_offset > refills.base_offset else ()
+    if entry.last_offset >= refills.last_offset:
+        return ((*before, *head, entry), _runs(behind)) if leaves_open else ((*before, *head, entry, *behind), ())
+    rest = (replace(refills, base_offset=entry.next_offset),) if behind else ()
+    return (*before, *head, entry, *rest, *behind), ()
+
+
+def _runs(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in entries if not entry.gap)
+
+
+def _part(entry: Entry, scan: RunScan, up_to: int) -> Entry:
+    """`entry` cut to its whole batches below `up_to`, which `scan` has found."""
+    whole = scan.end_position == entry.live_bytes and up_to == entry.next_offset
+    last_offset = entry.last_offset if whole else scan.last_offset
+    return replace(
+        entry,
+        last_offset=last_offset,
+        live_bytes=scan.end_position,
+        epochs=clip_epochs(scan.epochs, entry.base_offset, last_offset),
+        first_timestamp=scan.first_timestamp,
+        last_timestamp=scan.last_timestamp,
+        records=scan.records,
+        open_from=scan.open_from,
+        aborted=len(scan.aborted),
+        max_producer_id=scan.max_producer_id,
+    )
+
+
+def _extent(step: Upload, scan: RunScan, log: LocalLog, size: int) -> tuple[int, int]:
+    """First and last offset of the new entry. A hole that compaction made belongs to it: from the offset that is due, and
+    up to the next segment or the next leader epoch, whichever comes first."""
+    base_offset, last_offset = min(step.first, scan.base_offset), scan.last_offset
+    if step.reach is not None and scan.end_position == size:
+        end = ends_at(log.epochs, *scan.epochs[-1]) if scan.epochs else None
+        last_offset = max(last_offset, min(step.reach, step.reach if end is None else end) - 1)
+    return base_offset, last_offset
+
+
+def _before(entries: tuple[Entry, ...], refills: Entry | None, base_offset: int) -> tuple[Entry, ...]:
+    """The entries that a new one from `base_offset` on follows, what it leaves of a gap included."""
+    if refills is None:
+        return entries
+    at = entries.index(refills)
+    return entries[: at + 1] if base_offset > refills.base_offset else entries[:at]
+
+
+def _rest(entry: Entry, base_offset: int) -> Entry:
+    """The superseded part of an entry from `base_offset` on. What it says of its records is not known for a part."""
+    if base_offset == entry.base_offset:
+        return entry
+    return replace(
+        entry,
+        base_offset=base_offset,
+        epochs=clip_epochs(entry.epochs, base_offset, entry.last_offset),
+        first_timestamp=None,
+        last_timestamp=None,
+        records=0,
+        open_from=None,
+        aborted=0,
+    )
+
+
+def _sorted(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: (entry.base_offset, entry.key)))
+
+
+def _files_from(first: int, log: LocalLog, last: LocalSegment) -> dict[int, int]:
+    """Inodes by base offset, from `first` up to what was the last segment at the first look."""
+    return {each.base_offset: each.generation[0] for each in log.segments if first <= each.base_offset <= last.base_offset}

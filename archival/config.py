@@ -1,0 +1,25 @@
+"""What an operator may set about archiving."""
+
+from dataclasses import dataclass
+
+from model.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivalConfig:
+    """seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
+    layout          how new runs lie in objects
+    release         delete what is archived from directories we own
+    rescan_s        look at every partition this often, whatever the file system told us
+    """
+
+    seal_timeout_s: int = 1800
+    layout: str = "segment"
+    release: bool = True
+    rescan_s: int = 30
+
+    def __post_init__(self) -> None:
+        if self.seal_timeout_s < 0:
+            raise UsageError(f"archival.seal_timeout is {self.seal_timeout_s} s; it cannot be negative")
+        if self.rescan_s < 1:
+            raise UsageError(f"archival.rescan is {self.rescan_s} s; at least 1 s")

@@ -1,0 +1,135 @@
+"""Which of what is archived still lies on the partition's history, and what to do about the rest (design §4, Lineage).
+
+A record is known by (offset, leader epoch): an epoch has one leader, so the pair stands for the bytes. A partition's
+history is the leader epoch checkpoint of the broker that may archive it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from manifests.head import Entry, Head
+from model.epochs import EpochHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """Everything live lies on the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The log is older than what the head has followed: it archives and releases nothing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutAt:
+    """From this offset on, what is live is a dead branch."""
+
+    offset: int
+
+
+Verdict = Ok | Behind | CutAt
+
+
+def lies_on(history: EpochHistory, epoch: int, offset: int) -> bool:
+    """Does the record (`offset`, `epoch`) lie on `history`? Below its first offset only "not newer" can be said."""
+    oldest, first = history.oldest, history.first_offset
+    if oldest is None or first is None:
+        return False
+    if offset < first:
+        return epoch <= oldest
+    return history.epoch_at(offset) == epoch
+
+
+def ends_at(history: EpochHistory, epoch: int, offset: int) -> int | None:
+    """Where the history leaves the epoch of a record (`offset`, `epoch`) that lies on it; None when it is the newest.
+
+    Below the history's first offset an older epoch leaves it there at the latest.
+    """
+    oldest, first = history.oldest, history.first_offset
+    if oldest is not None and first is not None and offset < first and epoch < oldest:
+        return first
+    at = bisect_right(history.steps, epoch, key=lambda step: step[0])
+    return history.steps[at][1] if at < len(history.steps) else None
+
+
+def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
+    """The first offset of `entries`, which abut, that does not lie on `history`; None when all of them do.
+
+    An entry knows where each epoch's records begin, not where they end: compaction may have left a hole before the next
+    epoch's first record. A record that lies on the history proves everything below it in the same log, so an epoch that
+    runs on past its end on the history is a hole when the epoch after it lies there, and a branch otherwise.
+    """
+    spans = _spans(entries)
+    for at, (epoch, first, last) in enumerate(spans):
+        if not lies_on(history, epoch, first):
+            return first
+        end = ends_at(history, epoch, first)
+        if end is None or last < end:
+            continue
+        if at + 1 < len(spans) and lies_on(history, *spans[at + 1][:2]):
+            continue
+        return max(end, first)
+    return None
+
+
+def is_proven(history: EpochHistory, entries: Sequence[Entry], below: int) -> bool:
+    """Does a record of `entries` below offset `below` lie on `history` where that speaks of single offsets? Then all before
+    it do. Where only "not newer" can be said, a dead branch looks like the log that retention has removed."""
+    first = history.first_offset
+    return first is not None and any(
+        first <= last and max(start, first) < below and lies_on(history, epoch, max(start, first)) for epoch, start, last in _spans(entries)
+    )
+
+
+def epoch_in(entries: Sequence[Entry], offset: int) -> int | None:
+    """The leader epoch of what is archived at `offset`; None when nothing is."""
+    spans = [epoch for epoch, first, last in _spans(entries) if first <= offset <= last]
+    return spans[-1] if spans else None
+
+
+def _spans(entries: Sequence[Entry]) -> list[tuple[int, int, int]]:
+    """(epoch, first offset, last offset) over all entries; an epoch that goes on in the next entry is one span."""
+    spans: list[tuple[int, int, int]] = []
+    for entry in entries:
+        for at, (epoch, first) in enumerate(entry.epochs):
+            last = entry.epochs[at + 1][1] - 1 if at + 1 < len(entry.epochs) else entry.last_offset
+            if spans and spans[-1][0] == epoch:
+                spans[-1] = (epoch, spans[-1][1], last)
+            else:
+                spans.append((epoch, first, last))
+    return spans
+
+
+def newest_epoch(entries: Sequence[Entry]) -> int:
+    """The newest leader epoch of live records; -1 when there are none."""
+    return next((entry.epochs[-1][0] for entry in reversed(entries) if entry.epochs), -1)
+
+
+def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
+    """What `history` says about a head, seen from a log that acts under `acting_epoch`.
+
+    Behind comes first only for knowledge the head really has: an epoch that a commit has followed, or one of a live
+    record. A history without the newest archived epoch but with a newer one is a branch, not behind.
+    """
+    known = max(head.leader_epoch, newest_epoch(head.entries))
+    if acting_epoch < known:
+        return Behind(f"the log's newest leader epoch is {acting_epoch}, the archive has followed {known}")
+    at = branches_at(history, head.entries)
+    return Ok() if at is None else CutAt(at)
+
+
+def clip_epochs(epochs: Sequence[tuple[int, int]], first: int, last: int) -> tuple[tuple[int, int], ...]:
+    """The steps of `epochs` that matter for [first, last]; one that began before `first` begins there now."""
+    clipped: list[tuple[int, int]] = []
+    for epoch, start in epochs:
+        if start > last:
+            break
+        if start <= first:
+            clipped = [(epoch, first)]
+        else:
+            clipped.append((epoch, start))
+    return tuple(clipped)

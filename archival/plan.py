@@ -1,0 +1,232 @@
+"""What the archiver of one partition does next (design §4, Plan): plain data in, steps out, best first.
+
+A step here is an intention. Whether a segment really holds a batch for it is seen only when it is opened; a step without
+substance gives way to the next one. The last one is always Idle and says why.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from archival.lineage import Behind, CutAt, branches_at, is_proven, verdict
+from manifests import keys
+from manifests.head import Entry, Head
+from segments.log import LocalLog, LocalSegment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What one pass may archive beyond what is lost if it is not.
+
+    tail_after_ms  archive the committed part of an unfinished segment when it has waited this long; None: never
+    before         archive only what lies wholly below this offset; None: everything
+    """
+
+    tail_after_ms: int | None = None
+    before: int | None = None
+
+
+SEALED_ONLY = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Take the next fence; `leader_epoch` is the highest one followed from then on."""
+
+    start_offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Supersede what is live from `at` on."""
+
+    at: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revive:
+    """Make a superseded run live again, whole batches below `up_to`."""
+
+    entry: Entry
+    up_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Record that nobody holds [first, last] any more."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """Archive whole batches of one segment.
+
+    first     offset the new entry begins at
+    read_from first offset the log still offers; the run begins with the batch that holds it
+    up_to     only batches wholly below it
+    reach     the entry may cover a hole up to here (exclusive), since compaction made it; None without proof
+    refills   the gap entry that the run replaces, in whole or in part
+    """
+
+    segment: LocalSegment
+    first: int
+    read_from: int
+    up_to: int
+    reach: int | None = None
+    refills: Entry | None = None
+
+
+Step = Idle | Claim | Cut | Revive | Gap | Upload
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """This log may be archived, under this leader epoch."""
+
+    leader_epoch: int
+
+
+def standing(log: LocalLog) -> Acting | Idle:
+    """Who archives: the leader; where no leader is known, a replica that could become one.
+
+    Without a broker's metadata log (an owned directory) there is nobody to ask. While a partition has no leader, its last
+    in-sync replicas are as good as it was.
+    """
+    newest, leadership = log.epochs.newest, log.leadership
+    if newest is None and (log.high_watermark or 0) > log_start(log):
+        return Idle("the log has no leader epoch history")
+    if leadership is None:
+        return Acting(-1 if newest is None else newest)
+    if leadership.leader == -1:
+        if leadership.in_sync and leadership.node not in leadership.in_sync:
+            return Idle("no leader, and this replica is not in sync")
+    elif not leadership.is_ours:
+        return Idle(f"follower of broker {leadership.leader}")
+    elif newest is None or newest < leadership.leader_epoch:
+        return Idle(f"leader epoch {leadership.leader_epoch} has not reached the log's epoch history yet")
+    return Acting(max(leadership.leader_epoch, -1 if newest is None else newest))
+
+
+def log_start(log: LocalLog) -> int:
+    """First offset this log offers. The checkpoint lags behind retention by up to a minute, so the first file counts too."""
+    return max(log.log_start, log.local_start)
+
+
+def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy, tail_age_ms: int) -> Iterator[Step]:
+    """The steps open to `writer`'s archiver beside `log`, best first.
+
+    tail_age_ms  since the offset after the head's last one was first seen waiting, or that last one was committed
+    """
+    acting = standing(log)
+    if isinstance(acting, Idle):
+        yield acting
+        return
+    if not log.settled:
+        yield Idle("a compaction is in the middle of its renames")
+        return
+    if log.high_watermark is None:
+        yield Idle("no checkpoint names the partition's high watermark")
+        return
+    if head is None:
+        yield Claim(log_start(log), acting.leader_epoch)
+        return
+    found = verdict(log.epochs, acting.leader_epoch, head)
+    if isinstance(found, Behind):
+        yield Idle(f"behind: {found.reason}")
+        return
+    if head.writer != writer:
+        follows = head.leader_epoch if isinstance(found, CutAt) else acting.leader_epoch
+        yield Claim(head.start_offset, follows)
+        return
+    if isinstance(found, CutAt):
+        yield Cut(found.offset, acting.leader_epoch)
+        return
+    if acting.leader_epoch > head.leader_epoch:
+        yield Claim(head.start_offset, acting.leader_epoch)
+        return
+    yield from _refills(log, head, log.high_watermark)
+    yield from _revivals(log, head, log.high_watermark)
+    if head.next_offset < log_start(log):
+        yield Gap(head.next_offset, log_start(log) - 1)
+    yield from _uploads(log, head, log.high_watermark, policy, tail_age_ms)
+
+
+def _refills(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:
+    """A gap gives way as soon as the log holds its offsets."""
+    for entry in head.entries:
+        if not entry.gap:
+            continue
+        first = max(entry.base_offset, log_start(log))
+        limit = high_watermark if entry is head.entries[-1] else min(high_watermark, entry.next_offset)
+        if first > entry.last_offset or first >= limit:
+            continue
+        for segment, end in _from(log.segments, first):
+            if segment.base_offset >= limit:
+                break
+            yield Upload(segment=segment, first=first, read_from=first, up_to=min(end or limit, limit), refills=entry)
+
+
+def _revivals(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:
+    """A superseded run that continues the live ones and provably lies on the history again. The newest branch first.
+
+    Not in a compacted log that still holds the offsets: there an old copy could bring deleted keys back.
+    """
+    next_offset = head.next_offset
+    if log.topic_policy_proves_compaction and log_start(log) <= next_offset:
+        return
+    for entry in sorted(head.superseded, key=lambda each: -each.epochs[0][0] if each.epochs else 1):
+        if entry.base_offset != next_offset or not entry.epochs or not continues(head, entry):
+            continue
+        branch = branches_at(log.epochs, (entry,))
+        up_to = min(high_watermark, entry.next_offset if branch is None else branch)
+        if is_proven(log.epochs, (entry,), up_to):
+            yield Revive(entry, up_to)
+
+
+def continues(head: Head, entry: Entry) -> bool:
+    """Can `entry`, superseded, be listed right after the live entries? An entry's bytes begin at its object's start, so it
+    must be its object's first part, or go on where the same object was cut."""
+    name = keys.parse_data(entry.key)
+    return (head.entries and head.entries[-1].uid == entry.uid) or (name is not None and name.base_offset == entry.base_offset)
+
+
+def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int) -> Iterator[Step]:
+    """In offset order: sealed and wholly committed, or what of the rest is committed once it has waited long enough."""
+    first = head.next_offset
+    read_from = max(first, log_start(log))
+    proof = log.topic_policy_proves_compaction
+    if read_from >= high_watermark:
+        yield Idle("caught up")
+        return
+    for segment, end in _from(log.segments, read_from):
+        if end is not None and end <= high_watermark:
+            if policy.before is not None and end > policy.before:
+                yield Idle(f"the next segment ends at or beyond {policy.before}")
+                return
+            yield Upload(segment=segment, first=first, read_from=read_from, up_to=end, reach=end if proof else None)
+        elif policy.tail_after_ms is None or (policy.before is not None and high_watermark > policy.before):
+            yield Idle("the rest is in a segment that is not sealed and committed")
+            return
+        elif tail_age_ms < policy.tail_after_ms:
+            yield Idle(f"the tail has waited {tail_age_ms // 1000} s of {policy.tail_after_ms // 1000} s")
+            return
+        else:
+            yield Upload(segment=segment, first=first, read_from=read_from, up_to=high_watermark)
+            break
+    yield Idle("no committed batch after the archived ones")
+
+
+def _from(segments: Sequence[LocalSegment], offset: int) -> Iterator[tuple[LocalSegment, int | None]]:
+    """The segment whose range holds `offset` and those after it, each with its end (exclusive), None for the active one."""
+    ends = [segment.base_offset for segment in segments[1:]]
+    for segment, end in zip(segments, [*ends, None], strict=False):
+        if end is None or end > offset:
+            yield segment, end

@@ -1,0 +1,187 @@
+"""Local deletion of what is archived, in a directory that Headwater owns (design §4, Release).
+
+Nothing here trusts the control log or what an archiver remembers: the head is read anew, and compared with a fresh look.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from archival.archiver import PartitionArchiver
+from archival.lineage import branches_at
+from archival.plan import Acting, Idle, log_start, standing
+from archival.source import Logs
+from manifests.head import Head
+from manifests.repository import ManifestRepository
+from model import steps
+from model.errors import SourceChanged, UsageError
+from segments.log import LocalLog, LocalSegment
+
+STEPS = ("release.head_read", "release.planned", "release.log_unlinked", "release.unlinked")
+
+_SIDE_FILES = (".index", ".timeindex", ".txnindex", ".snapshot")
+_SIDE_FILE = re.compile(r"(\d{20})(\.index|\.timeindex|\.txnindex|\.snapshot)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """What may go, or went, and why not more.
+
+    local_start  base of the first segment that stays
+    """
+
+    segments: tuple[LocalSegment, ...]
+    local_start: int
+    reason: str
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
+    """The first offset that must stay, and why. Pure.
+
+    It requires our own fence and the partition's current leader epoch in the head, every assigned replica in sync (so that
+    no election can overtake the check), and stops at the first live entry that is a gap over offsets the log still holds,
+    that was not confirmed, or that does not lie on the log's epoch history.
+    """
+    start = log_start(log)
+    acting = standing(log)
+    if isinstance(acting, Idle):
+        return start, acting.reason
+    if not log.settled or log.high_watermark is None:
+        return start, "the log is not settled, or has no high watermark"
+    if head is None:
+        return start, "nothing is archived"
+    refusal = _refusal(log, head, writer, acting)
+    if refusal:
+        return start, refusal
+    if not head.entries or head.entries[0].base_offset > start:
+        return start, f"the archive begins at {head.start_offset}, the log at {start}"
+    branch = branches_at(log.epochs, head.entries)
+    bound = start
+    for entry in head.entries:
+        if entry.gap and entry.last_offset >= start:
+            return bound, f"offsets from {max(entry.base_offset, start)} on are a gap in the archive"
+        if not entry.gap and not entry.digest:
+            return bound, f"the object of offsets from {entry.base_offset} on was never verified"
+        if branch is not None and branch <= entry.last_offset:
+            return max(bound, min(branch, log.high_watermark)), f"offsets from {branch} on are a dead branch in the archive"
+        bound = min(max(bound, entry.next_offset), log.high_watermark)
+    return bound, "the rest is not archived"
+
+
+def _refusal(log: LocalLog, head: Head, writer: str, acting: Acting) -> str:
+    if head.writer != writer:
+        return f"{head.writer} holds the partition"
+    if head.leader_epoch != acting.leader_epoch:
+        return f"the head follows leader epoch {head.leader_epoch}, the log acts under {acting.leader_epoch}"
+    if log.leadership and len(log.leadership.replicas) > 1 and not log.leadership.all_in_sync:
+        return "not every replica is in sync"
+    return ""
+
+
+def plan_release(log: LocalLog, head: Head | None, writer: str) -> Release:
+    """The oldest sealed segments that lie wholly below the bound. Pure."""
+    bound, reason = release_bound(log, head, writer)
+    gone: list[LocalSegment] = []
+    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+        if segment.is_active or following.base_offset > bound:
+            break
+        gone.append(segment)
+    local_start = log.segments[len(gone)].base_offset if log.segments else log.local_start
+    return Release(segments=tuple(gone), local_start=local_start, reason=reason)
+
+
+class Releaser:
+    """Deletes archived segments of owned directories; refuses all others."""
+
+    def __init__(self, *, logs: Logs, repository: ManifestRepository, writer: str, owned: bool) -> None:
+        self._logs, self._repository, self._writer, self._owned = logs, repository, writer, owned
+
+    def release(self, archiver: PartitionArchiver, *, dry_run: bool = False) -> Release:
+        """One round over `archiver`'s partition; its lock keeps the two apart.
+
+        Raises UsageError for a directory that is a broker's.
+        """
+        if not self._owned:
+            raise UsageError("the log directory is not owned (log.owned = false): its broker deletes there, not headwater")
+        with archiver.lock:
+            head = self._load(archiver)
+            steps.reached("release.head_read")
+            log = self._logs.look(archiver.partition.topic_partition)
+            if log.partition != archiver.partition:
+                raise SourceChanged(f"{archiver.partition} is another incarnation now: {log.partition.topic_id}")
+            release = plan_release(log, head, self._writer)
+            self._check_still(log, release)
+            steps.reached("release.planned")
+            if not dry_run:
+                for segment in release.segments:
+                    delete_segment(segment)
+                sweep(log.directory, release.local_start)
+        if release.segments and not dry_run:
+            structlog.get_logger().info(
+                "segments_released",
+                ntp=str(archiver.partition),
+                segments=len(release.segments),
+                size_bytes=release.size_bytes,
+                local_start=release.local_start,
+            )
+        return release
+
+    def _check_still(self, log: LocalLog, release: Release) -> None:
+        """One look is not atomic: what was decided from it counts only when a second one shows the same."""
+        again = self._logs.look(log.partition.topic_partition)
+        same = (again.partition, again.epochs, standing(again)) == (log.partition, log.epochs, standing(log))
+        if not same or not again.settled or not set(release.segments) <= set(again.segments):
+            raise SourceChanged(f"{log.partition}: the log changed while its release was decided")
+
+    def _load(self, archiver: PartitionArchiver) -> Head | None:
+        held = self._repository.load(archiver.partition)
+        return held.head if held else None
+
+
+def delete_segment(segment: LocalSegment) -> None:
+    """Remove one segment's files, the log first: a log without its transaction index would show aborted records.
+
+    Side files that a crash leaves behind are `sweep`'s. The directory is flushed before the next segment goes, so that
+    after a power loss the local log is still one piece.
+    """
+    try:
+        status = segment.path.stat()
+    except FileNotFoundError:
+        return
+    if (status.st_ino, status.st_mtime_ns) != segment.generation:
+        raise SourceChanged(f"{segment.path} was replaced meanwhile")
+    segment.path.unlink(missing_ok=True)
+    _flush(segment.path.parent)
+    steps.reached("release.log_unlinked")
+    _unlink(segment.path.with_suffix(suffix) for suffix in _SIDE_FILES)
+    steps.reached("release.unlinked")
+
+
+def sweep(directory: Path, local_start: int) -> None:
+    """Remove side files below the local start whose log is gone."""
+    names = sorted(entry.name for entry in os.scandir(directory))
+    logs = {name[:20] for name in names if name.endswith(".log")}
+    _unlink(
+        directory / name for name in names if (match := _SIDE_FILE.fullmatch(name)) and int(match[1]) < local_start and match[1] not in logs
+    )
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _flush(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,69 @@
+"""Since when the unfinished end of each log has been waiting, remembered across restarts.
+
+The clock starts when a tail is first seen or when the offset before it is committed; record timestamps, which anyone may
+set, never count. Losing the file starts every clock anew.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from model.clock import Clock
+from model.errors import DiskFull, TransientError
+from model.partition import PartitionId
+
+_ENOSPC = 28
+
+
+class _Tail(msgspec.Struct, frozen=True):
+    next_offset: int
+    since_ms: int
+
+
+class Tails:
+    """Safe to use from many threads, one per partition. `save` writes what has changed since it was last called."""
+
+    def __init__(self, path: Path | None, clock: Clock) -> None:
+        self._path, self._clock = path, clock
+        self._tails = _load(path) if path else {}
+        self._changed = False
+
+    def age_ms(self, partition: PartitionId, next_offset: int) -> int:
+        """How long `next_offset` has been the first one that waits."""
+        key, now = _key(partition), self._clock.now_ms()
+        tail = self._tails.get(key)
+        if tail is None or tail.next_offset != next_offset or tail.since_ms > now:
+            self._tails[key] = tail = _Tail(next_offset, now)
+            self._changed = True
+        return now - tail.since_ms
+
+    def forget(self, partition: PartitionId) -> None:
+        """Nothing waits."""
+        if self._tails.pop(_key(partition), None):
+            self._changed = True
+
+    def save(self) -> None:
+        if self._path is None or not self._changed:
+            return
+        self._changed = False
+        partial = self._path.with_name(self._path.name + ".partial")
+        try:
+            partial.write_bytes(msgspec.json.encode(dict(self._tails)))
+            os.replace(partial, self._path)
+        except OSError as error:
+            self._changed = True
+            if error.errno == _ENOSPC:
+                raise DiskFull(f"{self._path}: {error.strerror}") from error
+            raise TransientError(f"{self._path}: {error.strerror}") from error
+
+
+def _key(partition: PartitionId) -> str:
+    return f"{partition.cluster_id}/{partition.topic_id}/{partition.partition}"
+
+
+def _load(path: Path) -> dict[str, _Tail]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Tail])
+    except (OSError, msgspec.MsgspecError):
+        return {}  # a hint: without it every tail starts to wait anew

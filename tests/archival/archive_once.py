@@ -1,0 +1,26 @@
+"""`python -m tests.archival.archive_once LOGS BUCKET`: archive and release everything, as a process that a test can kill."""
+
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+from archival.archiver import PartitionArchiver
+from objectstore.directory import DirectoryStore
+from tests.archival.builders import EVERYTHING, Agent, run
+
+
+class Process(Agent):
+    def _new_uid(self) -> str:
+        return uuid4().hex
+
+
+def main(logs: Path, bucket: Path) -> None:
+    agent = Process(logs, DirectoryStore(bucket))
+    for log in agent.logs.partitions():
+        archiver: PartitionArchiver = agent.archiver_of(log.partition)
+        run(archiver, EVERYTHING)
+        agent.releaser.release(archiver)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,195 @@
+"""A broker's directory to write into, and an agent beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from archival.announce import Announcer
+from archival.archiver import Outcome, PartitionArchiver
+from archival.plan import Policy
+from archival.release import Releaser
+from archival.tails import Tails
+from archival.topics import TopicFacts, TopicRecords
+from control.log import LocalControl
+from layouts import open_layout
+from manifests.head import Entry, Head
+from manifests.repository import ManifestRepository
+from model.clock import ManualClock
+from model.epochs import EpochHistory
+from model.partition import PartitionId, TopicPartition, topic_id_text
+from objectstore.memory import MemoryStore
+from objectstore.store import ObjectStore
+from segments import checkpoints
+from segments.batches import read_batch_header
+from segments.discover import LogDirs
+from segments.log import Leadership, LocalLog, LocalSegment
+
+PARTITION = PartitionId("kitchen-1", topic_id_text(bytes(range(16))), 0, "soup")
+EVERYTHING = Policy(tail_after_ms=0)
+
+
+def a_log(
+    *bases: int,
+    hw: int | None,
+    start: int | None = None,
+    epochs: Sequence[tuple[int, int]] = ((0, 0),),
+    leadership: Leadership | None = None,
+    compacted: bool = False,
+    settled: bool = True,
+) -> LocalLog:
+    """A log as one look sees it; the last of `bases` is the active segment's."""
+    return LocalLog(
+        partition=PARTITION,
+        directory=Path("/logs/soup-0"),
+        segments=tuple(
+            LocalSegment(
+                base_offset=base,
+                path=Path(f"/logs/soup-0/{base:020}.log"),
+                size_bytes=100,
+                generation=(base + 1, 1),
+                is_active=base == bases[-1],
+            )
+            for base in bases
+        ),
+        high_watermark=hw,
+        log_start=bases[0] if start is None else start,
+        epochs=EpochHistory.of(epochs),
+        compacted=compacted,
+        leadership=leadership,
+        settled=settled,
+    )
+
+
+def led_by(leader: int, epoch: int, *, node: int = 1, replicas: tuple[int, ...] = (1, 2), in_sync: tuple[int, ...] = (1, 2)) -> Leadership:
+    return Leadership(leader=leader, leader_epoch=epoch, node=node, replicas=replicas, in_sync=in_sync)
+
+
+class Directory:
+    """One broker's log directory with one partition in it, written as Kafka would."""
+
+    def __init__(self, root: Path, partition: PartitionId = PARTITION) -> None:
+        self.root, self.partition = root, partition
+        self.path = root / f"{partition.topic}-{partition.partition}"
+        self.path.mkdir(parents=True)
+        identity = checkpoints.MetaProperties(cluster_id=partition.cluster_id, node_id=1)
+        (root / checkpoints.META_PROPERTIES).write_bytes(checkpoints.encode_meta_properties(identity))
+        self.incarnate(partition)
+        self.epochs((0, 0))
+
+    def incarnate(self, partition: PartitionId) -> None:
+        self.partition = partition
+        (self.path / checkpoints.PARTITION_METADATA).write_bytes(checkpoints.encode_partition_metadata(partition.topic_id))
+
+    def segment(self, base: int, *batches: bytes) -> Path:
+        path = self.path / f"{base:020}.log"
+        path.write_bytes(b"".join(batches))
+        return path
+
+    def append(self, base: int, *batches: bytes) -> None:
+        with (self.path / f"{base:020}.log").open("ab") as file:
+            file.write(b"".join(batches))
+
+    def epochs(self, *steps: tuple[int, int]) -> None:
+        (self.path / checkpoints.LEADER_EPOCHS).write_bytes(checkpoints.encode_epochs(EpochHistory.of(steps)))
+
+    def high_watermark(self, offset: int) -> None:
+        self._checkpoint(checkpoints.HIGH_WATERMARKS, offset)
+
+    def log_start(self, offset: int) -> None:
+        self._checkpoint(checkpoints.LOG_STARTS, offset)
+
+    def cleaned(self, offset: int) -> None:
+        self._checkpoint(checkpoints.CLEANED, offset)
+
+    def _checkpoint(self, name: str, offset: int) -> None:
+        (self.root / name).write_bytes(checkpoints.encode_offsets({self.partition.topic_partition: offset}))
+
+
+@dataclass
+class Agent:
+    """An agent beside `root`. Another one with the same store and writer is the same agent after a restart."""
+
+    root: Path
+    store: ObjectStore = field(default_factory=MemoryStore)
+    writer: str = "agent-a"
+    partition: PartitionId = PARTITION
+    clock: ManualClock = field(default_factory=ManualClock)
+    control: LocalControl = field(default_factory=LocalControl)
+    owned: bool = True
+
+    def __post_init__(self) -> None:
+        self.uids = 0
+        self.logs = LogDirs([self.root])
+        self.repository = ManifestRepository(self.store)
+        self.archiver = self.archiver_of(self.partition)
+        self.releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.writer, owned=self.owned)
+
+    def archiver_of(self, partition: PartitionId) -> PartitionArchiver:
+        return PartitionArchiver(
+            partition,
+            logs=self.logs,
+            store=self.store,
+            repository=self.repository,
+            offloader=open_layout("segment"),
+            announcer=Announcer(self.control, self.clock),
+            topics=TopicRecords(self.repository, lambda _: TopicFacts(partitions=1, configs={})),
+            tails=Tails(None, self.clock),
+            writer=self.writer,
+            new_uid=self._new_uid,
+        )
+
+    def _new_uid(self) -> str:
+        self.uids += 1
+        return f"{sum(self.writer.encode()):016x}{self.uids:016x}"
+
+    def step(self, policy: Policy = EVERYTHING) -> Outcome:
+        return self.archiver.step(policy)
+
+    def run(self, policy: Policy = EVERYTHING) -> list[str]:
+        """Step until idle; what was done, the reason for the rest last."""
+        return run(self.archiver, policy)
+
+    def archive_all(self) -> None:
+        """Everything in the directory that may be archived."""
+        for log in self.logs.partitions():
+            run(self.archiver_of(log.partition), EVERYTHING)
+
+    @property
+    def head(self) -> Head:
+        return load(self.store, self.partition)
+
+
+def run(archiver: PartitionArchiver, policy: Policy) -> list[str]:
+    done: list[str] = []
+    while (outcome := archiver.step(policy)).progressed:
+        done.append(outcome.action)
+    return [*done, outcome.reason]
+
+
+def load(store: ObjectStore, partition: PartitionId) -> Head:
+    held = ManifestRepository(store).load(partition)
+    assert held is not None, f"{partition} has no head"
+    return held.head
+
+
+def ranges(entries: Sequence[Entry]) -> list[tuple[int, int]]:
+    return [(entry.base_offset, entry.last_offset) for entry in entries]
+
+
+def batches_of(store: ObjectStore, entry: Entry) -> list[bytes]:
+    """The live batches of one entry, byte for byte."""
+    raw = store.get(entry.key)[0][: entry.live_bytes]
+    found, position = [], 0
+    while position < len(raw):
+        end = position + read_batch_header(raw, position).size_bytes
+        found.append(raw[position:end])
+        position = end
+    return found
+
+
+def live_bytes(store: ObjectStore, head: Head) -> bytes:
+    return b"".join(batch for entry in head.entries if not entry.gap for batch in batches_of(store, entry))
+
+
+def place(topic: str, partition: int = 0) -> TopicPartition:
+    return TopicPartition(topic, partition)

@@ -1,0 +1,515 @@
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from archival.plan import Policy
+from manifests.head import Head
+from model.epochs import EpochHistory
+from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, TransientError, UnknownOutcome
+from model.partition import PartitionId, TopicPartition, topic_id_text
+from objectstore.memory import MemoryStore
+from segments.log import LocalLog
+from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, batches_of, live_bytes, load, ranges
+from tests.manifests.builders import a_gap
+from tests.segments.builders import a_batch, a_commit, a_segment, an_abort
+
+SEALED = Policy()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "logs")
+
+
+@pytest.fixture
+def agent(directory: Directory) -> Agent:
+    return Agent(directory.root)
+
+
+def fill(directory: Directory, *bases: int, end: int, epoch: int = 0) -> bytes:
+    """Plain segments of one-record batches from each base to the next, all committed; returns their bytes."""
+    runs = [a_segment(base, after - base, epoch=epoch) for base, after in zip(bases, (*bases[1:], end), strict=True)]
+    for base, run in zip(bases, runs, strict=True):
+        directory.segment(base, run)
+    directory.high_watermark(end)
+    return b"".join(runs)
+
+
+# One step after another
+
+
+def test_sealed_segments_are_archived_byte_for_byte(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, 10, 20, end=25)
+    assert agent.run(SEALED) == ["claimed", "archived", "archived", "the rest is in a segment that is not sealed and committed"]
+    assert ranges(agent.head.entries) == [(0, 9), (10, 19)]
+    assert live_bytes(agent.store, agent.head) == written[: len(live_bytes(agent.store, agent.head))]
+    assert agent.head.last_offset == 19
+
+
+def test_the_tail_goes_up_to_the_high_watermark_and_on_in_mid_segment(directory: Directory, agent: Agent) -> None:
+    written = fill(directory, 0, end=10)
+    directory.high_watermark(4)
+    assert agent.run()[:-1] == ["claimed", "archived"]
+    directory.high_watermark(10)
+    agent.run()
+    assert ranges(agent.head.entries) == [(0, 3), (4, 9)]
+    assert live_bytes(agent.store, agent.head) == written
+
+
+def test_a_batch_across_the_high_watermark_waits_whole(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_batch(0, 3), a_batch(3, 4))
+    directory.high_watermark(5)
+    agent.run()
+    assert ranges(agent.head.entries) == [(0, 2)]
+
+
+def test_a_torn_tail_is_not_touched(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_segment(0, 5), a_batch(5)[:40])
+    directory.high_watermark(5)
+    agent.run()
+    assert agent.head.last_offset == 4
+
+
+def test_a_tail_waits_since_it_was_first_seen_or_last_committed(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=5)
+    policy = Policy(tail_after_ms=1000)
+    assert agent.run(policy) == ["claimed", "the tail has waited 0 s of 1 s"]
+    agent.clock.advance(1000)
+    assert agent.run(policy) == ["archived", "caught up"]
+    directory.append(0, a_segment(5, 5))
+    directory.high_watermark(10)
+    assert "has waited" in agent.run(policy)[-1]
+    agent.clock.advance(1000)
+    assert agent.run(policy) == ["archived", "caught up"]
+
+
+def test_an_empty_topic_gets_a_head(directory: Directory, agent: Agent) -> None:
+    directory.segment(0)
+    directory.high_watermark(0)
+    agent.run()
+    assert (agent.head.start_offset, agent.head.last_offset, agent.head.entries) == (0, -1, ())
+
+
+def test_an_emptied_log_starts_where_it_ends(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=54)
+    directory.log_start(54)
+    directory.epochs((8, 54))
+    agent.run()
+    assert (agent.head.start_offset, agent.head.last_offset, agent.head.entries) == (54, 53, ())
+
+
+def test_the_first_object_begins_at_the_batch_that_holds_the_log_start(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_batch(0, 5), a_batch(5, 5), a_batch(10, 5))
+    directory.high_watermark(15)
+    directory.log_start(7)
+    agent.run()
+    assert (agent.head.start_offset, ranges(agent.head.entries)) == (7, [(5, 14)])
+
+
+def test_what_was_archived_elsewhere_goes_on_with_other_segment_boundaries(tmp_path: Path) -> None:
+    here, there = Directory(tmp_path / "1"), Directory(tmp_path / "2")
+    fill(here, 0, 10, 20, end=30)
+    written = fill(there, 0, 14, 28, end=40)
+    one = Agent(here.root)
+    one.run(SEALED)
+    other = Agent(there.root, store=one.store, writer="agent-b")
+    other.run(SEALED)
+    assert ranges(other.head.entries) == [(0, 9), (10, 19), (20, 27)]
+    assert live_bytes(one.store, other.head) == written[: len(live_bytes(one.store, other.head))]
+
+
+# Holes and compaction
+
+
+def test_a_hole_between_segments_stops_everything(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_segment(0, 5))
+    directory.segment(10, a_segment(10, 5))
+    directory.segment(15)
+    directory.high_watermark(15)
+    with pytest.raises(SuspectedHole, match="offset 5"):
+        agent.run()
+    assert agent.head.last_offset == 4
+
+
+def test_a_hole_inside_a_segment_stops_everything(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_batch(0), a_batch(3))
+    directory.segment(4)
+    directory.high_watermark(4)
+    with pytest.raises(SuspectedHole, match="0 to 3"):
+        agent.run()
+    assert agent.head.entries == ()
+
+
+def test_holes_of_a_compacted_log_belong_to_an_entry(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_batch(2), a_batch(5))
+    directory.segment(10, a_batch(12))
+    directory.segment(20, a_batch(20))
+    directory.high_watermark(21)
+    directory.cleaned(20)
+    agent.run()
+    assert ranges(agent.head.entries) == [(0, 9), (10, 19), (20, 20)]
+
+
+def test_an_entry_reaches_no_further_than_its_leader_epoch(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_batch(2, epoch=0))
+    directory.segment(10, a_batch(12, epoch=3))
+    directory.segment(20)
+    directory.epochs((0, 0), (3, 7))
+    directory.high_watermark(20)
+    directory.cleaned(20)
+    agent.run(SEALED)
+    assert ranges(agent.head.entries) == [(0, 6), (7, 19)]
+
+
+def test_a_log_compacted_after_archiving_goes_on_behind_it(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, 20, end=30)
+    directory.cleaned(20)
+    agent.run(SEALED)
+    (directory.path / f"{10:020}.log").unlink()
+    directory.segment(0, a_batch(8), a_batch(18))  # cleaned into one
+    assert agent.run()[:-1] == ["archived"]
+    assert ranges(agent.head.entries) == [(0, 9), (10, 19), (20, 29)]
+
+
+def test_a_batch_across_the_archived_end_in_the_same_epoch_is_damage(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_batch(0, 5))
+    directory.high_watermark(5)
+    agent.run()
+    (directory.path / f"{0:020}.log").unlink()
+    directory.segment(0, a_batch(0, 3), a_batch(3, 5))
+    directory.high_watermark(8)
+    with pytest.raises(CorruptData, match="across the end"):
+        agent.run()
+
+
+# Lineage
+
+
+def test_an_unclean_election_supersedes_the_dead_branch(directory: Directory, agent: Agent) -> None:
+    directory.epochs((0, 0), (2, 4))
+    directory.segment(0, a_segment(0, 4), a_segment(4, 6, epoch=2))
+    directory.high_watermark(10)
+    agent.run()
+    directory.epochs((0, 0), (4, 7))
+    directory.segment(0, a_segment(0, 4), a_segment(4, 3), a_segment(7, 5, epoch=4))
+    directory.epochs((0, 0), (4, 7))
+    directory.high_watermark(12)
+    assert agent.run() == ["cut", "archived", "caught up"]
+    assert ranges(agent.head.entries) == [(0, 3), (4, 11)]
+    assert ranges(agent.head.superseded) == [(4, 9)]
+    assert agent.head.entries[0].is_cut
+    assert (agent.head.entries[0].records, agent.head.leader_epoch) == (4, 4)
+
+
+def test_a_branch_that_won_in_the_end_is_live_again_without_an_upload(directory: Directory, agent: Agent) -> None:
+    directory.epochs((0, 0), (2, 4))
+    first = a_segment(0, 4) + a_segment(4, 6, epoch=2)
+    directory.segment(0, first)
+    directory.high_watermark(10)
+    agent.run()
+    directory.segment(0, a_segment(0, 4), a_segment(4, 2, epoch=4))
+    directory.epochs((0, 0), (4, 4))
+    directory.high_watermark(6)
+    agent.run()
+    directory.segment(0, first, a_segment(10, 2, epoch=5))
+    directory.epochs((0, 0), (2, 4), (5, 10))
+    directory.high_watermark(12)
+    assert agent.run() == ["cut", "revived", "archived", "caught up"]
+    assert ranges(agent.head.entries) == [(0, 9), (10, 11)]
+    assert not agent.head.entries[0].is_cut
+    assert ranges(agent.head.superseded) == [(4, 5)]
+
+
+def test_an_older_log_archives_nothing_over_a_newer_one(directory: Directory, agent: Agent, tmp_path: Path) -> None:
+    directory.epochs((0, 0), (4, 5))
+    directory.segment(0, a_segment(0, 5), a_segment(5, 5, epoch=4))
+    directory.high_watermark(10)
+    agent.run()
+    old = Directory(tmp_path / "old")
+    old.epochs((0, 0), (2, 5))
+    old.segment(0, a_segment(0, 5), a_segment(5, 9, epoch=2))
+    old.high_watermark(14)
+    before = agent.head
+    assert "behind" in Agent(old.root, store=agent.store, writer="agent-b").run()[-1]
+    assert agent.head == before
+
+
+def test_a_dead_branch_below_a_silent_history_shows_in_a_batch_that_reaches_across(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=20)
+    agent.run()
+    directory.segment(0)
+    (directory.path / f"{0:020}.log").unlink()
+    directory.segment(18, a_batch(18, 4, epoch=3), a_batch(22, 2, epoch=3))
+    directory.epochs((3, 21))
+    directory.log_start(21)
+    directory.high_watermark(24)
+    assert agent.run() == ["claimed", "cut", "archived", "caught up"]
+    assert ranges(agent.head.entries) == [(0, 17), (18, 23)]
+
+
+# Gaps
+
+
+def test_a_gap_is_recorded_and_refilled(directory: Directory, agent: Agent, tmp_path: Path) -> None:
+    written = fill(directory, 0, end=10)
+    agent.run()
+    directory.segment(20, a_segment(20, 5))
+    (directory.path / f"{0:020}.log").unlink()
+    directory.high_watermark(25)
+    assert agent.run() == ["gap", "archived", "caught up"]
+    assert agent.head.entries[1] == a_gap(10, 19)
+    other = Directory(tmp_path / "other")
+    rest = a_segment(10, 15)
+    other.segment(0, written)
+    other.segment(10, rest)
+    other.high_watermark(25)
+    follower = Agent(other.root, store=agent.store, writer="agent-b")
+    assert follower.run() == ["claimed", "refilled", "caught up"]
+    assert ranges(follower.head.entries) == [(0, 9), (10, 19), (20, 24)]
+    assert live_bytes(agent.store, follower.head) == written + rest
+
+
+def test_what_follows_a_filled_gap_learns_of_its_transactions(directory: Directory, agent: Agent, tmp_path: Path) -> None:
+    before = [a_batch(0), a_batch(1, producer=7, transactional=True)]
+    behind = [a_batch(2), an_abort(3, 7), a_batch(4)]
+    directory.segment(2, *behind)
+    directory.high_watermark(5)
+    head = a_head_at(agent, start=0)
+    assert agent.run()[:-1] == ["claimed", "gap", "archived"]
+    assert agent.head.entries[-1].aborted == 0
+    whole = Directory(tmp_path / "whole")
+    whole.segment(0, *before, *behind)
+    whole.high_watermark(5)
+    other = Agent(whole.root, store=agent.store, writer="agent-b")
+    assert other.run() == ["claimed", "refilled", "revived", "caught up"]
+    assert [(entry.open_from, entry.aborted) for entry in other.head.entries] == [(1, 0), (None, 1)]
+    assert head.version < other.head.version
+    assert live_bytes(agent.store, other.head) == b"".join(before + behind)
+
+
+def a_head_at(agent: Agent, *, start: int) -> Head:
+    """Someone archived this partition before, and got no further than its start."""
+    return agent.repository.commit(
+        None,
+        Head(
+            cluster_id=PARTITION.cluster_id,
+            topic=PARTITION.topic,
+            topic_id=PARTITION.topic_id,
+            partition=0,
+            version=1,
+            commit_id="x",
+            fence=1,
+            writer="someone",
+            leader_epoch=0,
+            start_offset=start,
+            last_offset=start - 1,
+        ),
+    ).head
+
+
+# Transactions
+
+
+def test_open_transactions_are_carried_from_entry_to_entry_across_restarts(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_batch(0, producer=7, transactional=True))
+    directory.segment(1, a_batch(1, producer=8, transactional=True))
+    directory.segment(2, an_abort(2, 7), a_commit(3, 8))
+    directory.segment(4)
+    directory.high_watermark(4)
+    for _ in range(4):
+        agent = Agent(directory.root, store=agent.store)  # knows nothing but the bucket
+        agent.uids = 100 * len(list(agent.store.list("data/")))
+        agent.step()
+    assert [(entry.open_from, entry.aborted) for entry in agent.head.entries] == [(0, 0), (0, 0), (None, 1)]
+
+
+def test_open_transactions_behind_a_cut_come_from_the_bytes_that_are_left(directory: Directory, agent: Agent) -> None:
+    opened = a_batch(0, producer=7, transactional=True)
+    directory.segment(0, opened, a_batch(1), a_commit(2, 7))
+    directory.high_watermark(3)
+    agent.run()
+    directory.epochs((0, 0), (1, 2))
+    directory.segment(0, opened, a_batch(1), an_abort(2, 7, epoch=1))
+    agent = Agent(directory.root, store=agent.store)
+    agent.uids = 100
+    assert agent.run() == ["cut", "archived", "caught up"]
+    assert [(entry.open_from, entry.aborted) for entry in agent.head.entries] == [(0, 0), (None, 1)]
+
+
+# Bad input and bad luck
+
+
+def test_corrupt_local_bytes_are_not_uploaded(directory: Directory, agent: Agent) -> None:
+    damaged = bytearray(a_segment(0, 5))
+    damaged[-1] ^= 1
+    directory.segment(0, bytes(damaged))
+    directory.segment(5)
+    directory.high_watermark(5)
+    with pytest.raises(CorruptData):
+        agent.run()
+    assert list(agent.store.list("data/")) == []
+
+
+def test_records_that_are_not_on_the_epoch_history_are_not_uploaded(directory: Directory, agent: Agent) -> None:
+    directory.segment(0, a_segment(0, 5, epoch=3))
+    directory.high_watermark(5)
+    with pytest.raises(SourceChanged, match="history"):
+        agent.run()
+
+
+def test_a_stale_writer_is_fenced_and_leaves_everything_as_it_is(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=15)
+    agent.step(SEALED)
+    other = Agent(directory.root, store=agent.store, writer="agent-b")
+    other.run(SEALED)
+    before = other.head
+    with pytest.raises(Fenced):
+        agent.step(EVERYTHING)
+    assert load(agent.store, PARTITION) == before
+
+
+class LosesReplies(MemoryStore):
+    """Does what it is told and never says so, when `deaf`."""
+
+    deaf = False
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        digest = super().put(key, data, size_bytes=size_bytes)
+        if self.deaf:
+            raise UnknownOutcome("no answer")
+        return digest
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        tag = super().replace(key, document, expected_tag=expected_tag)
+        if self.deaf:
+            raise UnknownOutcome("no answer")
+        return tag
+
+
+def test_lost_replies_are_read_back(directory: Directory) -> None:
+    written = fill(directory, 0, 10, end=15)
+    store = LosesReplies()
+    agent = Agent(directory.root, store=store)
+    agent.step()
+    store.deaf = True
+    assert agent.run() == ["archived", "archived", "caught up"]
+    assert live_bytes(store, agent.head) == written
+
+
+class DownOnce(MemoryStore):
+    down = True
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        if self.down:
+            self.down = False
+            raise TransientError("slow down")
+        return super().put(key, data, size_bytes=size_bytes)
+
+
+def test_a_step_that_failed_may_be_repeated(directory: Directory) -> None:
+    fill(directory, 0, end=10)
+    agent = Agent(directory.root, store=DownOnce())
+    agent.step()
+    with pytest.raises(TransientError):
+        agent.step()
+    assert agent.run() == ["archived", "caught up"]
+
+
+def test_a_store_that_is_gone_says_so_before_anything_is_claimed(directory: Directory) -> None:
+    class Gone(MemoryStore):
+        def get(self, key: str, *, max_bytes: int = 0) -> tuple[bytes, str]:
+            raise TransientError("timed out")
+
+    fill(directory, 0, end=10)
+    with pytest.raises(TransientError):
+        Agent(directory.root, store=Gone()).step()
+
+
+def test_the_topics_new_incarnation_is_another_partition(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=10)
+    agent.run()
+    again = PartitionId(PARTITION.cluster_id, topic_id_text(bytes(16)), 0, PARTITION.topic)
+    directory.incarnate(again)
+    directory.segment(0, a_segment(0, 3))
+    directory.high_watermark(3)
+    with pytest.raises(SourceChanged, match="another incarnation"):
+        agent.step()
+    other = Agent(directory.root, store=agent.store, partition=again)
+    other.run()
+    assert load(agent.store, again).last_offset == 2
+    assert load(agent.store, PARTITION).last_offset == 9
+    current = agent.repository.current(PARTITION.topic)
+    assert current
+    assert current.topic_id == again.topic_id
+
+
+def test_agents_learn_of_every_commit_from_the_control_log(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=15)
+    agent.run()
+    known = agent.control.state().partition(PARTITION)
+    assert known
+    assert (known.manifest_version, known.last_offset, known.owner) == (agent.head.version, 14, "agent-a")
+
+
+def test_an_announcement_that_was_lost_is_made_by_the_next_step(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=10)
+    agent.run()
+    restarted = Agent(directory.root, store=agent.store)
+    assert restarted.control.state().partition(PARTITION) is None
+    restarted.step()
+    known = restarted.control.state().partition(PARTITION)
+    assert known
+    assert known.last_offset == 9
+
+
+# Looks that are not atomic
+
+
+class Torn:
+    """The first look, and what every later one sees instead."""
+
+    def __init__(self, directory: Directory, first: LocalLog) -> None:
+        self._agent, self._first = Agent(directory.root), first
+        self.looks = 0
+
+    def look(self, partition: TopicPartition) -> LocalLog:
+        self.looks += 1
+        return self._first if self.looks == 1 else self._agent.logs.look(partition)
+
+
+def test_a_segment_that_a_listing_missed_is_not_jumped_over(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, 20, end=30)
+    directory.cleaned(30)
+    agent.step(SEALED)
+    whole = agent.logs.look(PARTITION.topic_partition)
+    missed = replace(whole, segments=(whole.segments[0], whole.segments[2]))
+    agent.archiver._logs = Torn(directory, missed)
+    with pytest.raises(SourceChanged, match="replaced or removed"):
+        agent.archiver.step(SEALED)
+    agent.archiver._logs = agent.logs
+    agent.run(SEALED)
+    assert ranges(agent.head.entries) == [(0, 9), (10, 19)]
+
+
+def test_a_log_cut_between_the_looks_is_planned_anew(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=20)
+    agent.step(SEALED)
+    now = agent.logs.look(PARTITION.topic_partition)
+    agent.archiver._logs = Torn(directory, replace(now, epochs=EpochHistory.of([(0, 0), (1, 15)])))
+    with pytest.raises(SourceChanged):
+        agent.archiver.step(SEALED)
+    assert list(agent.store.list("data/")) == []
+
+
+def test_an_object_is_exactly_its_batches(directory: Directory, agent: Agent) -> None:
+    batches = [a_batch(0, 3), a_batch(3, 2)]
+    directory.segment(0, *batches)
+    directory.high_watermark(5)
+    agent.run()
+    (entry,) = agent.head.entries
+    assert batches_of(agent.store, entry) == batches
+    assert agent.store.get(entry.key)[0] == b"".join(batches)
+    assert io.BytesIO(agent.store.get(entry.index_key)[0]).read(4) == b"HWRI"

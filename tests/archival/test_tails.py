@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from archival.config import ArchivalConfig
+from archival.tails import Tails
+from model.clock import ManualClock
+from model.errors import TransientError, UsageError
+from tests.archival.builders import PARTITION
+
+
+def test_a_tail_waits_from_when_it_was_first_seen_across_restarts(tmp_path: Path) -> None:
+    clock, path = ManualClock(), tmp_path / "tails.json"
+    tails = Tails(path, clock)
+    assert tails.age_ms(PARTITION, 10) == 0
+    tails.save()
+    clock.advance(500)
+    assert Tails(path, clock).age_ms(PARTITION, 10) == 500
+
+
+def test_a_commit_starts_the_clock_anew() -> None:
+    clock = ManualClock()
+    tails = Tails(None, clock)
+    tails.age_ms(PARTITION, 10)
+    clock.advance(500)
+    assert tails.age_ms(PARTITION, 15) == 0
+
+
+def test_a_forgotten_tail_starts_anew() -> None:
+    clock = ManualClock()
+    tails = Tails(None, clock)
+    tails.age_ms(PARTITION, 10)
+    tails.forget(PARTITION)
+    clock.advance(500)
+    assert tails.age_ms(PARTITION, 10) == 0
+
+
+def test_a_clock_that_went_back_does_not_make_a_tail_wait_for_ever() -> None:
+    clock = ManualClock()
+    tails = Tails(None, clock)
+    tails.age_ms(PARTITION, 10)
+    clock.advance(-1000)
+    assert tails.age_ms(PARTITION, 10) == 0
+    clock.advance(500)
+    assert tails.age_ms(PARTITION, 10) == 500
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"a": 1}', b"\xff"])
+def test_a_damaged_file_only_starts_clocks_anew(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "tails.json").write_bytes(raw)
+    assert Tails(tmp_path / "tails.json", ManualClock()).age_ms(PARTITION, 10) == 0
+
+
+def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    tails = Tails(tmp_path / "missing" / "tails.json", ManualClock())
+    tails.age_ms(PARTITION, 10)
+    with pytest.raises(TransientError, match=r"tails\.json"):
+        tails.save()
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(UsageError, match="seal_timeout"):
+        ArchivalConfig(seal_timeout_s=-1)
+    with pytest.raises(UsageError, match="rescan"):
+        ArchivalConfig(rescan_s=0)
