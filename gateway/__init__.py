@@ -1,0 +1,1 @@
+"""Kafka-protocol endpoint over a log directory and its archive, read-only."""

@@ -1,0 +1,151 @@
+"""What the gateway tells of topics: a snapshot of the logs, and its encodings kept until it changes."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor, wait
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.slices import Answer
+from hydration.logs import Logs
+from hydration.partition_log import Bounds, Pending
+from model.clock import Clock
+from model.errors import HeadwaterError
+from model.partition import topic_id_bytes
+
+ENCODINGS_MAX = 256  # clients ask for few different sets of topics; the oldest encoding makes room
+ENCODING_BYTES_MAX = 1 << 20  # a larger one is made anew each time, so that the kept ones stay below 256 MiB
+LISTING_S = 5.0  # a new topic is seen after that; directories and bucket are not listed more often
+WAIT_S = 2.0  # for news, before what was known is told again
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """`partitions` are (number, leader epoch), the epoch -1 where it is not known."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[tuple[int, int], ...]
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in ("__consumer_offsets", "__transaction_state")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    cluster_id: str
+    topics: dict[str, TopicView]
+
+
+class Catalogue:
+    """Topics as of at most `ttl_s` ago, looked at off the event loop, one look at a time.
+
+    When the bucket does not answer, what was known goes on being told: nobody waits longer than WAIT_S for news.
+    """
+
+    def __init__(self, logs: Logs, executor: Executor, clock: Clock, ttl_s: float) -> None:
+        self._logs, self._executor, self._clock, self._ttl_s = logs, executor, clock, ttl_s
+        self._snapshot = Snapshot("", {})
+        self._names: dict[bytes, str] = {}
+        self._epochs: dict[tuple[str, int], int] = {}
+        self._looked_s: float | None = None
+        self._listed_s: float | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._encodings: OrderedDict[object, bytes] = OrderedDict()
+
+    async def snapshot(self) -> Snapshot:
+        if self._looking is None and self._is_older(self._looked_s, self._ttl_s):
+            self._looking = asyncio.create_task(self._look())
+        if self._looking is not None:
+            await asyncio.wait([self._looking], timeout=WAIT_S)
+        return self._snapshot
+
+    def told_epoch(self, topic: str, partition: int) -> int:
+        """The leader epoch that Metadata tells of, -1 when it tells of none. Safe to call from any thread."""
+        return self._epochs.get((topic, partition), -1)
+
+    async def topic_name(self, topic_id: bytes) -> str | None:
+        name = self._names.get(topic_id)
+        if name is None:
+            await self.snapshot()
+            name = self._names.get(topic_id)
+        return name
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+
+    def encoded(self, key: object, write: Callable[[Answer], None]) -> bytes:
+        """What `write` writes for `key`, from the last time if nothing has changed since."""
+        found = self._encodings.get(key)
+        if found is None:
+            answer = Answer()
+            write(answer)
+            found = bytes(answer.gathered)
+            if len(found) <= ENCODING_BYTES_MAX:
+                self._encodings[key] = found
+                if len(self._encodings) > ENCODINGS_MAX:
+                    self._encodings.popitem(last=False)
+        else:
+            self._encodings.move_to_end(key)
+        return found
+
+    def _is_older(self, at_s: float | None, age_s: float) -> bool:
+        return at_s is None or self._clock.monotonic_s() - at_s >= age_s
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._is_older(self._listed_s, max(LISTING_S, self._ttl_s)):
+                try:
+                    await loop.run_in_executor(self._executor, self._logs.refresh)
+                except HeadwaterError as error:
+                    log.warning("catalogue_refresh_failed", reason=str(error))
+                self._listed_s = self._clock.monotonic_s()
+            snapshot = await loop.run_in_executor(self._executor, self._take)
+            if snapshot != self._snapshot:
+                self._snapshot = snapshot
+                self._names = {topic.topic_id: name for name, topic in snapshot.topics.items()}
+                self._epochs = {(name, at): epoch for name, topic in snapshot.topics.items() for at, epoch in topic.partitions}
+                self._encodings.clear()
+            self._looked_s = self._clock.monotonic_s()
+        except Exception:
+            log.exception("catalogue_look_failed")
+        finally:
+            self._looking = None
+
+    def _take(self) -> Snapshot:
+        asked = {(name, at): self._try_bounds(name, at) for name, topic in sorted(self._logs.topics().items()) for at in topic.partitions}
+        wait([bounds.future for bounds in asked.values() if isinstance(bounds, Pending)], timeout=WAIT_S)
+        return Snapshot(
+            self._logs.cluster_id,
+            {
+                name: TopicView(
+                    name,
+                    topic_id_bytes(topic.topic_id),
+                    tuple((at, self._leader_epoch(name, at, asked.get((name, at)))) for at in topic.partitions),
+                )
+                for name, topic in sorted(self._logs.topics().items())
+            },
+        )
+
+    def _try_bounds(self, topic: str, partition: int) -> Bounds | Pending[Bounds] | None:
+        try:
+            return self._logs.partition(topic, partition).try_bounds()
+        except HeadwaterError:
+            return None
+
+    def _leader_epoch(self, topic: str, partition: int, bounds: Bounds | Pending[Bounds] | None) -> int:
+        """What was told before stands while nothing newer is known: an epoch that comes and goes would confuse clients."""
+        if isinstance(bounds, Pending):
+            try:
+                bounds = None if bounds.future.cancel() else bounds.future.result(timeout=0)
+            except (HeadwaterError, TimeoutError):
+                bounds = None
+        return self.told_epoch(topic, partition) if bounds is None else bounds.leader_epoch

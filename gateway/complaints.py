@@ -1,0 +1,34 @@
+"""Errors for the operator: each told once in a while, not once per retry of every client."""
+
+from collections import OrderedDict
+
+import structlog
+
+from model.clock import Clock
+from model.errors import HeadwaterError, NotFound, OffsetOutOfRange, TransientError
+
+QUIET_S = 10.0
+REMEMBERED_MAX = 1000  # beyond it the longest forgotten complaint may be repeated early
+
+log = structlog.get_logger()
+
+
+class Complaints:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told_s: OrderedDict[tuple[str, type], float] = OrderedDict()
+
+    def tell(self, event: str, ntp: str, error: HeadwaterError) -> None:
+        """A client's own mistakes are not told; what mends itself is a warning; the rest is for a person."""
+        if isinstance(error, OffsetOutOfRange | NotFound):
+            return
+        key = (ntp, type(error))
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_s.get(key, float("-inf")) < QUIET_S:
+            return
+        self._told_s[key] = now_s
+        self._told_s.move_to_end(key)
+        if len(self._told_s) > REMEMBERED_MAX:
+            self._told_s.popitem(last=False)
+        tell = log.warning if isinstance(error, TransientError) else log.error
+        tell(event, ntp=ntp, reason=str(error))

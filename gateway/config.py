@@ -1,0 +1,63 @@
+"""What an operator may decide about the gateway. Every limit has a default that keeps one client from hurting the others."""
+
+from dataclasses import dataclass
+
+from model.errors import UsageError
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """ "host:port" taken apart; brackets around an IPv6 host are taken off. Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"not an address: {text[:200]!r} (host:port)")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """The Kafka endpoint.
+
+    listen                  port 0 takes a free one
+    advertised              what clients are told to connect to; "" tells each client the address it reached us by
+    connections_max         one more is closed at once
+    request_bytes_max       a longer frame closes its connection; readers' requests are far smaller
+    response_bytes_max      of records in one Fetch answer; only a single batch that is larger may exceed it
+    idle_timeout_s          a connection without a request for so long is closed
+    request_timeout_s       a request that has begun must be complete by then
+    send_timeout_s          an answer must be taken by then, plus one second for every slowest_bytes_per_s of it
+    fetch_wait_max_s        upper bound of what a client asks for with max_wait_ms
+    hydration_wait_s        how long a Fetch waits for a chunk from the bucket, when its max_wait_ms is shorter
+    poll_s                  how often a waiting Fetch looks whether its log has grown
+    metadata_ttl_s          how long one look at topics and leader epochs is told to everyone
+    workers                 threads for what may block: time look-ups, listings
+    """
+
+    listen: str = "127.0.0.1:9292"
+    advertised: str = ""
+    node_id: int = 1
+    connections_max: int = 1000
+    request_bytes_max: int = 1 << 20
+    response_bytes_max: int = 64 << 20
+    idle_timeout_s: float = 600.0
+    request_timeout_s: float = 30.0
+    send_timeout_s: float = 30.0
+    slowest_bytes_per_s: int = 64 << 10
+    fetch_wait_max_s: float = 60.0
+    hydration_wait_s: float = 0.5
+    poll_s: float = 0.1
+    metadata_ttl_s: float = 1.0
+    workers: int = 16
+
+    def __post_init__(self) -> None:
+        split_address(self.listen)
+        if self.advertised:
+            split_address(self.advertised)
+        if self.connections_max < 1 or self.workers < 1 or self.slowest_bytes_per_s < 1:
+            raise UsageError("gateway: connections_max, workers and slowest_bytes_per_s are at least 1")
+        if not 1 << 10 <= self.request_bytes_max <= 1 << 30 or not 1 <= self.response_bytes_max <= 1 << 30:
+            raise UsageError("gateway: request_bytes_max is 1 KiB to 1 GiB, response_bytes_max at most 1 GiB")
+        for name in ("idle_timeout_s", "request_timeout_s", "send_timeout_s", "poll_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"gateway: {name} is more than 0")
+        if self.node_id < 0 or min(self.fetch_wait_max_s, self.hydration_wait_s, self.metadata_ttl_s) < 0:
+            raise UsageError("gateway: node_id, fetch_wait_max_s, hydration_wait_s and metadata_ttl_s are not negative")

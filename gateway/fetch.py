@@ -1,0 +1,237 @@
+"""Fetch: slices of runs for whoever asks, now or as soon as there are any."""
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.apis import Code, code_for
+from gateway.catalogue import Catalogue
+from gateway.complaints import Complaints
+from gateway.config import GatewayConfig
+from gateway.messages import Facts
+from gateway.offsets import check_leader_epoch, isolation_of, once_each
+from gateway.slices import NO_RECORDS, Records
+from hydration.logs import Logs
+from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
+from model.errors import HeadwaterError
+
+READS_PER_TURN = 64  # partitions looked at before other connections get the event loop
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """One partition of a request, and what has become of it: a result, a failure, or a read that is still on its way."""
+
+    topic: str | bytes  # as it was asked for: by name, or by id from version 13 on
+    partition: int
+    log: PartitionLog | None
+    offset: int
+    max_bytes: int
+    code: Code = Code.NONE
+    result: ReadResult | None = None
+    bounds: Bounds | None = None
+    pending: "Pending[ReadResult] | None" = None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.result.size_bytes if self.result is not None else 0
+
+
+@dataclass(slots=True)
+class Fetched:
+    """An answer and the files it needs until it is sent. The caller closes it."""
+
+    facts: Facts
+    results: list[ReadResult] = field(default_factory=list)
+
+    def close(self) -> None:
+        for result in self.results:
+            result.close()
+        self.results = []
+
+
+class Fetcher:
+    def __init__(self, logs: Logs, catalogue: Catalogue, complaints: Complaints, config: GatewayConfig) -> None:
+        self._logs, self._catalogue, self._complaints, self._config = logs, catalogue, complaints, config
+
+    async def fetch(self, body: Facts, version: int) -> Fetched:
+        """Answer at once when `min_bytes` are there or something failed; else when they are, or after `max_wait`.
+
+        A chunk that must come from the bucket is waited for a little longer than a client that cannot know of it asks,
+        `hydration_wait_s`. When it is still not there the answer is empty, the download goes on, and asking again finds it.
+        """
+        if body.get("session_id", 0):  # we hand out none, so that each request says everything
+            return Fetched({"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
+        wanted = await self._wanted(body, version)
+        isolation = isolation_of(body.get("isolation_level", 0))
+        try:
+            await self._gather(wanted, isolation, body)
+            return _fetched(wanted, isolation, version)
+        except BaseException:
+            for each in wanted:
+                if each.result is not None:
+                    each.result.close()
+            raise
+        finally:
+            for each in wanted:
+                if each.pending is not None:
+                    _abandon(each.pending)
+
+    async def _wanted(self, body: Facts, version: int) -> list[_Wanted]:
+        by_id = version >= 13
+        wanted = []
+        for topic, partitions in once_each(body["topics"], "topic_id" if by_id else "topic", "partition").items():
+            name = await self._catalogue.topic_name(topic) if by_id else topic
+            for partition, asked in partitions.items():
+                each = _Wanted(topic, partition, None, asked["fetch_offset"], asked["partition_max_bytes"])
+                wanted.append(each)
+                if name is None:
+                    each.code = Code.UNKNOWN_TOPIC_ID
+                    continue
+                told = self._catalogue.told_epoch(name, partition)
+                each.code = check_leader_epoch(asked.get("current_leader_epoch", -1), told)
+                try:
+                    each.log = self._logs.partition(name, partition)
+                except HeadwaterError as error:
+                    each.code = code_for(error)
+        return wanted
+
+    async def _gather(self, wanted: list[_Wanted], isolation: Isolation, body: Facts) -> None:
+        max_bytes = max(1, min(body["max_bytes"], self._config.response_bytes_max))
+        min_bytes = min(max(0, body["min_bytes"]), max_bytes)
+        now_s = asyncio.get_running_loop().time
+        wait_s = min(max(0, body["max_wait"]) / 1000, self._config.fetch_wait_max_s)
+        deadline_s = now_s() + wait_s
+        hydrated_s = now_s() + max(wait_s, self._config.hydration_wait_s)
+        while True:
+            gathered = await self._read(wanted, isolation, max_bytes)
+            if gathered >= min_bytes or any(each.code is not Code.NONE for each in wanted):
+                return
+            pending = [each.pending.future for each in wanted if each.pending is not None]
+            left_s = (deadline_s if gathered or not pending else hydrated_s) - now_s()
+            if left_s <= 0:
+                return
+            if pending:
+                await _any_done(pending, left_s)
+            else:
+                await asyncio.sleep(min(left_s, self._config.poll_s))
+
+    async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int) -> int:
+        """One look at every partition that has nothing yet; how many bytes there are in all.
+
+        The first partition with anything gives at least one batch, whatever its size; the others only what fits.
+        """
+        gathered = sum(each.size_bytes for each in wanted)
+        for at, each in enumerate(wanted):
+            if at % READS_PER_TURN == READS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if each.log is None or each.code is not Code.NONE or each.size_bytes:
+                continue
+            try:
+                if gathered < max_bytes:
+                    self._try_read(each, each.log, isolation, min(each.max_bytes, max_bytes - gathered))
+                elif each.bounds is None:
+                    each.bounds = _bounds(each.log)
+            except HeadwaterError as error:
+                self._complaints.tell("fetch_failed", str(each.log.partition), error)
+                each.code = code_for(error)
+                continue
+            if gathered and each.result is not None and gathered + each.size_bytes > max_bytes:
+                each.result.close()
+            gathered += each.size_bytes
+        return gathered
+
+    @staticmethod
+    def _try_read(each: _Wanted, log: PartitionLog, isolation: Isolation, max_bytes: int) -> None:
+        if each.pending is not None:
+            if not each.pending.future.done():
+                return
+            pending, each.pending = each.pending, None
+            _replace(each, pending.future.result())
+            return
+        read = log.try_read(each.offset, max(1, max_bytes), isolation)
+        if isinstance(read, Pending):
+            each.pending = read
+        else:
+            _replace(each, read)
+
+
+def _bounds(log: PartitionLog) -> Bounds | None:
+    """The log's bounds when they are known without waiting."""
+    bounds = log.try_bounds()
+    if isinstance(bounds, Bounds):
+        return bounds
+    bounds.future.cancel()
+    return None
+
+
+def _replace(each: _Wanted, result: ReadResult) -> None:
+    if each.result is not None:
+        each.result.close()
+    each.result = result
+
+
+def _abandon(pending: Pending[ReadResult]) -> None:
+    """Nobody waits for this read any more. Its download is shared and goes on; what it opens is closed."""
+
+    def close(done: Future[ReadResult]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            done.result().close()
+
+    if not pending.future.cancel():
+        pending.future.add_done_callback(close)
+
+
+async def _any_done(futures: Iterable[Future[ReadResult]], timeout_s: float) -> None:
+    """Wait until a worker thread has completed one of them, `timeout_s` at most. What came of it is the caller's to ask."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    for future in futures:
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await done.wait()
+
+
+def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetched:
+    topics: dict[str | bytes, list[Facts]] = {}
+    results = []
+    for each in wanted:
+        topics.setdefault(each.topic, []).append(_partition(each, isolation))
+        if each.result is not None:
+            results.append(each.result)
+    key = "topic_id" if version >= 13 else "topic"
+    return Fetched(
+        {
+            "error_code": Code.NONE,
+            "session_id": 0,
+            "responses": [{key: topic, "partitions": partitions} for topic, partitions in topics.items()],
+        },
+        results,
+    )
+
+
+def _partition(each: _Wanted, isolation: Isolation) -> dict[str, Any]:
+    result, bounds, code = each.result, each.bounds, each.code
+    facts: dict[str, Any] = {
+        "partition_index": each.partition,
+        "error_code": code,
+        "high_watermark": -1,
+        "last_stable_offset": -1,
+        "log_start_offset": -1,
+        "aborted_transactions": None,
+        "records": NO_RECORDS,
+    }
+    if bounds is not None:
+        facts["high_watermark"], facts["log_start_offset"] = bounds.high_watermark, bounds.log_start
+    if result is not None and code is Code.NONE:
+        facts["high_watermark"] = result.high_watermark
+        facts["log_start_offset"] = result.log_start
+        facts["records"] = Records(result.slices, result.size_bytes)
+        if isolation is Isolation.READ_COMMITTED:
+            facts["last_stable_offset"] = result.high_watermark if result.last_stable_offset is None else result.last_stable_offset
+            facts["aborted_transactions"] = [{"producer_id": producer, "first_offset": first} for producer, first in result.aborted]
+    return facts

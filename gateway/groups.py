@@ -1,0 +1,42 @@
+"""Consumer groups, as far as a reader without one needs them: assign() with a group id asks where the group was."""
+
+from typing import Any
+
+from gateway.apis import Code
+from gateway.messages import Facts
+from gateway.metadata import Address
+
+
+def find_coordinator(body: Facts, node_id: int, address: Address) -> Facts:
+    """We coordinate every group and remember none, so that a reader falls to its own auto.offset.reset at once.
+
+    To say "not available" would keep clients asking for ever. Joining and committing are not on the list of requests.
+    """
+    here = {"error_code": Code.NONE, "error_message": None, "node_id": node_id, "host": address[0], "port": address[1]}
+    return {**here, "coordinators": [{**here, "key": key} for key in dict.fromkeys(body.get("coordinator_keys") or ())]}
+
+
+def offset_fetch(body: Facts) -> Facts:
+    """No group has committed anything here: offset -1 for all that is asked, without an error."""
+    return {
+        "error_code": Code.NONE,
+        "topics": _nothing_committed(body.get("topics")),
+        "groups": [
+            {"group_id": group["group_id"], "error_code": Code.NONE, "topics": _nothing_committed(group["topics"])}
+            for group in body.get("groups") or ()
+        ],
+    }
+
+
+def _nothing_committed(topics: list[dict[str, Any]] | None) -> list[Facts]:
+    return [
+        {
+            "name": topic.get("name"),
+            "topic_id": topic.get("topic_id"),
+            "partitions": [
+                {"partition_index": at, "committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": Code.NONE}
+                for at in topic["partition_indexes"]
+            ],
+        }
+        for topic in topics or ()
+    ]

@@ -1,0 +1,105 @@
+"""From a frame to an answer: which kind of request it is, and whose business."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.apis import VERSIONS, Api, Code
+from gateway.catalogue import Catalogue
+from gateway.complaints import Complaints
+from gateway.config import GatewayConfig
+from gateway.fetch import Fetched, Fetcher
+from gateway.frames import MalformedRequest, RequestHeader, read_header
+from gateway.groups import find_coordinator, offset_fetch
+from gateway.messages import Facts, read_request, write_header, write_response
+from gateway.metadata import Address, api_versions, describe_cluster, metadata
+from gateway.offsets import ToldEpoch, list_offsets, offset_for_leader_epoch
+from gateway.produce import refuse
+from gateway.slices import Answer, Framed
+from hydration.logs import Logs
+from model.clock import Clock
+
+log = structlog.get_logger()
+
+Work = Callable[[Logs, ToldEpoch, Complaints, Facts], Facts]
+
+
+@dataclass(slots=True)
+class Reply:
+    """A frame to send, and the files it is sent from: close it afterwards."""
+
+    framed: Framed
+    fetched: Fetched | None = None
+
+    def close(self) -> None:
+        if self.fetched is not None:
+            self.fetched.close()
+
+
+class Requests:
+    """Answers requests over `logs`. What may block runs in `executor`."""
+
+    def __init__(self, logs: Logs, config: GatewayConfig, executor: Executor, clock: Clock) -> None:
+        self._logs, self._config, self._executor = logs, config, executor
+        self._complaints = Complaints(clock)
+        self.catalogue = Catalogue(logs, executor, clock, config.metadata_ttl_s)
+        self._fetcher = Fetcher(logs, self.catalogue, self._complaints, config)
+
+    async def answer(self, frame: bytes, address: Address) -> Reply | None:
+        """The reply to one request; None for the kind that expects none.
+
+        address   where this client is told to connect to
+
+        Raises MalformedRequest when the frame is no request, or not one that was offered.
+        """
+        header = read_header(frame)
+        versions = VERSIONS.get(header.api_key)  # type: ignore[call-overload]  # any int may be asked for
+        if versions is None:
+            raise MalformedRequest(f"api key {header.api_key} was not offered")
+        if header.api_version not in versions:
+            if header.api_key == Api.API_VERSIONS:  # a client newer than we are: it reads this and asks again
+                return _reply(header, api_versions(Code.UNSUPPORTED_VERSION), version=0)
+            raise MalformedRequest(f"api key {header.api_key} version {header.api_version} was not offered")
+        body = read_request(frame, header.body_position, header.api_key, header.api_version)
+        match header.api_key:
+            case Api.FETCH:
+                fetched = await self._fetcher.fetch(body, header.api_version)
+                return _reply(header, fetched.facts, fetched)
+            case Api.METADATA:
+                return _encoded(header, await metadata(self.catalogue, header, body, self._config.node_id, address))
+            case Api.LIST_OFFSETS:
+                return _reply(header, await self._in_worker(list_offsets, body))
+            case Api.OFFSET_FOR_LEADER_EPOCH:
+                return _reply(header, await self._in_worker(offset_for_leader_epoch, body))
+            case Api.FIND_COORDINATOR:
+                return _reply(header, find_coordinator(body, self._config.node_id, address))
+            case Api.OFFSET_FETCH:
+                return _reply(header, offset_fetch(body))
+            case Api.DESCRIBE_CLUSTER:
+                return _reply(header, describe_cluster(await self.catalogue.snapshot(), self._config.node_id, address))
+            case Api.PRODUCE:
+                log.warning("produce_refused", client_id=header.client_id)
+                refusal = refuse(body)
+                return None if refusal is None else _reply(header, refusal)
+            case _:
+                return _reply(header, api_versions())
+
+    async def _in_worker(self, work: Work, body: Facts) -> Facts:
+        told_epoch = self.catalogue.told_epoch
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, self._logs, told_epoch, self._complaints, body)
+
+
+def _reply(header: RequestHeader, facts: Facts, fetched: Fetched | None = None, *, version: int | None = None) -> Reply:
+    answer = Answer()
+    write_response(answer, facts, header.api_key, header.api_version if version is None else version, header.correlation_id)
+    return Reply(answer.framed(), fetched)
+
+
+def _encoded(header: RequestHeader, body: bytes) -> Reply:
+    answer = Answer()
+    write_header(answer, header.api_key, header.api_version, header.correlation_id)
+    answer.gathered += body
+    return Reply(answer.framed())

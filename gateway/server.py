@@ -1,0 +1,261 @@
+"""Sockets and tasks of the gateway, and nothing else."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+
+import structlog
+
+from gateway.config import GatewayConfig, split_address
+from gateway.frames import MalformedRequest, take_frame
+from gateway.metadata import Address
+from gateway.requests import Requests
+from gateway.slices import FileSlice, Framed
+from hydration.logs import Logs
+from model.clock import Clock, SystemClock
+from model.errors import HeadwaterError, UsageError
+
+RECEIVE_BYTES = 64 << 10
+BACKLOG = 512
+NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
+
+log = structlog.get_logger()
+
+
+class PeerGone(HeadwaterError):
+    """The client is gone, or so slow that it is let go."""
+
+
+class Gateway:
+    """A listening endpoint over `logs`. `run()` serves until it is cancelled; its connections end with it."""
+
+    def __init__(self, logs: Logs, config: GatewayConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._listener = listen(config.listen)
+        self._executor = ThreadPoolExecutor(config.workers, thread_name_prefix="gateway")
+        self._requests = Requests(logs, config, self._executor, clock or SystemClock())
+        self._advertised = split_address(config.advertised) if config.advertised else None
+        self._connections = 0
+        self._turned_away = False
+
+    @property
+    def address(self) -> Address:
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await self._requests.catalogue.snapshot()
+            async with asyncio.TaskGroup() as connections:
+                while True:
+                    try:
+                        client, _ = await loop.sock_accept(self._listener)
+                    except OSError as error:  # out of descriptors, or the peer was gone before we looked
+                        log.warning("accept_failed", reason=str(error))
+                        await asyncio.sleep(NO_DESCRIPTORS_S)
+                        continue
+                    if self._connections >= self._config.connections_max:
+                        client.close()
+                        if not self._turned_away:
+                            log.warning("connections_turned_away", connections_max=self._config.connections_max)
+                        self._turned_away = True
+                        continue
+                    self._connections += 1
+                    connections.create_task(self._serve(client))
+        finally:
+            self._listener.close()
+            await self._requests.catalogue.close()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _serve(self, client: socket.socket) -> None:
+        """One connection from accept to close. Whatever happens to it happens to nobody else."""
+        peer = "?"
+        try:
+            peer = "{}:{}".format(*client.getpeername()[:2])
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._converse(client)
+        except MalformedRequest as error:
+            log.warning("malformed_request", peer=peer, reason=str(error))
+        except PeerGone as error:
+            log.info("client_let_go", peer=peer, reason=str(error))
+        except OSError as error:
+            log.debug("connection_lost", peer=peer, reason=str(error))
+        except Exception:
+            log.exception("connection_failed", peer=peer)
+        finally:
+            client.close()
+            self._connections -= 1
+            self._turned_away = False
+
+    async def _converse(self, client: socket.socket) -> None:
+        """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits in its socket."""
+        host, port = client.getsockname()[:2]
+        address = self._advertised or (host, port)
+        received = bytearray()
+        while (frame := await self._next_frame(client, received)) is not None:
+            reply = await self._requests.answer(frame, address)
+            if reply is None:
+                continue
+            try:
+                await send(client, reply.framed, self._config.send_timeout_s + reply.framed.size_bytes / self._config.slowest_bytes_per_s)
+            finally:
+                reply.close()
+
+    async def _next_frame(self, client: socket.socket, received: bytearray) -> bytes | None:
+        """The next request; None when the client has closed its end between two."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + (self._config.request_timeout_s if received else self._config.idle_timeout_s)
+        while (frame := take_frame(received, self._config.request_bytes_max)) is None:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    some = await loop.sock_recv(client, RECEIVE_BYTES)
+            except TimeoutError as error:
+                raise PeerGone("a request did not end in time" if received else "idle") from error
+            if not some:
+                if received:
+                    raise MalformedRequest(f"the connection ended {len(received)} bytes into a frame")
+                return None
+            if not received:
+                deadline_s = loop.time() + self._config.request_timeout_s
+            received += some
+        return frame
+
+
+async def serve(
+    logs: Logs, config: GatewayConfig, *, started: Callable[[Address], None] = lambda _: None, clock: Clock | None = None
+) -> None:
+    """Serve until cancelled. `started` is told the address as soon as connections are accepted (listen port 0 takes a free one)."""
+    gateway = Gateway(logs, config, clock)
+    log.info("gateway_started", listen="{}:{}".format(*gateway.address))
+    started(gateway.address)
+    await gateway.run()
+
+
+def listen(address: str) -> socket.socket:
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise UsageError(f"gateway cannot listen on {address}: {error.strerror or error}") from error
+    return listener
+
+
+# -- sending ------------------------------------------------------------------------------------------------------
+
+
+async def send(client: socket.socket, framed: Framed, timeout_s: float) -> None:
+    """Send all parts, file ranges straight from the page cache. Raises PeerGone when they are not taken within `timeout_s`."""
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    last = len(framed.parts) - 1
+    for at, part in enumerate(framed.parts):
+        if isinstance(part, bytes):
+            await _send_bytes(client, part, socket.MSG_MORE if at < last else 0, deadline_s)
+        else:
+            await _send_slice(client, part, deadline_s)
+
+
+async def _send_bytes(client: socket.socket, data: bytes, flags: int, deadline_s: float) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[client.send(left, flags) :]
+        except (BlockingIOError, InterruptedError):
+            await _writable(client, deadline_s)
+
+
+async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float) -> None:
+    out, source = client.fileno(), part.file.fileno()
+    position, end = part.position, part.position + part.length
+    while position < end:
+        try:
+            sent = os.sendfile(out, source, position, end - position)
+        except (BlockingIOError, InterruptedError):
+            await _writable(client, deadline_s)
+            continue
+        if not sent:  # the broker has truncated its log: the frame cannot be finished as announced
+            raise PeerGone(f"a file ended {end - position} bytes before its slice; the client asks again")
+        position += sent
+
+
+async def _writable(client: socket.socket, deadline_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_writer(client, _wake, ready)
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await ready
+    except TimeoutError as error:
+        raise PeerGone("an answer was not taken in time") from error
+    finally:
+        loop.remove_writer(client)
+
+
+def _wake(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+# -- in a thread --------------------------------------------------------------------------------------------------
+
+
+class GatewayServer:
+    """The same in a thread of its own, for callers without an event loop. Accepts connections from `with` on."""
+
+    def __init__(self, logs: Logs, config: GatewayConfig) -> None:
+        self._gateway = Gateway(logs, config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
+
+    @property
+    def address(self) -> Address:
+        return self._gateway.address
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return "{}:{}".format(*self.address)
+
+    def __enter__(self) -> "GatewayServer":
+        self._thread.start()
+        self._started.wait()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._loop is not None
+        assert self._serving is not None
+        with suppress(RuntimeError):  # it has ended by itself, and said why
+            self._loop.call_soon_threadsafe(self._serving.cancel)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        finally:
+            self._started.set()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._serving = asyncio.create_task(self._gateway.run())
+        self._started.set()
+        try:
+            with suppress(asyncio.CancelledError):
+                await self._serving
+        except Exception:
+            log.exception("gateway_failed")

@@ -1,0 +1,55 @@
+"""The real archivers, run over a log directory until they have nothing left to do."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+from archival.announce import Announcer
+from archival.archiver import PartitionArchiver
+from archival.plan import Policy
+from archival.tails import Tails
+from archival.topics import TopicFacts, TopicRecords
+from control.log import LocalControl
+from layouts import open_layout
+from manifests.repository import ManifestRepository
+from model.clock import SystemClock
+from model.partition import PartitionId
+from objectstore.store import ObjectStore
+from segments.discover import LogDirs
+
+TAILS_TOO = Policy(tail_after_ms=0)
+
+
+def archive(root: Path, store: ObjectStore, policy: Policy = TAILS_TOO, *, workers: int = 1) -> None:
+    """Everything below the high watermarks, the tails of active segments included unless `policy` says otherwise."""
+    clock = SystemClock()
+    repository = ManifestRepository(store)
+    announcer, tails = Announcer(LocalControl(), clock), Tails(None, clock)
+    dirs = LogDirs([root])
+    metadata = dirs.metadata()
+    known = metadata.topics if metadata else {}
+
+    def describe(partition: PartitionId) -> TopicFacts:
+        topic = known.get(partition.topic)
+        return TopicFacts(partitions=len(topic.partitions) if topic else None)
+
+    topics = TopicRecords(repository, describe)
+
+    def archive_one(partition: PartitionId) -> None:
+        archiver = PartitionArchiver(
+            partition,
+            logs=LogDirs([root]),
+            store=store,
+            repository=repository,
+            offloader=open_layout("segment"),
+            announcer=announcer,
+            topics=topics,
+            tails=tails,
+            writer="test",
+            new_uid=lambda: uuid4().hex,
+        )
+        while archiver.step(policy).progressed:
+            pass
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(archive_one, [log.partition for log in dirs.partitions()]))

@@ -1,0 +1,128 @@
+"""The Java client through the gateway, and the broker's own answers beside ours. `make peers`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
+
+from gateway.config import GatewayConfig
+from gateway.server import GatewayServer
+from hydration.config import HydrationConfig
+from hydration.logs import open_logs
+from objectstore.memory import MemoryStore
+from segments.discover import LogDirs
+from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack
+from tests.gateway.archived import archive
+from tests.gateway.test_clients import ISOLATIONS
+from tests.gateway.test_tiers import drop_sealed_segments
+from tests.peers.kafka import KafkaBroker, java_consume, java_offsets_for_times, java_seek, produce_aborts_over_segments
+
+pytestmark = pytest.mark.peer
+
+
+@pytest.fixture(scope="module", params=["pantry", "kitchen"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, GatewayServer]]:
+    """Archived, and everything but the active segments dropped."""
+    name: str = request.param
+    root, store = private_copy(name, tmp_path_factory.mktemp("kafka")), MemoryStore()
+    archive(root, store)
+    drop_sealed_segments(root)
+    config = HydrationConfig(chunk_bytes=64 << 10)
+    logs = open_logs(config, store=store, cache_directory=tmp_path_factory.mktemp("cache"), dirs=LogDirs([root]))
+    try:
+        with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server:
+            yield name, server
+    finally:
+        logs.close()
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_java_reads_what_it_read_from_the_broker(served: tuple[str, GatewayServer], isolation: Isolation) -> None:
+    name, server = served
+    places = expected_offsets(name, isolation)
+    seen = java_consume(server.bootstrap_servers, sorted({each["topic"] for each in places}), isolation)
+    assert seen.records == expected(name, isolation)
+    end = "high_watermark" if isolation == "read_uncommitted" else "last_stable"
+    assert seen.bounds == {(each["topic"], each["partition"]): (each["start"], each[end]) for each in places}
+
+
+def test_java_seeks_into_the_archive(served: tuple[str, GatewayServer]) -> None:
+    name, server = served
+    wanted = [each for each in expected(name, "read_uncommitted") if (each["topic"], each["partition"]) == _longest(name)]
+    middle = wanted[len(wanted) // 2]
+    seen = java_seek(server.bootstrap_servers, middle["topic"], middle["partition"], middle["offset"], 5)
+    assert seen == wanted[len(wanted) // 2 :][:5]
+
+
+def _longest(name: str) -> tuple[str, int]:
+    longest = max(expected_offsets(name, "read_uncommitted"), key=lambda each: each["records"])
+    return longest["topic"], longest["partition"]
+
+
+def test_times_and_places_are_what_the_broker_says(tmp_path: Path) -> None:
+    """What clients ask with ListOffsets, for every partition of `pantry`, of a broker on it and of the gateway.
+
+    Times are left out for topics with transactions, whose markers the broker counts as records and we do not (no consumer
+    ever sees one, so it reads the same from either answer), and for `compost`, where the broker names a record below its
+    own log start.
+    """
+    root = private_copy("pantry", tmp_path)
+    store = MemoryStore()
+    archive(unpack("pantry"), store)
+    logs = open_logs(HydrationConfig(chunk_bytes=64 << 10), store=store, cache_directory=tmp_path / "cache")
+    places = [(each["topic"], each["partition"]) for each in expected_offsets("pantry", "read_uncommitted")]
+    unmarked = [place for place in places if place[0] not in ("orders.placed", "refunds", "menu.prices", "compost")]
+    times = sorted({row["timestamp"] + more for row in expected("pantry", "read_uncommitted")[::400] for more in (-1, 0, 1)})
+    config = GatewayConfig(listen="127.0.0.1:0")
+    try:
+        with KafkaBroker(root, tmp_path / "work", compaction=False) as broker, GatewayServer(logs, config) as server:
+            ours, theirs = (AdminClient({"bootstrap.servers": each}) for each in (server.bootstrap_servers, broker.bootstrap))
+            for asked, specs in (
+                (places, [OffsetSpec.earliest(), OffsetSpec.latest()]),  # type: ignore[no-untyped-call]
+                (unmarked, [OffsetSpec.max_timestamp(), *map(OffsetSpec.for_timestamp, times)]),  # type: ignore[no-untyped-call]
+            ):
+                for spec in specs:
+                    assert _listed(ours, asked, spec) == _listed(theirs, asked, spec), spec
+            topic, partition = _longest("pantry")
+            found = java_offsets_for_times(server.bootstrap_servers, topic, partition, times[:20])
+            assert found == java_offsets_for_times(broker.bootstrap, topic, partition, times[:20])
+    finally:
+        logs.close()
+
+
+def _listed(admin: AdminClient, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], tuple[int, int]]:
+    asked = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=20)
+    found = {(at.topic, at.partition): future.result() for at, future in asked.items()}
+    return {place: (each.offset, each.timestamp) for place, each in found.items()}
+
+
+@pytest.mark.parametrize("local_segments", [0, 1, 3])
+def test_aborts_over_several_segments_and_across_the_border(tmp_path: Path, local_segments: int) -> None:
+    """Abort markers in later segments than their data; some of either in the archive, some on disk."""
+    root = tmp_path / "kafka"
+    with KafkaBroker(root, tmp_path / "work") as broker:
+        produce_aborts_over_segments(broker, "returns")
+        wanted = {isolation: java_consume(broker.bootstrap, ["returns"], isolation) for isolation in ISOLATIONS}
+        broker.stop()
+    store = MemoryStore()
+    archive(root, store)
+    segments = sorted((root / "returns-0").glob("*.log"))
+    for path in segments[: len(segments) - local_segments]:
+        for each in (root / "returns-0").glob(f"{path.stem}.*"):
+            each.unlink()
+    logs = open_logs(
+        HydrationConfig(chunk_bytes=64 << 10),
+        store=store,
+        cache_directory=tmp_path / "cache",
+        dirs=LogDirs([root]) if local_segments else None,
+    )
+    try:
+        with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server:
+            for isolation in ISOLATIONS:
+                seen = java_consume(server.bootstrap_servers, ["returns"], isolation)
+                assert seen.records == wanted[isolation].records
+                assert seen.bounds == wanted[isolation].bounds
+    finally:
+        logs.close()

@@ -1,0 +1,456 @@
+"""Requests and answers over sockets, limits and hostile clients; the log behind is a fake with real batches."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from gateway.apis import VERSIONS, Api, Code
+from gateway.config import GatewayConfig
+from gateway.server import GatewayServer
+from hydration.partition_log import Isolation
+from model.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
+from model.partition import topic_id_bytes
+from tests.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
+from tests.gateway.raw import RawClient, a_fetch, a_request
+
+
+def a_config(**more: Any) -> GatewayConfig:
+    return GatewayConfig(**{"listen": "127.0.0.1:0", "metadata_ttl_s": 0.0, "poll_s": 0.01, **more})
+
+
+@pytest.fixture
+def soup(tmp_path: Path) -> FakeLog:
+    """Ten batches of ten records, offsets 0 to 99, timestamps 1000 to 1099."""
+    batches = [a_batch(base, [b"v%d" % at for at in range(base, base + 10)], 1000 + base, leader_epoch=3) for base in range(0, 100, 10)]
+    return FakeLog(a_topic_partition("soup"), tmp_path / "soup.log", batches, leader_epoch=3)
+
+
+@pytest.fixture
+def salad(tmp_path: Path) -> FakeLog:
+    return FakeLog(a_topic_partition("salad"), tmp_path / "salad.log", [a_batch(0, [b"x" * 5000])])
+
+
+@pytest.fixture
+def server(soup: FakeLog, salad: FakeLog) -> Iterator[GatewayServer]:
+    with GatewayServer(FakeLogs(soup, salad), a_config()) as running:
+        yield running
+    assert soup.open_results == salad.open_results == 0
+
+
+@pytest.fixture
+def client(server: GatewayServer) -> Iterator[RawClient]:
+    with RawClient(server.address) as connected:
+        yield connected
+
+
+def until(what: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not what():
+        pause.wait(0.005)
+
+
+# -- who is here ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.API_VERSIONS])
+def test_every_version_of_api_versions_lists_what_is_offered(client: RawClient, version: int) -> None:
+    asked = {"client_software_name": "raw", "client_software_version": "1"}
+    answer = client.ask(Api.API_VERSIONS, version, **asked)
+    assert {each["api_key"]: range(each["min_version"], each["max_version"] + 1) for each in answer["api_keys"]} == VERSIONS
+    assert answer["error_code"] == Code.NONE
+
+
+def test_a_newer_client_is_told_the_versions_in_the_oldest_form(client: RawClient) -> None:
+    client.socket.sendall(struct.pack(">ihhih", 14, Api.API_VERSIONS, 99, 1, -1) + b"what")
+    answer = client.answer(Api.API_VERSIONS, 0)
+    assert answer["error_code"] == Code.UNSUPPORTED_VERSION
+    assert len(answer["api_keys"]) == len(VERSIONS)
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.METADATA])
+def test_metadata_names_every_topic_and_this_listener(client: RawClient, server: GatewayServer, version: int) -> None:
+    answer = client.ask(Api.METADATA, version, topics=[] if version == 0 else None, allow_auto_topic_creation=True, **_operations(version))
+    assert [(broker["host"], broker["port"]) for broker in answer["brokers"]] == [server.address]
+    assert [topic["name"] for topic in answer["topics"]] == ["salad", "soup"]
+    (partition,) = answer["topics"][1]["partitions"]
+    assert partition["leader_id"] == answer["brokers"][0]["node_id"]
+    if version >= 7:
+        assert partition["leader_epoch"] == 3
+    if version >= 10:
+        assert answer["topics"][1]["topic_id"] == topic_id_bytes(a_topic_partition("soup").topic_id)
+
+
+def _operations(version: int) -> dict[str, Any]:
+    return {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": False} if version >= 8 else {}
+
+
+def test_an_unknown_topic_is_unknown_and_not_created(client: RawClient) -> None:
+    asked = [{"name": "soup"}, {"name": "nobody"}, {"name": "soup"}, {"name": "../etc"}]
+    answer = client.ask(Api.METADATA, 4, topics=asked, allow_auto_topic_creation=True)
+    assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [("soup", 0), ("nobody", 3), ("../etc", 3)]
+
+
+def test_a_topic_is_found_by_its_id(client: RawClient) -> None:
+    known, unknown = topic_id_bytes(a_topic_partition("soup").topic_id), b"u" * 16
+    asked = [{"topic_id": known, "name": None}, {"topic_id": unknown, "name": None}]
+    answer = client.ask(Api.METADATA, 12, topics=asked, include_topic_authorized_operations=False)
+    assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [("soup", 0), (None, Code.UNKNOWN_TOPIC_ID)]
+
+
+def test_clients_are_sent_where_the_operator_says(soup: FakeLog) -> None:
+    config = a_config(advertised="kafka.example:9999")
+    with GatewayServer(FakeLogs(soup), config) as server, RawClient(server.address) as client:
+        (broker,) = client.ask(Api.METADATA, 1, topics=None)["brokers"]
+        assert (broker["host"], broker["port"]) == ("kafka.example", 9999)
+        coordinator = client.ask(Api.FIND_COORDINATOR, 2, key="g", key_type=0)
+        assert (coordinator["host"], coordinator["port"]) == ("kafka.example", 9999)
+
+
+def test_metadata_shows_a_new_leader_epoch(client: RawClient, soup: FakeLog) -> None:
+    soup.leader_epoch = 8
+    answer = client.ask(Api.METADATA, 7, topics=[{"name": "soup"}], allow_auto_topic_creation=False)
+    assert answer["topics"][0]["partitions"][0]["leader_epoch"] == 8
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.FIND_COORDINATOR])
+def test_every_group_is_coordinated_here(client: RawClient, server: GatewayServer, version: int) -> None:
+    answer = client.ask(Api.FIND_COORDINATOR, version, key="g", key_type=0, coordinator_keys=["g"])
+    found = answer["coordinators"][0] if version >= 4 else answer
+    assert (found["host"], found["port"], found["error_code"]) == (*server.address, 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.OFFSET_FETCH])
+def test_no_group_has_committed_anything(client: RawClient, version: int) -> None:
+    asked = [{"name": "soup", "topic_id": b"t" * 16, "partition_indexes": [0, 7]}]
+    answer = client.ask(
+        Api.OFFSET_FETCH, version, group_id="g", topics=asked, groups=[{"group_id": "g", "topics": asked}], require_stable=True
+    )
+    group = answer["groups"][0] if version >= 8 else answer
+    assert [partition["committed_offset"] for partition in group["topics"][0]["partitions"]] == [-1, -1]
+    assert group.get("error_code", 0) == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.DESCRIBE_CLUSTER])
+def test_the_cluster_is_this_endpoint(client: RawClient, version: int) -> None:
+    answer = client.ask(
+        Api.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=False
+    )
+    assert answer["cluster_id"] == "fake-cluster"
+    assert len(answer["brokers"]) == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.PRODUCE])
+def test_producing_is_refused(client: RawClient, version: int) -> None:
+    data = [{"name": "soup", "topic_id": b"t" * 16, "partition_data": [{"index": 0, "records": a_batch(0, [b"v"])}]}]
+    with capture_logs() as logs:
+        answer = client.ask(Api.PRODUCE, version, transactional_id=None, acks=-1, timeout=1000, topic_data=data)
+    (topic,) = answer["responses"]
+    assert topic["partition_responses"][0]["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+    assert [each["event"] for each in logs] == ["produce_refused"]
+
+
+# -- where things are -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.LIST_OFFSETS])
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "found_timestamp"),
+    [(-1, 100, -1), (-2, 0, -1), (-3, 99, 1099), (-4, 0, -1), (-5, -1, -1), (-6, 0, -1), (0, 0, 1000), (1042, 42, 1042), (5000, -1, -1)],
+)
+def test_offsets_are_listed(client: RawClient, version: int, timestamp: int, offset: int, found_timestamp: int) -> None:
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+    topics = [{"name": "soup", "partitions": [partition]}]
+    answer = client.ask(Api.LIST_OFFSETS, version, replica_id=-1, isolation_level=1, topics=topics, timeout=1000)
+    ((found,),) = (topic["partitions"] for topic in answer["topics"])
+    assert (found["error_code"], found["offset"], found["timestamp"]) == (0, offset, found_timestamp)
+    if version >= 4 and timestamp in (-1, 1042):
+        assert found["leader_epoch"] == 3
+
+
+def test_offsets_of_an_unknown_partition_are_unknown(client: RawClient) -> None:
+    topics = [{"name": "soup", "partitions": [{"partition_index": 9, "timestamp": -1}]}]
+    answer = client.ask(Api.LIST_OFFSETS, 2, replica_id=-1, isolation_level=0, topics=topics)
+    assert answer["topics"][0]["partitions"][0]["error_code"] == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.OFFSET_FOR_LEADER_EPOCH])
+@pytest.mark.parametrize(("epoch", "answer"), [(3, (3, 100)), (9, (3, 100)), (1, (-1, -1))])
+def test_epochs_end_where_the_log_says(client: RawClient, version: int, epoch: int, answer: tuple[int, int]) -> None:
+    topics = [{"topic": "soup", "partitions": [{"partition": 0, "current_leader_epoch": 3, "leader_epoch": epoch}]}]
+    (topic,) = client.ask(Api.OFFSET_FOR_LEADER_EPOCH, version, replica_id=-1, topics=topics)["topics"]
+    (found,) = topic["partitions"]
+    assert (found["error_code"], found["leader_epoch"], found["end_offset"]) == (0, *answer)
+
+
+# -- fetching -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS[Api.FETCH])
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_what_is_fetched_is_the_file_byte_for_byte(client: RawClient, soup: FakeLog, version: int, isolation: int) -> None:
+    facts = a_fetch(("soup", 0, 25), isolation_level=isolation)
+    facts["topics"][0]["topic_id"] = topic_id_bytes(soup.partition.topic_id)
+    answer = client.fetch(facts, version)
+    assert answer["error_code"] == 0
+    assert answer["records"][:8] == (20).to_bytes(8, "big")  # the batch that holds offset 25
+    assert soup.path.read_bytes().endswith(answer["records"])
+    assert answer["high_watermark"] == 100
+    assert answer["last_stable_offset"] == (100 if isolation else -1)
+    assert answer["aborted_transactions"] == ([] if isolation else None)
+
+
+def test_an_unknown_topic_id_is_told_apart(client: RawClient) -> None:
+    facts = a_fetch(("soup", 0, 0))
+    facts["topics"][0]["topic_id"] = b"u" * 16
+    assert client.fetch(facts, 13)["error_code"] == Code.UNKNOWN_TOPIC_ID
+
+
+def test_one_batch_comes_however_small_the_limits(client: RawClient, salad: FakeLog) -> None:
+    for facts in (a_fetch(("salad", 0, 0), partition_max_bytes=1), a_fetch(("salad", 0, 0), max_bytes=1)):
+        assert client.fetch(facts)["records"] == salad.path.read_bytes()
+
+
+def test_max_bytes_bounds_the_whole_answer(client: RawClient, soup: FakeLog) -> None:
+    size = soup.path.stat().st_size
+    answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), ("salad", 0, 0), max_bytes=size + 100))
+    first, second = (topic["partitions"][0] for topic in answer["responses"])
+    assert len(first["records"]) == size
+    assert second["records"] == b""  # 5000 bytes would not fit
+    assert (second["error_code"], second["high_watermark"]) == (0, 1)
+
+
+def test_partitions_after_a_full_answer_still_tell_their_high_watermark(client: RawClient) -> None:
+    answer = client.ask(Api.FETCH, 12, **a_fetch(("salad", 0, 0), ("soup", 0, 0), max_bytes=100))
+    assert [topic["partitions"][0]["high_watermark"] for topic in answer["responses"]] == [1, 100]
+    assert [len(topic["partitions"][0]["records"]) > 0 for topic in answer["responses"]] == [True, False]
+
+
+def test_a_fetch_at_the_end_waits_for_more(client: RawClient, soup: FakeLog) -> None:
+    client.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 100), max_wait=8000)))
+    until(lambda: soup.reads >= 3)  # it looks again and again
+    soup.append(a_batch(100, [b"new"]))
+    assert client.answer(Api.FETCH, 12)["responses"][0]["partitions"][0]["records"] == a_batch(100, [b"new"])
+    assert soup.reads < 1000
+
+
+def test_a_fetch_at_the_end_is_empty_when_its_time_is_over(client: RawClient) -> None:
+    answer = client.fetch(a_fetch(("soup", 0, 100), max_wait=30))
+    assert (answer["error_code"], answer["records"], answer["high_watermark"]) == (0, b"", 100)
+
+
+def test_min_bytes_are_waited_for_and_then_not(client: RawClient, soup: FakeLog) -> None:
+    size = soup.path.stat().st_size
+    assert len(client.fetch(a_fetch(("soup", 0, 0), max_wait=30, min_bytes=size + 1))["records"]) == size
+    assert soup.reads == 1  # it has something: it is not read again
+
+
+def test_a_chunk_on_its_way_is_waited_for(client: RawClient, soup: FakeLog) -> None:
+    pending = on_its_way()
+    soup.next_reads = [pending]
+    client.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 0), max_wait=0)))
+    threading.Timer(0.05, lambda: pending.future.set_result(soup.read(0, 1 << 20, Isolation.READ_UNCOMMITTED))).start()
+    assert client.answer(Api.FETCH, 12)["responses"][0]["partitions"][0]["records"] == soup.path.read_bytes()
+
+
+def test_a_chunk_that_takes_long_is_an_empty_answer_and_no_error(soup: FakeLog) -> None:
+    soup.next_reads = [on_its_way()]
+    config = a_config(hydration_wait_s=0.05)
+    with GatewayServer(FakeLogs(soup), config) as server, RawClient(server.address) as client:
+        answer = client.fetch(a_fetch(("soup", 0, 0)))
+        assert (answer["error_code"], answer["records"]) == (0, b"")
+        assert client.fetch(a_fetch(("soup", 0, 0)))["records"] == soup.path.read_bytes()
+
+
+def test_data_at_hand_does_not_wait_for_a_chunk_of_another_partition(client: RawClient, soup: FakeLog) -> None:
+    soup.next_reads = [on_its_way()]
+    answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), ("salad", 0, 0), max_wait=9000))
+    assert [len(topic["partitions"][0]["records"]) > 0 for topic in answer["responses"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (OffsetOutOfRange(5, 10, 20), Code.OFFSET_OUT_OF_RANGE, None),
+        (TransientError("store unreachable"), Code.KAFKA_STORAGE_ERROR, "warning"),
+        (DiskFull("cache"), Code.KAFKA_STORAGE_ERROR, "error"),
+        (Unauthorised("bucket"), Code.KAFKA_STORAGE_ERROR, "error"),
+        (CorruptData("soup", 7, "CRC"), Code.CORRUPT_MESSAGE, "error"),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_errors_become_codes(client: RawClient, soup: FakeLog, error: Any, code: Code, told: str | None, late: bool) -> None:
+    """At once, and for each of two fetches; the operator is told once."""
+    if late:
+        failing = on_its_way()
+        failing.future.set_exception(error)
+        soup.next_reads = [failing, error]
+    else:
+        soup.next_reads = [error, error]
+    with capture_logs() as logs:
+        for _ in range(2):
+            answer = client.fetch(a_fetch(("soup", 0, 0), max_wait=9000))
+            assert (answer["error_code"], answer["records"]) == (code, b"")
+    assert [each["log_level"] for each in logs] == ([told] if told else [])
+
+
+def test_an_older_leader_epoch_than_metadata_tells_is_fenced_and_a_newer_one_served(client: RawClient, soup: FakeLog) -> None:
+    client.ask(Api.METADATA, 7, topics=[], allow_auto_topic_creation=False)
+    soup.leader_epoch = 9  # nobody was told
+    assert client.fetch(a_fetch(("soup", 0, 0), current_leader_epoch=3))["error_code"] == 0
+    assert client.fetch(a_fetch(("soup", 0, 0), current_leader_epoch=2))["error_code"] == Code.FENCED_LEADER_EPOCH
+    assert client.fetch(a_fetch(("soup", 0, 0), current_leader_epoch=4))["error_code"] == 0
+
+
+def test_an_epoch_that_cannot_be_known_now_is_not_told_and_not_fenced(soup: FakeLog) -> None:
+    """librdkafka says 0 when Metadata said -1; sent back to Metadata for that, it would ask for ever."""
+    soup.next_bounds = [TransientError("store unreachable")] * 2
+    with GatewayServer(FakeLogs(soup), a_config()) as server, RawClient(server.address) as client:
+        answer = client.ask(Api.METADATA, 7, topics=[{"name": "soup"}], allow_auto_topic_creation=False)
+        assert answer["topics"][0]["partitions"][0]["leader_epoch"] == -1
+        assert client.fetch(a_fetch(("soup", 0, 0), current_leader_epoch=0))["error_code"] == 0
+        answer = client.ask(Api.METADATA, 7, topics=[{"name": "soup"}], allow_auto_topic_creation=False)
+        assert answer["topics"][0]["partitions"][0]["leader_epoch"] == 3
+
+
+def test_there_are_no_fetch_sessions(client: RawClient) -> None:
+    answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), session_id=5, session_epoch=1))
+    assert (answer["error_code"], answer["session_id"]) == (Code.FETCH_SESSION_ID_NOT_FOUND, 0)
+
+
+def test_a_repeated_partition_is_answered_once(client: RawClient, soup: FakeLog) -> None:
+    answer = client.ask(Api.FETCH, 12, **a_fetch(*[("soup", 0, 0)] * 1000))
+    assert len(answer["responses"]) == 1
+    assert soup.reads == 1
+
+
+def test_pipelined_requests_are_answered_in_order(client: RawClient) -> None:
+    client.socket.sendall(
+        b"".join(a_request(Api.FETCH, 12, a_fetch(("soup", 0, at * 10), max_wait=20 if at % 2 else 0), at) for at in range(10))
+    )
+    for at in range(10):
+        (topic,) = client.answer(Api.FETCH, 12, correlation_id=at)["responses"]
+        assert topic["partitions"][0]["records"][:8] == (at * 10).to_bytes(8, "big")
+
+
+def test_a_log_that_shrinks_under_an_answer_ends_the_connection(server: GatewayServer, soup: FakeLog) -> None:
+    soup.path.write_bytes(soup.path.read_bytes()[:100])  # as a broker truncates after an election
+    with RawClient(server.address) as client, pytest.raises(ConnectionError):
+        client.fetch(a_fetch(("soup", 0, 0)))
+
+
+# -- hostile and slow clients ---------------------------------------------------------------------------------------
+
+
+HOSTILE = {
+    "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+    "an HTTP request": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+    "a negative size": struct.pack(">i", -5),
+    "a size of nothing": struct.pack(">i", 0),
+    "a huge size": struct.pack(">i", 2**31 - 1),
+    "an unknown api": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "a negative api": struct.pack(">ihhih", 10, -1, 0, 1, -1),
+    "a version not offered": struct.pack(">ihhih", 10, 1, 3, 1, -1),
+    "a client id too long": struct.pack(">ihhih", 10, 1, 12, 1, 500),
+    "half a body": struct.pack(">ihhih", 20, 1, 12, 1, -1) + bytes(10),
+    "an endless array": struct.pack(">ihhih", 10 + 26 + 5, 1, 12, 1, -1) + bytes(26) + b"\xff\xff\xff\xff\x0f",
+    "a negative array": struct.pack(">ihhih", 14, 3, 1, 1, -1) + struct.pack(">i", -7),
+    "text that is none": struct.pack(">ihhih", 18, 3, 1, 1, -1) + struct.pack(">ih", 1, 2) + b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_malformed_frame_closes_its_connection_and_nothing_else(server: GatewayServer, client: RawClient, hostile: str) -> None:
+    with capture_logs() as logs, RawClient(server.address) as other:
+        other.socket.sendall(HOSTILE[hostile])
+        assert other.is_closed_by_peer()
+    assert [each["event"] for each in logs] == ["malformed_request"]
+    assert logs[0]["peer"].startswith("127.0.0.1:")
+    assert logs[0]["reason"]
+    assert client.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+
+
+def test_a_frame_cut_short_is_told(server: GatewayServer) -> None:
+    with capture_logs() as logs, RawClient(server.address) as client:
+        client.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 0)))[:20])
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.is_closed_by_peer()
+    assert [each["event"] for each in logs] == ["malformed_request"]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_bytes_hurt_the_gateway(server: GatewayServer, data: st.DataObject) -> None:
+    """Whatever one connection sends, the next is served."""
+    frame = bytearray(a_request(Api.FETCH, data.draw(st.sampled_from([4, 11, 12])), a_fetch(("soup", 0, 0), ("salad", 0, 0))))
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(frame)))
+        frame[at : at + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
+    with RawClient(server.address) as hostile, RawClient(server.address) as client:
+        hostile.socket.sendall(frame)
+        hostile.socket.shutdown(socket.SHUT_WR)
+        assert client.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+
+
+def test_one_connection_too_many_is_closed_and_the_others_stay(soup: FakeLog) -> None:
+    config = a_config(connections_max=2)
+    with (
+        capture_logs() as logs,
+        GatewayServer(FakeLogs(soup), config) as server,
+        RawClient(server.address) as one,
+        RawClient(server.address) as two,
+    ):
+        assert [each.fetch(a_fetch(("soup", 0, 0)))["error_code"] for each in (one, two)] == [0, 0]
+        for _ in range(3):
+            with RawClient(server.address) as three:
+                assert three.is_closed_by_peer()
+        assert one.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+    assert [each["event"] for each in logs] == ["connections_turned_away"]
+
+
+@pytest.mark.parametrize("sent", [b"", a_request(Api.FETCH, 12, a_fetch(("soup", 0, 0)))[:30]])
+def test_a_client_that_says_nothing_more_is_let_go(soup: FakeLog, sent: bytes) -> None:
+    config = a_config(idle_timeout_s=0.05, request_timeout_s=0.05)
+    with GatewayServer(FakeLogs(soup), config) as server, RawClient(server.address) as client:
+        client.socket.sendall(sent)
+        assert client.is_closed_by_peer()
+
+
+def test_a_hundred_clients_that_take_nothing_are_let_go_and_hinder_nobody(tmp_path: Path) -> None:
+    big = FakeLog(a_topic_partition("big"), tmp_path / "big.log", [a_batch(at, [bytes(1 << 20)]) for at in range(32)])
+    config = a_config(send_timeout_s=0.5, slowest_bytes_per_s=1 << 30)
+    with capture_logs() as logs, GatewayServer(FakeLogs(big), config) as server:
+        slow = [RawClient(server.address) for _ in range(100)]
+        for each in slow:
+            each.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("big", 0, 0), partition_max_bytes=32 << 20)))
+        with RawClient(server.address) as client:
+            assert len(client.fetch(a_fetch(("big", 0, 5)))["records"]) > 1 << 20
+        until(lambda: len(logs) == 100)
+        for each in slow:
+            with pytest.raises(ConnectionError):
+                each.frame()
+            each.close()
+    assert big.open_results == 0
+    assert [each["event"] for each in logs] == ["client_let_go"] * 100
+
+
+def test_a_taken_port_is_a_clear_error(server: GatewayServer) -> None:
+    with pytest.raises(UsageError, match="cannot listen on"):
+        GatewayServer(FakeLogs(), GatewayConfig(listen="{}:{}".format(*server.address)))
+
+
+def test_stopping_ends_connections_that_wait(soup: FakeLog) -> None:
+    with GatewayServer(FakeLogs(soup), a_config()) as server:
+        client = RawClient(server.address)
+        client.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 100), max_wait=60_000)))
+        until(lambda: soup.reads > 0)
+    assert client.is_closed_by_peer()
+    client.close()
+    assert soup.open_results == 0
