@@ -1,0 +1,150 @@
+"""The agent: archives what the log directories hold and serves it, in one process, until it is told to stop."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from archival.config import ArchivalConfig
+from archival.plan import Policy
+from archival.watch import Watch
+from control.records import Node
+from gateway.metadata import Address
+from gateway.server import serve
+from headwater import __version__, agent_socket
+from headwater.archiving import Archived, Archiving
+from headwater.archivist import Held, Order, holding, pass_rows
+from headwater.config import Config
+from headwater.opening import open_logs
+from hydration.logs import Logs
+from model.clock import SystemClock
+from model.errors import HeadwaterError, TransientError, UsageError
+from model.partition import TopicPartition
+
+log = structlog.get_logger()
+
+
+def run(config: Config, *, started: Callable[[Address], None] = lambda _: None) -> signal.Signals:
+    """Archive and serve until SIGTERM or SIGINT; returns which. `started` is told where the gateway listens.
+
+    Raises Locked when another agent holds the data directory, and what stops the gateway from listening.
+    """
+    with holding(config) as held, open_logs(config, held.bucket, indexed=True) as logs:
+        try:
+            return asyncio.run(_run(held, logs, started))
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+
+
+async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> signal.Signals:
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[signal.Signals] = loop.create_future()
+    stop = threading.Event()
+
+    def stopping(by: signal.Signals) -> None:
+        if not told.done():
+            told.set_result(by)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stopping, each)
+
+    def listening(address: Address) -> None:
+        _announce(held, "{}:{}".format(*address))
+        started(address)
+
+    async with agent_socket.serving(held.config.node.data_dir, _Answers(held).answer), asyncio.TaskGroup() as tasks:
+        gateway = tasks.create_task(serve(logs, held.config.gateway, started=listening))
+        if held.archiving is not None:
+            held.archiving.committed = logs.note
+            tasks.create_task(asyncio.to_thread(keep_archiving, held.archiving, held.config, stop))
+        try:
+            received = await told
+        finally:
+            stop.set()
+            gateway.cancel()
+    log.info("agent_stopped", signal=received.name)
+    return received
+
+
+def agent_policy(settings: ArchivalConfig) -> Policy:
+    return Policy(tail_after_ms=settings.seal_timeout_s * 1000)
+
+
+def keep_archiving(archiving: Archiving, config: Config, stop: threading.Event) -> None:
+    """Passes, each over the partitions that something happened to, and over all of them every `rescan_s`."""
+    told: dict[TopicPartition, str] = {}
+    with Watch(config.log.dirs) as watch:
+        due: Collection[TopicPartition] | None = None  # None: all
+        while not stop.is_set():
+            wanted = due.__contains__ if due is not None else _everything
+            try:
+                for outcome in archiving.run(agent_policy, wanted=wanted, stop=stop):
+                    tell(outcome, told)
+            except HeadwaterError as error:
+                log.warning("pass_postponed", reason=str(error))
+            due = watch.wait(stop, config.archival.rescan_s)
+
+
+def tell(outcome: Archived, told: dict[TopicPartition, str]) -> None:
+    """What keeps a partition from being archived, as an event when it is news; what was archived the archiver itself has told."""
+    events = log.bind(ntp=str(outcome.place))
+    if isinstance(outcome.error, TransientError):
+        events.warning("archive_postponed", reason=str(outcome.error))
+    elif outcome.error is None:
+        if told.pop(outcome.place, None):
+            events.info("archive_resumed")
+    elif told.get(outcome.place) != str(outcome.error):
+        told[outcome.place] = str(outcome.error)
+        events.error("archive_stopped", reason=str(outcome.error))
+
+
+def _everything(_: TopicPartition) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What the agent does for one-shot verbs."""
+
+    held: Held
+
+    async def answer(self, question: agent_socket.Ask) -> AsyncIterator[dict[str, Any]]:
+        rows = self._rows(question)
+        while (row := await asyncio.to_thread(next, rows, None)) is not None:
+            yield row
+
+    def _rows(self, question: agent_socket.Ask) -> Iterator[dict[str, Any]]:
+        archiving = self.held.archiving
+        if archiving is None:
+            raise UsageError("this agent has no log directories")
+        match question.verb:
+            case "archive":
+                try:
+                    order = Order(**question.arguments)
+                except TypeError as error:
+                    raise UsageError(f"not an order: {error}") from error
+                yield from pass_rows(archiving, order)
+            case "troubles":
+                for place, trouble in sorted(archiving.troubles.copy().items()):
+                    yield asdict(place) | {"trouble": trouble}
+            case _:
+                raise UsageError(f"this agent does not know {question.verb!r}")
+
+
+def _announce(held: Held, gateway: str) -> None:
+    """Tell the other agents that we are here. A courtesy: without a leader to tell, nothing is lost."""
+    try:
+        held.control.publish(Node(node_id=held.config.node.id, started_ms=SystemClock().now_ms(), version=__version__, gateway=gateway))
+    except TransientError as error:
+        log.warning("announcement_postponed", reason=str(error))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

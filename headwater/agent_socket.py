@@ -1,0 +1,181 @@
+"""The agent's local socket: one-shot verbs hand their work to the agent that holds the data directory.
+
+A frame is a 4-byte big-endian length and one msgpack message. A client sends one Ask; the agent answers with any number of
+Rows and ends with one Done. The socket lies in the data directory, which is the agent's user's alone.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from model import errors
+
+NAME = "agent.sock"
+FRAME_BYTES_MAX = 1 << 20
+CLIENTS_MAX = 16
+_LENGTH = struct.Struct(">I")
+
+
+class Ask(msgspec.Struct, tag="ask", frozen=True):
+    """What to do: a verb and its arguments, as the command line would have them."""
+
+    verb: str
+    arguments: dict[str, Any] = {}
+
+
+class Row(msgspec.Struct, tag="row", frozen=True):
+    """One line of the answer, as the verb would print it."""
+
+    values: dict[str, Any]
+
+
+class Done(msgspec.Struct, tag="done", frozen=True):
+    """The end. exit_code 0, or what went wrong."""
+
+    exit_code: int = 0
+    message: str = ""
+
+
+_decoder: msgspec.msgpack.Decoder[Ask | Row | Done] = msgspec.msgpack.Decoder(Ask | Row | Done)
+
+# The error a client raises for what the agent's verb ended with. CorruptData needs more than a message; its code says enough.
+_RAISED: dict[int, type[errors.HeadwaterError]] = {
+    2: errors.UsageError,
+    3: errors.Partial,
+    4: errors.VerificationFailed,
+    5: errors.TransientError,
+    6: errors.NotFound,
+    7: errors.Locked,
+    8: errors.Unauthorised,
+    10: errors.NothingExamined,
+}
+
+
+class NoAgent(errors.HeadwaterError):
+    """Nobody listens on the data directory's socket."""
+
+
+def ask(data_dir: Path, question: Ask, *, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of the agent's answer, as they come. Raises NoAgent, and whatever the verb raised over there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout_s)
+        try:
+            with _address(data_dir) as address:
+                client.connect(address)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            raise NoAgent(f"no agent is running on {data_dir}") from None
+        except PermissionError:
+            raise errors.Unauthorised(f"not allowed to talk to the agent on {data_dir}") from None
+        try:
+            client.sendall(_frame(question))
+            with client.makefile("rb") as answers:
+                while not isinstance(message := _read(answers.read), Done):
+                    if isinstance(message, Row):
+                        yield message.values
+        except (OSError, msgspec.MsgspecError) as error:
+            raise errors.TransientError(f"the agent on {data_dir} stopped answering: {error}") from error
+        if message.exit_code:
+            raise _RAISED.get(message.exit_code, errors.HeadwaterError)(message.message)
+
+
+Handler = Callable[[Ask], AsyncIterator[dict[str, Any]]]
+
+
+@contextlib.asynccontextmanager
+async def serving(data_dir: Path, handler: Handler) -> AsyncIterator[None]:
+    """Answer clients until the block ends; whoever holds the data directory's lock may call this, and nobody else.
+
+    At most CLIENTS_MAX at once: one more waits in the listen queue.
+    """
+    places = asyncio.Semaphore(CLIENTS_MAX)
+    talks: set[asyncio.Task[None]] = set()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        talks.add(task)
+        try:
+            async with places:
+                await _answer(handler, reader, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the client has gone, or we are going
+        finally:
+            talks.discard(task)
+            writer.close()
+
+    server = await asyncio.start_unix_server(talk, sock=_listener(data_dir), limit=FRAME_BYTES_MAX)
+    try:
+        yield
+    finally:
+        server.close()
+        with contextlib.suppress(FileNotFoundError):
+            (data_dir / NAME).unlink()
+        for each in list(talks):
+            each.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
+
+
+async def _answer(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        length = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
+        if length > FRAME_BYTES_MAX:
+            raise errors.UsageError(f"a frame of {length} bytes, limit {FRAME_BYTES_MAX}")
+        question = _decoder.decode(await reader.readexactly(length))
+        if not isinstance(question, Ask):
+            raise errors.UsageError("a question expected")
+        async for row in handler(question):
+            writer.write(_frame(Row(row)))
+            await writer.drain()
+        done = Done()
+    except errors.HeadwaterError as error:
+        done = Done(error.exit_code, str(error))
+    except (msgspec.MsgspecError, asyncio.IncompleteReadError) as error:
+        done = Done(errors.UsageError.exit_code, f"not a question: {error}")
+    writer.write(_frame(done))
+    await writer.drain()
+
+
+def _listener(data_dir: Path) -> socket.socket:
+    """A bound socket. What a killed agent left under the name goes: the caller holds the lock, so nobody listens there."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        (data_dir / NAME).unlink()
+    with _address(data_dir) as address:
+        listener.bind(address)
+        os.chmod(address, 0o600)
+    return listener
+
+
+@contextlib.contextmanager
+def _address(data_dir: Path) -> Iterator[str]:
+    """A name for the socket that fits into the 107 bytes an address has, however long the directory's own path is."""
+    directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{NAME}"
+    finally:
+        os.close(directory)
+
+
+def _frame(message: Ask | Row | Done) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def _read(read: Callable[[int], bytes]) -> Ask | Row | Done:
+    prefix = read(_LENGTH.size)
+    if len(prefix) < _LENGTH.size:
+        raise ConnectionError("the connection ended in mid-answer")
+    length = _LENGTH.unpack(prefix)[0]
+    if length > FRAME_BYTES_MAX:
+        raise ConnectionError(f"a frame of {length} bytes, limit {FRAME_BYTES_MAX}")
+    body = read(length)
+    if len(body) < length:
+        raise ConnectionError("the connection ended in mid-answer")
+    return _decoder.decode(body)

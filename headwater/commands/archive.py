@@ -1,0 +1,86 @@
+"""`headwater archive` and `headwater flush`: one pass, then exit."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.options import configured, selection_argument
+from headwater.output import Column, as_size, emit, format_option, say
+from headwater.units import parse_duration, size_text
+
+if TYPE_CHECKING:
+    from headwater.archivist import Order
+    from headwater.config import Config
+
+COLUMNS = (
+    Column("topic", "topic"),
+    Column("partition", "p", numeric=True),
+    Column("objects", "objects", numeric=True),
+    Column("archived_bytes", "archived", as_size, numeric=True),
+    Column("released_bytes", "released", as_size, numeric=True),
+    Column("last_offset", "last offset", numeric=True),
+    Column("reason", "then"),
+    Column("error", "error"),
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say which partitions a pass would do something for.")
+
+
+@click.command()
+@selection_argument
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Only segments that lie wholly below it.")
+@dry_run_option
+@format_option
+@configured
+def archive(config: "Config", selection: str | None, before: int | None, dry_run: bool, form: str) -> None:
+    """One pass over sealed segments. A running agent on the data directory does it for us."""
+    from headwater.archivist import Order
+
+    _do(config, Order(selection=selection, before=before), dry_run, form)
+
+
+@click.command()
+@selection_argument
+@click.option("--older-than", metavar="TIME", default="0s", show_default=True, help="Only tails that have waited so long, as in 30m.")
+@dry_run_option
+@format_option
+@configured
+def flush(config: "Config", selection: str | None, older_than: str, dry_run: bool, form: str) -> None:
+    """Like archive, and the committed tail of active segments too. Made for cron."""
+    from headwater.archivist import Order
+
+    _do(config, Order(selection=selection, tail_older_than_s=parse_duration(older_than)), dry_run, form)
+
+
+def _do(config: "Config", order: "Order", dry_run: bool, form: str) -> None:
+    if dry_run:
+        _show_due(config, order, form)
+        return
+    from headwater import logs
+    from headwater.archivist import carry_out
+
+    logs.configure(quiet=True)
+    rows: list[dict[str, Any]] = []
+    try:
+        carry_out(config, order, rows.append)
+    finally:
+        if rows:
+            rows.sort(key=lambda row: (row["topic"], row["partition"]))
+            emit(
+                form, COLUMNS, rows if form != "table" else [row for row in rows if row["objects"] or row["released_bytes"] or row["error"]]
+            )
+            objects, archived, released = (sum(row[key] for row in rows) for key in ("objects", "archived_bytes", "released_bytes"))
+            say(f"{len(rows)} partitions, {objects} objects, {size_text(archived)} archived, {size_text(released)} released")
+
+
+def _show_due(config: "Config", order: "Order", form: str) -> None:
+    from headwater.survey import survey
+
+    columns = (
+        Column("topic", "topic"),
+        Column("partition", "p", numeric=True),
+        Column("lag_bytes", "lag", as_size, numeric=True),
+        Column("reason", "next"),
+    )
+    policy = order.policy(config.archival)
+    emit(form, columns, (asdict(each) for each in survey(config, order.selection, policy) if each.state == "due"))

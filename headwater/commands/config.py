@@ -1,0 +1,34 @@
+"""`headwater config check|show`."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headwater.options import configured
+from headwater.output import Column, emit, format_option
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+
+
+@click.group()
+def config() -> None:
+    """Check or show the configuration."""
+
+
+@config.command()
+@configured
+def check(config: "Config") -> None:
+    """Say whether the configuration is valid: exit code 0, or 2 and what is wrong with it."""
+    click.echo(f"valid: node {config.node.id}, store {config.store.url}, {len(config.log.dirs)} log directories")
+
+
+@config.command()
+@format_option
+@configured
+def show(config: "Config", form: str) -> None:
+    """Every setting, its value and where that was said."""
+    from headwater.config import shown
+
+    columns = (Column("key", "setting"), Column("value", "value"), Column("origin", "said by"))
+    emit(form, columns, ({"key": key, "value": value, "origin": origin} for key, value, origin in shown(config)))

@@ -1,0 +1,96 @@
+"""`headwater read`."""
+
+import base64
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.options import Selection, configured, parse_selection
+from headwater.output import emit
+from model.errors import UsageError
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+    from hydration.answers import Isolation
+    from hydration.partition_log import PartitionLog
+
+
+@click.command()
+@click.argument("selection", metavar="TOPIC[:P]", type=Selection())
+@click.option(
+    "--from", "first", metavar="WHERE", default="earliest", show_default=True, help="earliest, an offset, or a time (2026-01-31T12:00:00Z)."
+)
+@click.option(
+    "--to", "end", metavar="WHERE", default="latest", show_default=True, help="Up to here, not including it: latest, an offset, or a time."
+)
+@click.option("--count", type=click.IntRange(min=0), help="At most so many records.")
+@click.option("--isolation", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted", show_default=True)
+@click.option("-o", "--output", "form", type=click.Choice(["jsonl", "json"]), default="jsonl", show_default=True, help="How to print.")
+@configured
+def read(config: "Config", selection: str, first: str, end: str, count: int | None, isolation: str, form: str) -> None:
+    """Print records of TOPIC, partition by partition, from the archive and the local log alike.
+
+    Keys, values and header values are base64, or null.
+    """
+    from headwater import logs as events
+    from headwater.opening import open_bucket, open_logs
+    from hydration.answers import Isolation
+
+    events.configure(quiet=True)
+    topic, number = parse_selection(selection)
+    level = Isolation[isolation.upper()]
+    with open_logs(config, open_bucket(config)) as logs:
+        if number is not None:
+            numbers: tuple[int, ...] = (number,)
+        else:
+            known = logs.topics().get(topic)
+            numbers = known.partitions if known else (0,)
+        chosen = [logs.partition(topic, each) for each in numbers]
+        rows = itertools.chain.from_iterable(_rows(log, first, end, level) for log in chosen)
+        emit(form, (), itertools.islice(rows, count))
+
+
+def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> Iterator[dict[str, Any]]:
+    from hydration.reader import records
+
+    start = _offset(log, first)
+    if start is None:
+        return
+    topic, partition = log.partition.topic, log.partition.partition
+    for record, leader_epoch, log_append_time in records(log, start, _offset(log, end), isolation):
+        yield {
+            "topic": topic,
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "timestamp_type": "LogAppendTime" if log_append_time else "CreateTime",
+            "leader_epoch": leader_epoch,
+            "key": _text(record.key),
+            "value": _text(record.value),
+            "headers": [[name, _text(value)] for name, value in record.headers],
+        }
+
+
+def _offset(log: "PartitionLog", where: str) -> int | None:
+    """The offset that `where` means; None for the end. A time is the first record at or after it, as ListOffsets has it."""
+    if where == "latest":
+        return None
+    if where == "earliest":
+        return log.bounds().log_start
+    if where.isdigit():
+        return int(where)
+    try:
+        time = datetime.fromisoformat(where)
+    except ValueError:
+        raise UsageError(f"not a place in a log: {where!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)") from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    found = log.offset_for_time(round(time.timestamp() * 1000))
+    return found[0] if found else None
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode("ascii")

@@ -1,0 +1,220 @@
+"""`headwater recover plan|apply|status`."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.options import configured
+from headwater.output import Column, as_size, emit, format_option, progress, say
+from headwater.units import duration_text, size_text
+from model.errors import HeadwaterError, NotFound, UsageError
+from model.partition import check_topic_name
+
+if TYPE_CHECKING:
+    from control.log import ControlLog
+    from headwater.config import Config
+    from recovery import RecoveryPlan, RecoveryReport
+
+TOPICS = (
+    Column("topic", "topic"),
+    Column("partitions", "partitions", numeric=True),
+    Column("segments", "segments", numeric=True),
+    Column("records", "records", numeric=True),
+    Column("size_bytes", "bytes", as_size, numeric=True),
+)
+into_option = click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory to make; new or empty.")
+
+
+@click.group()
+def recover() -> None:
+    """Rebuild log directories from nothing but the bucket."""
+
+
+def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
+    """The arguments that make up a recovery plan."""
+
+    @click.argument("topics", metavar="[NAME]...", nargs=-1)
+    @click.option("--all", "everything", is_flag=True, help="Every topic in the bucket, internal ones too.")
+    @click.option("--mode", type=click.Choice(["full"]), default="full", show_default=True, help="full: everything live in the archive.")
+    @click.option("--partitions", type=click.IntRange(min=1), help="Of the one topic: when the archive's count is not to be believed.")
+    @click.option("--apply-retention", is_flag=True, help="Let the topics' own retention bound what comes back.")
+    @click.option("--retention-ms", type=click.IntRange(min=0), help="Leave out what is older; stays in the topics' settings.")
+    @click.option("--retention-bytes", type=click.IntRange(min=0), help="Leave out what exceeds it, per partition.")
+    @click.option("--cluster-id", help="Of the recovered cluster [default: a new one].")
+    @click.option(
+        "--node-id", type=click.IntRange(min=0), default=1, show_default=True, help="Of the broker that will start on the directory."
+    )
+    @functools.wraps(verb)
+    def with_request(topics: Sequence[str], everything: bool, mode: str, **rest: Any) -> None:
+        if bool(topics) == everything:
+            raise UsageError("either topic names or --all")
+        names = None if everything else tuple(check_topic_name(topic) for topic in topics)
+        asked = {
+            name: rest.pop(name) for name in ("partitions", "apply_retention", "retention_ms", "retention_bytes", "cluster_id", "node_id")
+        }
+        verb(names=names, asked=asked, **rest)
+
+    return with_request
+
+
+@recover.group()
+def plan() -> None:
+    """Say what a recovery would do. Only reads."""
+
+
+@plan.command("topic")
+@what_to_recover
+@into_option
+@format_option
+@configured
+def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None, form: str) -> None:
+    """Plan the recovery of topics. With -o json the plan is a document that `recover apply --plan FILE` carries out."""
+    made = _plan(config, names, asked)
+    if form == "table":
+        emit(form, TOPICS, _planned(made))
+    else:
+        from recovery import encode_plan
+
+        document = encode_plan(made)
+        sys.stdout.buffer.write(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
+    for note in made.notes:
+        say(f"note: {note}")
+    say(f"{len(made.topics)} topics, {made.records} records, {size_text(made.size_bytes)}" + (f", into {into}" if into else ""))
+    if made.problems:
+        raise UsageError("the plan cannot be applied: " + "; ".join(made.problems))
+
+
+@recover.group(invoke_without_command=True)
+@click.option(
+    "--plan", "plan_file", type=click.Path(path_type=Path, dir_okay=False), help="Carry out this plan, made by `recover plan … -o json`."
+)
+@into_option
+@format_option
+@configured
+@click.pass_context
+def apply(ctx: click.Context, config: "Config", plan_file: Path | None, into: Path | None, form: str) -> None:
+    """Carry out a recovery. The same command again goes on after an interruption, and does nothing once it is finished."""
+    if ctx.invoked_subcommand is not None:
+        if plan_file is not None:
+            raise UsageError("either --plan FILE or topics")
+        return
+    if plan_file is None or into is None:
+        raise UsageError("recover apply --plan FILE --into DIR, or recover apply topic NAME… --into DIR")
+    from recovery import decode_plan
+
+    try:
+        raw = plan_file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{plan_file}: {error.strerror}") from error
+    _apply(config, decode_plan(raw, str(plan_file)), into, form)
+
+
+@apply.command("topic")
+@what_to_recover
+@into_option
+@click.option("--dry-run", is_flag=True, help="Only print the plan.")
+@format_option
+@configured
+def apply_topic(
+    config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None, dry_run: bool, form: str
+) -> None:
+    """Recover topics into a new log directory, on which a freshly started broker finds everything in place."""
+    if into is None:
+        raise UsageError("--into DIR is needed: the log directory to make")
+    made = _plan(config, names, asked)
+    if dry_run:
+        emit(form, TOPICS, _planned(made))
+        for note in (*made.notes, *made.problems):
+            say(f"note: {note}")
+        return
+    _apply(config, made, into, form)
+
+
+@recover.command()
+@into_option
+@format_option
+def status(into: Path | None, form: str) -> None:
+    """How far the recovery in a directory is."""
+    import msgspec
+
+    import recovery
+
+    if into is None:
+        raise UsageError("--into DIR is needed")
+    found = recovery.status(into)
+    if found is None:
+        raise NotFound(f"no recovery was begun in {into}")
+    row = msgspec.to_builtins(found) | {"state": "unfinished" if found.finished_ms is None else "finished"}
+    columns = (
+        Column("recovery_id", "recovery"),
+        Column("state", "state"),
+        Column("files_placed", "files placed", numeric=True),
+        Column("files", "of", numeric=True),
+        Column("bytes_placed", "placed", as_size, numeric=True),
+        Column("size_bytes", "of", as_size, numeric=True),
+    )
+    emit(form, columns, [row])
+
+
+def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]) -> "RecoveryPlan":
+    import recovery
+    from headwater import logs
+    from headwater.opening import open_bucket
+
+    logs.configure(quiet=True)
+    return recovery.plan(open_bucket(config).manifests, names, recovery.Options(**asked))
+
+
+def _planned(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
+    for topic in made.topics:
+        yield {
+            "topic": topic.topic,
+            "topic_id": topic.topic_id,
+            "partitions": len(topic.partitions),
+            "segments": sum(len(partition.files) for partition in topic.partitions),
+            "records": topic.records,
+            "size_bytes": topic.size_bytes,
+        }
+
+
+def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str) -> None:
+    import msgspec
+
+    import recovery
+    from headwater import logs
+    from headwater.opening import open_bucket
+
+    logs.configure(quiet=True)
+    with _control(config) as control, progress("recovering", made.size_bytes) as shown:
+        done: RecoveryReport = recovery.apply(made, into, open_bucket(config).store, control=control, progress=shown.advance)
+    if form == "table":
+        emit(form, TOPICS, map(msgspec.to_builtins, done.topics))
+    else:
+        emit("json" if form == "json" else "jsonl", (), [msgspec.to_builtins(done)])
+    for note in done.notes:
+        say(f"note: {note}")
+    took = duration_text((done.finished_ms - done.started_ms) / 1000)
+    how = "was finished before, nothing was done" if done.again else f"verified, {took}"
+    say(f"{done.records} records, {size_text(done.size_bytes)} in {done.into}, cluster id {done.cluster_id}, node id {done.node_id}: {how}")
+
+
+@contextmanager
+def _control(config: "Config") -> "Iterator[ControlLog | None]":
+    """The control log, to mark the recovery in. A recovery from nothing but the bucket goes on without one."""
+    from control.lock import DataDirLock
+    from control.node import ControlNode
+
+    with ExitStack() as stack:
+        control = None
+        try:
+            stack.enter_context(DataDirLock(config.node.data_dir))
+            control = stack.enter_context(ControlNode(config.node.data_dir, config.control))
+            control.ready(5)
+        except HeadwaterError as error:
+            say(f"note: not marked in the control log: {error}")
+        yield control

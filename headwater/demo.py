@@ -1,0 +1,226 @@
+"""The whole story on one machine: archive a log that a real Kafka broker wrote, drop it, read it back, lose everything, recover.
+
+Nothing here is staged: every act does what the verbs do, and every reading is compared, field by field, with what a Java
+client once read from that broker.
+"""
+
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from urllib.parse import quote
+
+import recovery
+from headwater.archivist import Order, holding, pass_rows
+from headwater.config import Config, load
+from headwater.opening import open_bucket, open_logs
+from headwater.output import Progress
+from headwater.replay import Place, compare, expected_records
+from headwater.serving import serving
+from headwater.units import size_text
+from model.errors import NotFound
+from segments.discover import LogDirs
+
+CLUSTER = "pantry"
+ISOLATIONS = ("read_uncommitted", "read_committed")
+Track = Callable[[str, int, bool], AbstractContextManager[Progress]]  # title, total, is it bytes?
+
+
+@dataclass(slots=True)
+class TopicFacts:
+    """One line of the demo's table, over all partitions. offsets: from the archive's start to its end."""
+
+    topic: str
+    partitions: int = 0
+    offsets: int = 0
+    records: int = 0
+    from_archive: int = 0
+    objects: int = 0
+    archived_bytes: int = 0
+    released_bytes: int = 0
+    recovered_bytes: int = 0
+    archived_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What one act came to, for people."""
+
+    title: str
+    told: str
+    elapsed_s: float
+
+
+class Demo:
+    """A stage below `root`: the broker's log, the bucket, the agent's state, later the recovered log, and the configuration."""
+
+    def __init__(self, root: Path, track: Track) -> None:
+        self.root = root
+        self.log_dir, self.recovered_dir = root / "kafka" / CLUSTER, root / "recovered"
+        self.topics: dict[str, TopicFacts] = {}
+        self._track = track
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "headwater.toml"
+
+    def play(self) -> Iterator[Act]:
+        """Each act as it is done. Raises VerificationFailed as soon as anything read is not what it should be."""
+        for title, act in (
+            ("a log", self.unpack),
+            ("archive", self.archive),
+            ("read across the border", self.read_back),
+            ("archive the rest", self.flush),
+            ("lose everything", self.lose),
+            ("recover", self.recover),
+            ("read again", self.read_recovered),
+        ):
+            started = time.monotonic()
+            told = act()
+            yield Act(title, told, time.monotonic() - started)
+
+    def unpack(self) -> str:
+        """The log.dirs of a broker after a clean stop."""
+        with _data(f"{CLUSTER}.tar.xz") as archive, tarfile.open(archive) as tar:
+            tar.extractall(self.root / "kafka", filter="data")
+        logs = LogDirs([self.log_dir]).partitions()
+        for log in logs:
+            self._facts(log.partition.topic).partitions += 1
+        self._configure(self.log_dir)
+        size_bytes = sum(segment.size_bytes for log in logs for segment in log.segments)
+        return f"{len(logs)} partitions of {len(self.topics)} topics, {size_text(size_bytes)}, as a Kafka broker left them"
+
+    def archive(self) -> str:
+        """Sealed segments go to the bucket, and then from the disk."""
+        objects, archived_bytes, released_bytes = self._pass(Order())
+        return (
+            f"{objects} sealed segments, {size_text(archived_bytes)}, are in the bucket; {size_text(released_bytes)} are gone from the disk"
+        )
+
+    def flush(self) -> str:
+        """What is committed in active segments, too."""
+        objects, archived_bytes, _ = self._pass(Order(tail_older_than_s=0))
+        return f"{objects} committed tails of active segments, {size_text(archived_bytes)}"
+
+    def read_back(self) -> str:
+        """Old offsets come from the bucket, new ones from the disk; a consumer sees one log."""
+        records, from_archive, downloads = self._read(self._config(), count=True)
+        return (
+            f"{records} records equal what the broker delivered; {from_archive} of them came from the bucket, in {downloads} ranged reads"
+        )
+
+    def lose(self) -> str:
+        """Every local byte and all of the agent's state."""
+        shutil.rmtree(self.log_dir)
+        shutil.rmtree(self.root / "state")
+        left = [path for path in (self.root / "bucket").rglob("*") if path.is_file()]
+        return f"all that is left is the bucket: {len(left)} objects, {size_text(sum(path.stat().st_size for path in left))}"
+
+    def recover(self) -> str:
+        """A finished log directory, from nothing but the bucket; under the lost cluster's own id, so that its archive goes on."""
+        bucket = open_bucket(self._config())
+        owner = bucket.manifests.owner()
+        if owner is None:
+            raise NotFound(f"{bucket.store.url} is nobody's archive")
+        plan = recovery.plan(bucket.manifests, None, recovery.Options(cluster_id=owner.cluster_id))
+        with self._track("recovering", plan.size_bytes, True) as shown:
+            done = recovery.apply(plan, self.recovered_dir, bucket.store, progress=shown.advance)
+        for topic in done.topics:
+            self._facts(topic.topic).recovered_bytes = topic.size_bytes
+        self._configure(self.recovered_dir)
+        return f"{len(done.topics)} topics, {done.records} records, {size_text(done.size_bytes)}, verified batch by batch"
+
+    def read_recovered(self) -> str:
+        """From the recovered directory alone."""
+        config = load(self.config_file, {}, {"hydration.read_priority": "local-only"})
+        records, _, _ = self._read(config, count=False)
+        return f"{records} records equal what the broker delivered"
+
+    @contextmanager
+    def endpoint(self) -> Iterator[str]:
+        """The gateway over what there is now."""
+        config = self._config()
+        with open_logs(config, open_bucket(config)) as logs, serving(logs, config.gateway) as address:
+            yield address
+
+    def _config(self) -> Config:
+        return load(self.config_file, {}, {})
+
+    def _configure(self, log_dir: Path) -> None:
+        self.config_file.write_text(
+            f"""\
+[node]
+id = "demo"
+data_dir = "{self.root}/state"
+
+[log]
+dirs = ["{log_dir}"]
+owned = true                 # no broker here: what is archived may be deleted
+
+[store]
+url = "file://{quote(str(self.root))}/bucket"
+
+[gateway]
+listen = "127.0.0.1:0"       # any free port
+""",
+            "utf-8",
+        )
+
+    def _facts(self, topic: str) -> TopicFacts:
+        return self.topics.setdefault(topic, TopicFacts(topic))
+
+    def _pass(self, order: Order) -> tuple[int, int, int]:
+        """Objects, bytes archived, bytes released."""
+        objects = archived_bytes = released_bytes = 0
+        with (
+            holding(self._config()) as held,
+            self._track("archiving", sum(each.partitions for each in self.topics.values()), False) as shown,
+        ):
+            assert held.archiving is not None
+            for row in pass_rows(held.archiving, order):
+                shown.advance(1, row["topic"])
+                facts = self._facts(row["topic"])
+                facts.objects += row["objects"]
+                facts.archived_bytes += row["archived_bytes"]
+                facts.released_bytes += row["released_bytes"]
+                facts.archived_s += row["elapsed_s"]
+                objects += row["objects"]
+                archived_bytes += row["archived_bytes"]
+                released_bytes += row["released_bytes"]
+        return objects, archived_bytes, released_bytes
+
+    def _read(self, config: Config, *, count: bool) -> tuple[int, int, int]:
+        """Read everything twice, once per isolation, and compare: records, those below the local start, downloads."""
+        records = from_archive = 0
+        with open_logs(config, open_bucket(config)) as logs, serving(logs, config.gateway) as address:
+            starts: dict[Place, int | None] = {}
+            for topic in logs.topics().values():
+                for number in topic.partitions:
+                    bounds = logs.partition(topic.name, number).bounds()
+                    starts[topic.name, number] = bounds.local_start
+                    if count:
+                        self._facts(topic.name).offsets += bounds.high_watermark - bounds.log_start
+            for isolation in ISOLATIONS:
+                with _data(f"{CLUSTER}.{isolation}.jsonl.xz") as expected:
+                    total = sum(1 for _ in expected_records(expected))
+                    with self._track(f"reading, {isolation}", total, False) as shown:
+                        found = compare(address, expected, committed=isolation == "read_committed", starts=starts, progressed=shown.advance)
+                found.check()
+                records += found.total
+                from_archive += found.below_start.total()
+                if count and isolation == "read_uncommitted":
+                    for (name, _), number in found.records.items():
+                        self._facts(name).records += number
+                    for (name, _), number in found.below_start.items():
+                        self._facts(name).from_archive += number
+            return records, from_archive, logs.hydrator.counters.downloads
+
+
+@contextmanager
+def _data(name: str) -> Iterator[Path]:
+    with as_file(files("headwater") / "demo_data" / name) as path:
+        yield path

@@ -1,0 +1,127 @@
+"""Opens what verbs need from a configuration: the bucket, the local log, the cache, the catalogue of readable partitions."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwater.config import Config
+from headwater.options import parse_selection
+from headwater.output import say
+from manifests.head import Head
+from manifests.repository import ManifestRepository
+from manifests.topic import TopicManifest
+from model.clock import SystemClock
+from model.errors import NotFound, UsageError
+from model.partition import PartitionId
+from objectstore.open import open_store
+from objectstore.probe import probe
+from objectstore.store import ObjectStore
+from segments.discover import LogDirs
+
+if TYPE_CHECKING:
+    from hydration.cache import ChunkCache
+    from hydration.logs import Logs
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    store: ObjectStore
+    manifests: ManifestRepository
+
+
+def open_bucket(config: Config) -> Bucket:
+    """For readers. Nothing is asked of the store yet."""
+    store = open_store(config.store.url, endpoint_url=config.store.endpoint_url, region=config.store.region)
+    return Bucket(store, ManifestRepository(store))
+
+
+def open_bucket_to_write(config: Config) -> Bucket:
+    """For archivers: finds out whether the store refuses to overwrite, on which all agreement rests.
+
+    Raises UsageError when it does not, unless the configuration says that this is the bucket's only agent.
+    """
+    bucket = open_bucket(config)
+    if not probe(bucket.store).many_agents:
+        told = f"{bucket.store.url} does not keep conditional writes: two agents could overwrite each other's commits"
+        if not config.node.only_agent:
+            raise UsageError(f"{told}. Set node.only_agent = true if no other agent will ever write there")
+        say(f"warning: {told}; this must stay its only agent")
+    return bucket
+
+
+def open_log_dirs(config: Config) -> LogDirs:
+    if not config.log.dirs:
+        raise UsageError("no log directory is given (log.dirs, or --log-dir DIR)")
+    return LogDirs(config.log.dirs)
+
+
+def writer_id(config: Config) -> str:
+    """Who this agent is in heads: the node's id and a word of chance that stays with the data directory.
+
+    Two agents that were given one id must not take each other's claims for their own. The caller holds the directory's lock.
+    """
+    path = config.node.data_dir / "writer"
+    if path.exists():
+        kept = path.read_text("ascii").strip()
+        if kept.rpartition("-")[0] == config.node.id:
+            return kept
+    made = f"{config.node.id}-{secrets.token_hex(4)}"
+    partial = path.with_name("writer.partial")
+    partial.write_text(made + "\n", "ascii")
+    partial.rename(path)
+    return made
+
+
+def open_cache(config: Config) -> "ChunkCache":
+    from hydration.cache import ChunkCache
+
+    return ChunkCache(cache_directory(config), config.hydration.cache_bytes, config.hydration.cache_ttl_s, SystemClock())
+
+
+def cache_directory(config: Config) -> Path:
+    return config.node.data_dir / "cache"
+
+
+def archived(bucket: Bucket, selection: str | None) -> Iterator[tuple[TopicManifest, PartitionId]]:
+    """The partitions in the bucket that `selection` names: current incarnations only. Raises NotFound when it names none."""
+    topic, partition = parse_selection(selection) if selection else (None, None)
+    topics = bucket.manifests.topics() if topic is None else [bucket.manifests.resolve(topic)]
+    found = False
+    for manifest in topics:
+        for each in bucket.manifests.partitions(manifest.topic, manifest.topic_id):
+            if partition is None or each.partition == partition:
+                found = True
+                yield manifest, each
+    if selection and not found:
+        raise NotFound(f"{selection} is not in {bucket.store.url}")
+
+
+def load_head(bucket: Bucket, partition: PartitionId) -> Head | None:
+    held = bucket.manifests.load(partition)
+    return held.head if held else None
+
+
+@contextmanager
+def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False) -> Iterator["Logs"]:
+    """Everything that reading needs, listed once.
+
+    indexed  keep the manifest index in the data directory, whose lock the caller holds; else in memory
+    """
+    from hydration import logs
+    from manifests.index import ManifestIndex
+
+    with ExitStack() as stack:
+        opened = logs.open_logs(
+            config.hydration,
+            store=bucket.store,
+            cache_directory=cache_directory(config),
+            dirs=open_log_dirs(config) if config.log.dirs else None,
+            index=stack.enter_context(closing(ManifestIndex(config.node.data_dir / "index"))) if indexed else None,
+            priority_for=lambda topic: config.hydration_for(topic).read_priority,
+        )
+        stack.callback(opened.close)
+        opened.refresh()
+        yield opened

@@ -1,0 +1,125 @@
+"""Where one partition stands: what is local, what is archived, how far behind, and why."""
+
+from dataclasses import dataclass
+
+from archival import plan
+from archival.lineage import Behind, verdict
+from archival.plan import Idle, Policy, log_start, next_steps
+from archival.source import open_segment
+from manifests.head import Head
+from model.errors import HeadwaterError
+from model.partition import PartitionId
+from segments.batches import headers, locate
+from segments.log import LocalLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What is committed in the local log and not yet in the archive.
+
+    oldest_ms  timestamp of the first of it, as its producer or broker wrote it; None when it has none
+    """
+
+    size_bytes: int
+    oldest_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One line of `headwater status`; offsets as in the glossary, None where there is nothing to say."""
+
+    topic: str
+    partition: int
+    topic_id: str
+    archive_start: int | None
+    local_start: int | None
+    last_offset: int | None
+    high_watermark: int | None
+    lag_bytes: int | None
+    lag_s: float | None
+    archived_bytes: int
+    objects: int
+    cached_bytes: int
+    state: str
+    reason: str
+
+
+def standing(
+    partition: PartitionId,
+    log: LocalLog | None,
+    head: Head | None,
+    *,
+    policy: Policy,
+    tail_age_ms: int,
+    now_ms: int,
+    cached_bytes: int = 0,
+    trouble: str = "",
+) -> Standing:
+    """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `standby`
+    (another replica archives), `behind` (the archive has followed a newer leader epoch than this log), `archive-only` (no local log
+    here) or `stopped` (`trouble`, or what looking at the log found).
+    """
+    lag: Backlog | None = None
+    state, reason = "archive-only", "no local log here"
+    if log is not None:
+        try:
+            lag = backlog(log, head)
+            state, reason = _state(log, head, lag, policy, tail_age_ms)
+        except HeadwaterError as error:
+            trouble = trouble or str(error)
+    if trouble:
+        state, reason = "stopped", trouble
+    live = [entry for entry in head.entries if not entry.gap] if head else []
+    return Standing(
+        topic=partition.topic,
+        partition=partition.partition,
+        topic_id=partition.topic_id,
+        archive_start=head.start_offset if head else None,
+        local_start=log_start(log) if log else None,
+        last_offset=head.last_offset if head and head.last_offset >= 0 else None,
+        high_watermark=log.high_watermark if log else None,
+        lag_bytes=lag.size_bytes if lag else None,
+        lag_s=None if lag is None else 0.0 if lag.oldest_ms is None else max(0.0, (now_ms - lag.oldest_ms) / 1000),
+        archived_bytes=sum(entry.live_bytes for entry in live),
+        objects=len(live),
+        cached_bytes=cached_bytes,
+        state=state,
+        reason=reason,
+    )
+
+
+def _state(log: LocalLog, head: Head | None, lag: Backlog, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
+    """What the one who holds the claim would do next."""
+    acting = plan.standing(log)
+    if isinstance(acting, Idle):
+        return "standby", acting.reason
+    if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
+        return "behind", found.reason
+    step = next(next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms))
+    if isinstance(step, Idle):
+        return ("archived" if head and lag.size_bytes == 0 else "waiting"), step.reason
+    return "due", f"{type(step).__name__.lower()} comes next"
+
+
+def backlog(log: LocalLog, head: Head | None) -> Backlog:
+    """Read from batch headers and file sizes alone; a file that changes meanwhile is counted as it was seen."""
+    first = max(head.next_offset if head else 0, log_start(log))
+    if log.high_watermark is None or first >= log.high_watermark:
+        return Backlog(size_bytes=0, oldest_ms=None)
+    size_bytes, oldest_ms = 0, None
+    for at, segment in enumerate(log.segments):
+        end = log.segments[at + 1].base_offset if at + 1 < len(log.segments) else None
+        if (end is not None and end <= first) or segment.base_offset >= log.high_watermark:
+            continue
+        start, stop = 0, segment.size_bytes
+        with open_segment(segment) as file:
+            where = str(segment.path)
+            if segment.base_offset < first:
+                start = locate(file, first, 0, stop, where=where)
+            if end is None or end > log.high_watermark:
+                stop = locate(file, log.high_watermark, start, stop, where=where)
+            if oldest_ms is None and start < stop:
+                _, header = next(headers(file, start, stop, where=where))
+                oldest_ms = header.first_timestamp if header.first_timestamp >= 0 else None
+        size_bytes += stop - start
+    return Backlog(size_bytes=size_bytes, oldest_ms=oldest_ms)

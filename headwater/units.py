@@ -1,0 +1,56 @@
+"""Sizes and durations as people write them: "20GiB", "30m"."""
+
+import re
+
+from model.errors import UsageError
+
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(text: str) -> int:
+    """Bytes: "4MiB", "20 GB", "1048576"."""
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    if not match or match[2].lower() not in _SIZES:
+        raise UsageError(f"not a size: {text!r} (a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB)")
+    return round(float(match[1]) * _SIZES[match[2].lower()])
+
+
+def parse_duration(text: str) -> float:
+    """Seconds: "30m", "24h", "250ms". A bare number is refused: it would not say of what."""
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    if not match or match[2].lower() not in _SECONDS:
+        raise UsageError(f"not a duration: {text!r} (a number and ms, s, m, h, d or w)")
+    return float(match[1]) * _SECONDS[match[2].lower()]
+
+
+def size_text(size_bytes: float) -> str:
+    """At most four characters and a binary unit: "0 B", "1.5 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 100 else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def duration_text(seconds: float) -> str:
+    """Two units at most: "12.3 s", "4 m 10 s", "2 h 5 m", "3 d 1 h"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, lesser, lesser_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // lesser} {lesser_unit}"
+    return f"{whole} s"

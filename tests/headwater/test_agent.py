@@ -1,0 +1,146 @@
+"""The agent as a process: it archives by itself, serves, answers one-shot verbs, and stops when told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.replay import consume
+from tests.fixtures import expected
+from tests.headwater.conftest import Stage
+
+DEADLINE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    process: "subprocess.Popen[str]"
+    events: list[dict[str, Any]]
+    seen: threading.Condition
+
+    def wait_for(self, event: str, times: int = 1, **fields: object) -> dict[str, Any]:
+        """The event once it was told `times` times with these fields."""
+
+        def told() -> list[dict[str, Any]]:
+            return [
+                each for each in self.events if each["event"] == event and all(each.get(name) == value for name, value in fields.items())
+            ]
+
+        with self.seen:
+            assert self.seen.wait_for(lambda: len(told()) >= times, DEADLINE_S), (event, self.events[-5:])
+        return told()[-1]
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(by)
+        return self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def running(stage: Stage, log: Path | None, *options: str, **environ: str) -> Iterator[Agent]:
+    command = [sys.executable, "-c", "from headwater.cli import main; main()", "agent", "--data-dir", str(stage.data_dir)]
+    command += ["--store", f"file://{stage.bucket}", "--set", "gateway.listen=127.0.0.1:0", "--set", "archival.rescan=1s", *options]
+    command += ["--log-dir", str(log)] if log else []
+    repository = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=stage.root, env={**os.environ, "PYTHONPATH": repository, **environ}
+    )
+    agent = Agent(process, [], threading.Condition())
+
+    def listen() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            with agent.seen:
+                agent.events.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
+                agent.seen.notify_all()
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    try:
+        yield agent
+    finally:
+        process.kill()
+        process.wait()
+        listener.join()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_the_agent_archives_serves_answers_and_stops(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, "--set", "archival.seal_timeout=0s", "--set", "log.owned=true") as agent:
+        address = agent.wait_for("gateway_started")["listen"]
+        second = stage.run("agent", log=log)
+        assert (second.code, "in use by process" in second.err) == (7, True)
+        handed_over = stage.run("flush", "-o", "jsonl", log=log)
+        assert handed_over.code == 0, handed_over.err
+        assert handed_over.rows
+        assert stage.run("archive", "absent", log=log).code == 6
+        got = list(consume(address, committed=False, keep=lambda topic: not topic.startswith("__")))
+        assert sorted(got, key=lambda record: (record["topic"], record["partition"], record["offset"])) == expected(
+            "kitchen", "read_uncommitted"
+        )
+        assert {row["state"] for row in stage.run("status", "-o", "jsonl", log=log).rows} == {"archived"}
+        assert agent.stop() == 0
+    assert not (stage.data_dir / "agent.sock").exists()
+    assert stage.run("archive", log=log).code == 0  # the data directory is free again
+
+
+def test_the_agent_can_be_interrupted(stage: Stage) -> None:
+    with running(stage, stage.log("kitchen")) as agent:
+        agent.wait_for("gateway_started")
+        assert agent.stop(signal.SIGINT) == 130
+
+
+def test_the_agent_tells_what_stops_a_partition(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    (log / "orders.in-0" / "partition.metadata").write_bytes(b"version: 0\ntopic_id: nonsense\n")
+    with running(stage, log) as agent:
+        agent.wait_for("archive_stopped", ntp="orders.in:0")
+        rows = stage.run("status", "orders.in:0", "-o", "jsonl", log=log).rows
+        assert [row["state"] for row in rows] == ["stopped"]
+
+
+def test_a_partition_that_appears_while_the_agent_runs_is_archived(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    aside = stage.root / "aside"
+    (log / "orders.in-0").rename(aside)
+    with running(stage, log, "--set", "archival.seal_timeout=0s") as agent:
+        agent.wait_for("gateway_started")
+        aside.rename(log / "orders.in-0")
+        agent.wait_for("run_archived", ntp="orders.in:0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["archive.claimed", "archive.uploaded", "archive.committed", "archive.announced", "release.log_unlinked"])
+def test_an_agent_killed_at_any_step_goes_on_without_an_operator(stage: Stage, step: str) -> None:
+    log = stage.log("pantry")
+    options = ("--set", "archival.seal_timeout=0s", "--set", "log.owned=true")
+    with running(stage, log, *options, HEADWATER_KILL_AT=f"{step}:3") as agent:
+        assert agent.process.wait(DEADLINE_S) == -signal.SIGKILL
+    assert stage.run("flush", "--set", "log.owned=true", log=log).code == 0
+    rows = stage.run("status", "-o", "jsonl", log=log).rows
+    assert {row["state"] for row in rows} == {"archived"}
+    assert stage.run("verify", "--data", "-o", "jsonl").code == 0
+    read = stage.run("read", "thermo-samples", log=log).rows
+    assert [(row["partition"], row["offset"]) for row in read] == [
+        (record["partition"], record["offset"]) for record in expected("pantry", "read_uncommitted") if record["topic"] == "thermo-samples"
+    ]
+
+
+def test_an_agent_without_log_directories_serves_the_archive(stage: Stage) -> None:
+    assert stage.run("flush", log=stage.log("kitchen")).code == 0
+    with running(stage, None) as agent:
+        address = agent.wait_for("gateway_started")["listen"]
+        got = list(consume(address, committed=True, keep=lambda topic: topic == "orders.in"))
+        wanted = [record for record in expected("kitchen", "read_committed") if record["topic"] == "orders.in"]
+        assert sorted(got, key=lambda record: (record["partition"], record["offset"])) == wanted
+        assert agent.stop() == 0

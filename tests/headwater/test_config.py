@@ -1,0 +1,120 @@
+"""File, environment, flags: what wins, what is refused, and how it says so."""
+
+from pathlib import Path
+
+import pytest
+
+from headwater.config import Config, load, shown
+from hydration.config import ReadPriority
+from model.errors import UsageError
+
+
+def from_toml(tmp_path: Path, text: str, environ: dict[str, str] | None = None, flags: dict[str, object] | None = None) -> Config:
+    file = tmp_path / "headwater.toml"
+    file.write_text(text)
+    return load(file, environ or {}, flags or {})
+
+
+def test_the_example_in_the_design_page_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    config = from_toml(tmp_path, example)
+    assert config.store.url == "s3://bucket/prefix"
+    assert config.archival.seal_timeout_s == 1800
+    assert config.hydration.cache_bytes == 20 << 30
+    assert config.hydration_for("team-a.orders").read_priority is ReadPriority.OFFLOADED_FIRST
+    assert config.hydration_for("team-b.orders").read_priority is ReadPriority.LOCAL_FIRST
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    toml = '[node]\nid = "file"\n[store]\nurl = "file:///file"\nregion = "file"\n'
+    config = from_toml(
+        tmp_path, toml, {"HEADWATER_STORE_URL": "file:///env", "HEADWATER_STORE_REGION": "env"}, {"store.url": "file:///flag"}
+    )
+    assert (config.node.id, config.store.region, config.store.url) == ("file", "env", "file:///flag")
+    assert config.origins["store.region"] == "$HEADWATER_STORE_REGION"
+
+
+def test_values_are_text_in_the_environment(tmp_path: Path) -> None:
+    environ = {"HEADWATER_LOG_DIRS": "/a, /b", "HEADWATER_LOG_OWNED": "true", "HEADWATER_HYDRATION_CACHE_BYTES": "1GiB"}
+    config = from_toml(tmp_path, "", environ)
+    assert config.log.dirs == (Path("/a"), Path("/b"))
+    assert config.log.owned
+    assert config.hydration.cache_bytes == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("[archival]\nseal_timout = '5m'", "did you mean 'archival.seal_timeout'"),
+        ("[archvial]\nseal_timeout = '5m'", "did you mean 'archival'"),
+        ("[store]\nendpoint = 'x'", "did you mean 'store.endpoint_url'"),
+        ("[node]\nseal_timeout = '5m'", "did you mean 'archival.seal_timeout'"),
+        ("store = 'x'", "must be a section"),
+        ("[topics.a]\nread_priorty = 'local-only'", "did you mean 'read_priority'"),
+        ("[topics]\na = 1", "must be a section"),
+        ("[archival]\nseal_timeout = 30", "a duration"),
+        ("[archival]\nseal_timeout = '30'", "not a duration"),
+        ("[hydration]\ncache_bytes = true", "a size"),
+        ("[hydration]\nread_priority = 'local'", "local"),
+        ("[log]\nowned = 'maybe'", "true or false"),
+        ("[log]\nowned = []", "true or false"),
+        ("[log]\ndirs = 3", "a list"),
+        ("[log]\nlayout = 'redpanda'", "kafka"),
+        ("[store]\nurl = 3", "text"),
+        ("[store", "not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, toml: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        from_toml(tmp_path, toml)
+    assert words in str(caught.value)
+
+
+def test_an_unknown_environment_variable_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'HEADWATER_STORE_URL'"):
+        load(None, {"HEADWATER_STROE_URL": "x"}, {})
+
+
+def test_an_unknown_flag_setting_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'hydration\.chunk_bytes'"):
+        load(None, {}, {"hydration.chunk_byte": "1MiB"})
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no configuration file"):
+        load(tmp_path / "absent.toml", {}, {})
+    with pytest.raises(UsageError, match="no configuration file"):
+        load(None, {"HEADWATER_CONFIG": str(tmp_path / "absent.toml")}, {})
+
+
+def test_without_a_file_everything_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load(None, {}, {"node.data_dir": "/data"})
+    assert config.store.url == "file:///data/archive"
+
+
+def test_a_topics_own_name_wins_over_patterns_and_later_patterns_over_earlier(tmp_path: Path) -> None:
+    config = from_toml(
+        tmp_path,
+        """
+        [topics."team-a.orders"]
+        read_priority = "local-only"
+        [topics."team-a.*"]
+        read_priority = "offloaded-first"
+        seal_timeout = "1m"
+        [topics."*.clicks"]
+        read_priority = "offloaded-only"
+        """,
+    )
+    assert config.hydration_for("team-a.orders").read_priority is ReadPriority.LOCAL_ONLY
+    assert config.hydration_for("team-a.clicks").read_priority is ReadPriority.OFFLOADED_ONLY
+    assert config.archival_for("team-a.clicks").seal_timeout_s == 60
+    assert config.archival_for("team-b.clicks").seal_timeout_s == config.archival.seal_timeout_s
+
+
+def test_everything_is_shown_with_its_origin(tmp_path: Path) -> None:
+    config = from_toml(tmp_path, '[archival]\nseal_timeout = "90s"\n')
+    rows = {key: (value, origin) for key, value, origin in shown(config)}
+    assert rows["archival.seal_timeout"] == ("1 m 30 s", str(tmp_path / "headwater.toml"))
+    assert rows["hydration.read_priority"] == ("local-first", "default")

@@ -1,0 +1,53 @@
+"""Data to stdout in three forms, progress to stderr."""
+
+import io
+import json
+from typing import Any
+
+from headwater.output import Column, PlainProgress, as_size, emit
+
+COLUMNS = (Column("topic", "topic"), Column("size_bytes", "bytes", as_size, numeric=True))
+ROWS: list[dict[str, Any]] = [
+    {"topic": "recipes.zstd", "size_bytes": 2048, "extra": None},
+    {"topic": "photos", "size_bytes": None, "extra": 1},
+]
+
+
+def printed(form: str) -> str:
+    out = io.StringIO()
+    emit(form, COLUMNS, iter(ROWS), out=out)
+    return out.getvalue()
+
+
+def test_json_forms_carry_every_key() -> None:
+    assert json.loads(printed("json")) == ROWS
+    assert [json.loads(line) for line in printed("jsonl").splitlines()] == ROWS
+
+
+def test_a_table_shows_its_columns_and_no_line_is_cut() -> None:
+    text = printed("table")
+    assert "recipes.zstd" in text
+    assert "2.0 KiB" in text
+    assert "extra" not in text
+    wide = io.StringIO()
+    emit("table", (Column("name", "name"),), [{"name": "n" * 500}], out=wide)
+    assert "n" * 500 in wide.getvalue()
+
+
+def test_no_rows_are_an_empty_list() -> None:
+    out = io.StringIO()
+    emit("json", COLUMNS, [], out=out)
+    assert json.loads(out.getvalue()) == []
+
+
+def test_plain_progress_says_a_line_every_ten_seconds_with_what_is_left() -> None:
+    now = [0.0]
+    out = io.StringIO()
+    plain = PlainProgress("archiving", 4096, as_size, out, lambda: now[0])
+    for _ in range(4):
+        now[0] += 6
+        plain.advance(1024, "photos:0")
+    assert out.getvalue().splitlines() == [
+        "archiving: 2.0 KiB of 4.0 KiB, 12.0 s left photos:0",
+        "archiving: 4.0 KiB of 4.0 KiB, 0.0 s left photos:0",
+    ]

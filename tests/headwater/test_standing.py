@@ -1,0 +1,57 @@
+"""How a partition's state is told, from plain values."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from archival.plan import Policy
+from headwater.standing import Standing, standing
+from manifests.head import Head
+from model.epochs import EpochHistory
+from model.partition import PartitionId
+from segments.log import Leadership, LocalLog
+
+PARTITION = PartitionId("cluster", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "t")
+LOG = LocalLog(partition=PARTITION, directory=Path("t-0"), segments=(), high_watermark=10, log_start=10, epochs=EpochHistory(((3, 0),)))
+HEAD = Head(
+    cluster_id="cluster",
+    topic="t",
+    topic_id=PARTITION.topic_id,
+    partition=0,
+    version=1,
+    commit_id="c",
+    fence=1,
+    writer="w",
+    leader_epoch=3,
+    start_offset=10,
+    last_offset=9,
+)
+FOLLOWER = Leadership(leader=2, leader_epoch=3, node=1, replicas=(1, 2), in_sync=(1, 2))
+
+
+def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Standing:
+    return standing(PARTITION, log, head, policy=Policy(tail_after_ms=0), tail_age_ms=0, now_ms=0, trouble=trouble)
+
+
+@pytest.mark.parametrize(
+    ("log", "head", "trouble", "state"),
+    [
+        (LOG, HEAD, "", "archived"),
+        (LOG, None, "", "due"),
+        (None, HEAD, "", "archive-only"),
+        (replace(LOG, leadership=FOLLOWER), HEAD, "", "standby"),
+        (replace(LOG, epochs=EpochHistory(((2, 0),))), HEAD, "", "behind"),
+        (replace(LOG, high_watermark=None), None, "", "waiting"),
+        (LOG, HEAD, "a suspected hole", "stopped"),
+    ],
+)
+def test_states(log: LocalLog | None, head: Head | None, trouble: str, state: str) -> None:
+    found = state_of(log, head, trouble)
+    assert found.state == state
+    assert found.reason
+
+
+def test_an_empty_log_has_an_end_even_so() -> None:
+    found = state_of(LOG, HEAD)
+    assert (found.archive_start, found.last_offset, found.high_watermark, found.lag_bytes, found.lag_s) == (10, 9, 10, 0, 0)

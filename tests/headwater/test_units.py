@@ -1,0 +1,47 @@
+"""Sizes and durations as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.units import duration_text, parse_duration, parse_size, size_text
+from model.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("0", 0), ("1048576", 1 << 20), ("4MiB", 4 << 20), ("20GiB", 20 << 30), ("20 gb", 20 * 10**9), ("1.5KiB", 1536), ("7B", 7)],
+)
+def test_sizes_as_people_write_them(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30m", 1800), ("24h", 86400), ("250ms", 0.25), ("1.5s", 1.5), ("7d", 604800), ("2w", 1209600)]
+)
+def test_durations_as_people_write_them(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1MiB", "1 2", "4 mebi", "1e3"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["", "30", "h", "-1s", "1 h 5 m"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a duration"):
+        parse_duration(text)
+
+
+@given(st.integers(0, 1 << 50))
+def test_a_size_reads_back_to_within_its_precision(size_bytes: int) -> None:
+    assert abs(parse_size(size_text(size_bytes)) - size_bytes) <= max(size_bytes * 0.06, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.25, "0.2 s"), (59.9, "59.9 s"), (61, "1 m 1 s"), (7500, "2 h 5 m"), (90000, "1 d 1 h"), (3600, "1 h 0 m")]
+)
+def test_durations_for_people(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
