@@ -9,6 +9,7 @@ from control.records import advanced_of, claim_of
 from manifests.head import Head
 from model.clock import Clock
 from model.errors import TransientError
+from model.partition import PartitionId
 
 RETRY_S = 30.0  # after a failure, so that a control log without a leader costs one time-out per half minute, not per step
 
@@ -20,6 +21,11 @@ class Announcer:
         self._control, self._clock = control, clock
         self._lock = threading.Lock()
         self._silent_until_s = float("-inf")
+
+    def known_version(self, partition: PartitionId) -> int:
+        """The manifest version that the control log remembers; 0 for a partition it never heard of."""
+        known = self._control.state().partition(partition)
+        return known.manifest_version if known else 0
 
     def announce(self, head: Head, *, claims: bool = False) -> bool:
         """Publish `head` unless the control log knows it, or a newer one, already; False when that failed for now.

@@ -14,7 +14,7 @@ from archival import plan
 from archival.announce import Announcer
 from archival.lineage import branches_at, clip_epochs, ends_at, epoch_in
 from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Upload, next_steps
-from archival.source import ArchivedRun, Logs, OpenSegment, check_unchanged, find_batch, first_hole, open_segment
+from archival.source import ArchivedRun, Logs, OpenSegment, check_unchanged, find_batch, first_hole, local_errors, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from layouts import Offloader, open_layout
@@ -22,10 +22,11 @@ from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from model import steps
-from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
+from model.errors import CorruptData, Fenced, NotFound, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
 from model.partition import PartitionId
 from objectstore.store import ObjectStore
 from segments.log import LocalLog, LocalSegment
+from segments.runindex import RunIndex
 from segments.scan import RunScan, scan_run
 from segments.transactions import OpenTransaction
 
@@ -115,10 +116,12 @@ class PartitionArchiver:
         Raises Fenced when another writer has claimed the partition, SuspectedHole and CorruptData when a person must look
         at the log, and TransientError (SourceChanged and UnknownOutcome among them) when the same call may succeed later.
         """
-        with self.lock:
+        with self.lock, local_errors(self.partition):
             try:
                 return self._step(policy, log or self._look())
             except CommitLost as error:
+                if self._held and error.current is None:
+                    raise self._head_is_gone(self._held.head.version) from error
                 self._held = error.current
                 return Outcome(action="outrun", reason=str(error))
             except (Fenced, UnknownOutcome):
@@ -133,6 +136,8 @@ class PartitionArchiver:
             self._known = True
         if self._held:
             self._announcer.announce(self._held.head)
+            if self._held.head.writer == self._writer:
+                self._topics.ensure(self.partition)
         for step in next_steps(log, self.head, writer=self._writer, policy=policy, tail_age_ms=self._tail_age_ms(log)):
             if isinstance(step, Idle):
                 return Outcome(action="idle", reason=step.reason)
@@ -162,6 +167,12 @@ class PartitionArchiver:
         self._check_still(log)
         held = self.head
         if held is None:
+            remembered = self._announcer.known_version(self.partition)
+            if remembered:
+                self._held = self._repository.load(self.partition)  # another agent may have made it since we looked
+                if self._held is None:
+                    raise self._head_is_gone(remembered)
+                return Outcome(action="outrun", reason=f"{self._held.head.writer} has made the first manifest")
             after = Head(
                 cluster_id=self.partition.cluster_id,
                 topic=self.partition.topic,
@@ -180,6 +191,15 @@ class PartitionArchiver:
         head = self._commit(after, "archive.claimed", claims=True)
         self._log.info("partition_claimed", fence=head.fence, leader_epoch=head.leader_epoch)
         return Outcome(action="claimed")
+
+    def _head_is_gone(self, version: int) -> CorruptData:
+        """A manifest is never deleted. To begin anew would hide all that it listed."""
+        return CorruptData(
+            keys.head(self.partition),
+            0,
+            f"version {version} was committed and is no longer in {self._store.url}: restore the bucket or mount it again; "
+            "to begin anew in an emptied one, remove the data directory's control folder",
+        )
 
     def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False) -> Head:
         self._held = self._repository.commit(self._held, after)
@@ -246,9 +266,15 @@ class PartitionArchiver:
         return Outcome(action="revived", entry=live)
 
     def _index_is_true(self, entry: Entry, scan: RunScan) -> bool:
-        index = open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+        index = self._read_index(entry)
         aborted = tuple(each for each in index.aborted if each.last_offset <= scan.last_offset)
         return aborted == scan.aborted and (entry.is_cut or index.open_transactions == scan.open_transactions)
+
+    def _read_index(self, entry: Entry) -> RunIndex:
+        try:
+            return open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+        except NotFound as error:  # of the store; a partition that is gone says the same of itself
+            raise CorruptData(entry.index_key, 0, "the manifest lists it, the store does not have it") from error
 
     def _scan_archived(self, entry: Entry, up_to: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
         """Verify an entry's whole batches below `up_to` again, from the store; None when there are none."""
@@ -269,9 +295,7 @@ class PartitionArchiver:
             scan = self._scan_archived(entry, entry.next_offset, self._open_behind(entries[:-1]))
             found = scan.open_transactions if scan else ()
         else:
-            offloader = open_layout(entry.layout)
-            index = offloader.read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
-            found = index.open_transactions
+            found = self._read_index(entry).open_transactions
         self._open_after = entry, found
         return found
 
@@ -422,8 +446,10 @@ class PartitionArchiver:
         again = self._look()
         if not again.settled or plan.standing(again) != plan.standing(log):
             raise SourceChanged(f"{self.partition}: a compaction or an election came in between")
-        if again.epochs != log.epochs or (again.high_watermark or 0) < (log.high_watermark or 0):
-            raise SourceChanged(f"{self.partition}: the leader epochs or the high watermark changed")
+        if again.epochs != log.epochs or plan.log_start(again) != plan.log_start(log):
+            raise SourceChanged(f"{self.partition}: the leader epochs or the log start changed")
+        if (again.high_watermark or 0) < (log.high_watermark or 0):
+            raise SourceChanged(f"{self.partition}: the high watermark fell")
         if entry and branches_at(log.epochs, (entry,)) is not None:
             raise SourceChanged(f"{self.partition}: leader epochs {entry.epochs} are not on the log's history")
         if segment and _files_from(segment.base_offset, again, log.segments[-1]) != _files_from(segment.base_offset, log, log.segments[-1]):

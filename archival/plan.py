@@ -98,7 +98,8 @@ def standing(log: LocalLog) -> Acting | Idle:
     """Who archives: the leader; where no leader is known, a replica that could become one.
 
     Without a broker's metadata log (an owned directory) there is nobody to ask. While a partition has no leader, its last
-    in-sync replicas are as good as it was.
+    in-sync replicas are as good as it was; under eligible leader replicas nobody is in sync then, and a replica that lags acts
+    under its own newest epoch, which the head tells to be behind.
     """
     newest, leadership = log.epochs.newest, log.leadership
     if newest is None and (log.high_watermark or 0) > log_start(log):
@@ -108,16 +109,23 @@ def standing(log: LocalLog) -> Acting | Idle:
     if leadership.leader == -1:
         if leadership.in_sync and leadership.node not in leadership.in_sync:
             return Idle("no leader, and this replica is not in sync")
-    elif not leadership.is_ours:
+        return Acting(-1 if newest is None else newest)
+    if not leadership.is_ours:
         return Idle(f"follower of broker {leadership.leader}")
-    elif newest is None or newest < leadership.leader_epoch:
+    if newest is None or newest < leadership.leader_epoch:
         return Idle(f"leader epoch {leadership.leader_epoch} has not reached the log's epoch history yet")
     return Acting(max(leadership.leader_epoch, -1 if newest is None else newest))
 
 
 def log_start(log: LocalLog) -> int:
-    """First offset this log offers. The checkpoint lags behind retention by up to a minute, so the first file counts too."""
-    return max(log.log_start, log.local_start)
+    """First offset this log offers.
+
+    The checkpoint is up to a minute old. It lags behind retention, so the first file counts too; and a log that was truncated
+    below it, by an unclean election, begins earlier than it says. The epoch history is cut at once when the log start moves,
+    so it tells.
+    """
+    first = log.epochs.first_offset
+    return max(log.local_start, log.log_start if first is None else min(log.log_start, first))
 
 
 def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy, tail_age_ms: int) -> Iterator[Step]:

@@ -14,7 +14,7 @@ import structlog
 from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at
 from archival.plan import Acting, Idle, log_start, standing
-from archival.source import Logs
+from archival.source import Logs, local_errors
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from model import steps
@@ -50,19 +50,19 @@ def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, s
     no election can overtake the check), and stops at the first live entry that is a gap over offsets the log still holds,
     that was not confirmed, or that does not lie on the log's epoch history.
     """
-    start = log_start(log)
+    start, nothing = log_start(log), log.local_start
     acting = standing(log)
     if isinstance(acting, Idle):
-        return start, acting.reason
+        return nothing, acting.reason
     if not log.settled or log.high_watermark is None:
-        return start, "the log is not settled, or has no high watermark"
+        return nothing, "the log is not settled, or has no high watermark"
     if head is None:
-        return start, "nothing is archived"
+        return nothing, "nothing is archived"
     refusal = _refusal(log, head, writer, acting)
     if refusal:
-        return start, refusal
+        return nothing, refusal
     if not head.entries or head.entries[0].base_offset > start:
-        return start, f"the archive begins at {head.start_offset}, the log at {start}"
+        return nothing, f"the archive begins at {head.start_offset}, the log at {start}"
     branch = branches_at(log.epochs, head.entries)
     bound = start
     for entry in head.entries:
@@ -111,7 +111,7 @@ class Releaser:
         """
         if not self._owned:
             raise UsageError("the log directory is not owned (log.owned = false): its broker deletes there, not headwater")
-        with archiver.lock:
+        with archiver.lock, local_errors(archiver.partition):
             head = self._load(archiver)
             steps.reached("release.head_read")
             log = self._logs.look(archiver.partition.topic_partition)
@@ -137,8 +137,8 @@ class Releaser:
     def _check_still(self, log: LocalLog, release: Release) -> None:
         """One look is not atomic: what was decided from it counts only when a second one shows the same."""
         again = self._logs.look(log.partition.topic_partition)
-        same = (again.partition, again.epochs, standing(again)) == (log.partition, log.epochs, standing(log))
-        if not same or not again.settled or not set(release.segments) <= set(again.segments):
+        seen, now = ((each.partition, each.epochs, log_start(each), standing(each)) for each in (log, again))
+        if seen != now or not again.settled or not set(release.segments) <= set(again.segments):
             raise SourceChanged(f"{log.partition}: the log changed while its release was decided")
 
     def _load(self, archiver: PartitionArchiver) -> Head | None:

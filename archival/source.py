@@ -1,14 +1,16 @@
 """The bytes that are archived: a segment of the local log, opened once, or an object that is already in the store."""
 
+import errno
 import io
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
 from layouts.offloader import Offloader
 from manifests.head import Entry
-from model.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
+from model.errors import CorruptData, DiskFull, NotFound, SourceChanged, TransientError, TruncatedData, Unauthorised
 from model.partition import TopicPartition
 from objectstore.store import ObjectStore
 from segments.batches import headers
@@ -113,6 +115,19 @@ def _fill(file: BinaryIO, view: memoryview) -> int:
     return filled
 
 
+@contextmanager
+def local_errors(where: object) -> Iterator[None]:
+    """What the operating system says of a local file, in the words of model.errors. A failing disk concerns its partitions only."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(f"{where}: {error.strerror}") from error
+        if isinstance(error, PermissionError):
+            raise Unauthorised(f"{where}: {error.strerror}") from error
+        raise TransientError(f"{where}: {error.strerror or error}") from error
+
+
 class ArchivedRun(io.RawIOBase):
     """The bytes of one entry, dead ones included, as a file: every read is a ranged GET of what is asked for."""
 
@@ -141,6 +156,8 @@ class ArchivedRun(io.RawIOBase):
         if size:
             try:
                 self._offloader.read_offloaded(self._store, self._entry.key, self._entry.context, memoryview(buffer)[:size], self._position)
+            except NotFound as error:
+                raise CorruptData(self._entry.key, self._position, "the manifest lists it, the store does not have it") from error
             except TruncatedData as error:
                 raise TruncatedData(self._entry.key, self._position, f"{self._entry.size_bytes} bytes are listed") from error
         self._position += size

@@ -73,6 +73,13 @@ def _schema(api_key: int, version: int, kind: str) -> Schema:
     return Schema(entity.__flexible__, int(entity.__header_schema__.__version__), read, write)
 
 
+def preload(versions: Mapping[Any, range]) -> None:
+    """Import the newest version of each, which most clients speak, so that no first request waits for it."""
+    for api_key, each in versions.items():
+        request_schema(api_key, each[-1])
+        response_schema(api_key, each[-1])
+
+
 def read_request(frame: bytes, position: int, api_key: int, version: int) -> dict[str, Any]:
     """The body of the request whose header ended at `position` (see frames.read_header).
 

@@ -11,8 +11,10 @@ from types import TracebackType
 
 import structlog
 
+from gateway.apis import VERSIONS
 from gateway.config import GatewayConfig, split_address
 from gateway.frames import MalformedRequest, take_frame
+from gateway.messages import preload
 from gateway.metadata import Address
 from gateway.requests import Requests
 from gateway.slices import FileSlice, Framed
@@ -51,6 +53,7 @@ class Gateway:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
+            await loop.run_in_executor(self._executor, preload, VERSIONS)
             await self._requests.catalogue.snapshot()
             async with asyncio.TaskGroup() as connections:
                 while True:

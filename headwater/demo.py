@@ -86,7 +86,8 @@ class Demo:
     def unpack(self) -> str:
         """The log.dirs of a broker after a clean stop."""
         with _data(f"{CLUSTER}.tar.xz") as archive, tarfile.open(archive) as tar:
-            tar.extractall(self.root / "kafka", filter="data")
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has it from 3.11.4 on
+            tar.extractall(self.root / "kafka")
         logs = LogDirs([self.log_dir]).partitions()
         for log in logs:
             self._facts(log.partition.topic).partitions += 1

@@ -11,9 +11,11 @@ from manifests import keys
 from manifests.document import FORMAT, seal, unseal
 from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from model.partition import PartitionId
+from objectstore.store import DOCUMENT_BYTES_MAX
 
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
 OBJECT_BYTES_MAX = 1 << 40
+HEAD_BYTES_MAX = DOCUMENT_BYTES_MAX // 2  # what is committed must be readable for ever
 FENCE_MAX = 10**10 - 1  # ten digits in an object's key
 EPOCH_MAX = 2**31 - 1
 NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
@@ -150,6 +152,8 @@ def check_head(head: Head) -> Head:
     elif head.start_offset != head.next_offset:
         raise bad(f"no entries, yet start {head.start_offset} and last_offset {head.last_offset}")
     for entry in head.superseded:
+        if entry.gap or entry.fence > head.fence:
+            raise bad(f"the superseded entry at {entry.base_offset} is a gap, or its fence {entry.fence} is above {head.fence}")
         check_entry(partition, entry)
     return head
 
@@ -163,8 +167,8 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
     if not 0 <= entry.base_offset <= entry.last_offset <= OFFSET_MAX:
         raise bad(f"offsets out of order: {entry.base_offset} to {entry.last_offset}")
     if entry.gap:
-        if entry.key or entry.size_bytes:
-            raise bad("a gap names an object")
+        if entry != Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True):
+            raise bad("a gap says more than its offsets")
         return entry
     if not 0 < entry.live_bytes <= entry.size_bytes <= OBJECT_BYTES_MAX or not 0 <= entry.index_bytes <= OBJECT_BYTES_MAX:
         raise bad(f"impossible lengths: {entry.live_bytes} of {entry.size_bytes}, index {entry.index_bytes}")
@@ -192,7 +196,13 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
 
 
 def encode_head(head: Head) -> bytes:
-    return seal(check_head(head))
+    """Raises UnsupportedFormat for a head that would be too long to be read again; the one that is there stays as it is."""
+    document = seal(check_head(head))
+    if len(document) > HEAD_BYTES_MAX:
+        raise UnsupportedFormat(
+            f"manifest of {head.topic}:{head.partition}: {len(head.entries)} entries take {len(document)} bytes, limit {HEAD_BYTES_MAX}"
+        )
+    return document
 
 
 def decode_head(raw: bytes, partition: PartitionId) -> Head:

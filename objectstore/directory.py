@@ -253,10 +253,11 @@ class DirectoryStore:
     def _check_root(self) -> None:
         """An archive that is not there, on a disk that is not mounted perhaps, must not look like an empty one."""
         if not self._root.is_dir():
-            raise UsageError(f"no archive at {self.url}: there is no such directory (the first write makes it)")
+            raise UsageError(f"no archive at {self.url}: there is no such directory")
 
     def _prepare(self) -> None:
-        if self._prepared and self._root.is_dir():
+        if self._prepared:
+            self._check_root()  # it was there: a disk that went away must not become an empty archive
             return
         partials = self._root / _PARTIALS
         for made in self._make_parents(partials):

@@ -53,7 +53,7 @@ class LogDirs:
 
     def metadata(self) -> ClusterMetadata | None:
         """What the broker's own metadata log says by now; None when there is none in these directories."""
-        directory = next((found for each in self._dirs if (found := each / metadata_log.DIRECTORY).is_dir()), None)
+        directory = next((found for each in self._dirs if _is_directory(found := each / metadata_log.DIRECTORY)), None)
         if directory is None:
             return None
         if self._metadata_log is None:
@@ -79,9 +79,8 @@ class LogDirs:
         problems: list[tuple[Path, HeadwaterError]] = []
         roots: list[_Root] = []
         for directory in self._dirs:
-            names = _list(directory)
             try:
-                roots.append(_Root.read(directory, names))
+                roots.append(_Root.read(directory, _list(directory)))
             except HeadwaterError as error:
                 problems.append((directory, error))
         if not roots:
@@ -108,7 +107,7 @@ class LogDirs:
         """
         name = f"{topic_partition.topic}-{topic_partition.partition}"
         for directory in self._dirs:
-            if (directory / name).is_dir():
+            if _is_directory(directory / name):
                 return _look(directory / name, topic_partition, _Root.read(directory, (name,)), self.metadata())
         for directory in self._dirs:
             _list(directory)  # a directory that cannot be read proves no absence
@@ -289,6 +288,14 @@ def _list(directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
     except OSError as error:
         raise _translated(error, directory) from error
+
+
+def _is_directory(path: Path) -> bool:
+    """Path.is_dir takes a failing disk for an exception of its own."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise _translated(error, path) from error
 
 
 def _read_optional(path: Path) -> bytes | None:

@@ -109,6 +109,9 @@ class MetadataLog:
                 return self._read()
             except (FileNotFoundError, SourceChanged):
                 self._place = None  # a segment or snapshot was dropped between listing and reading
+            except BaseException:
+                self._place = None  # part of a read may be in the image already: begin anew next time
+                raise
         raise SourceChanged(f"{self._directory} keeps changing")
 
     def _read(self) -> ClusterMetadata:

@@ -53,11 +53,17 @@ def a_log(
         ),
         high_watermark=hw,
         log_start=bases[0] if start is None else start,
-        epochs=EpochHistory.of(epochs),
+        epochs=EpochHistory.of(cut_at(start or 0, epochs)),
         compacted=compacted,
         leadership=leadership,
         settled=settled,
     )
+
+
+def cut_at(start: int, epochs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """A history as brokers leave it when the log start moves."""
+    below = [epoch for epoch, first in epochs if first <= start]
+    return [*([(below[-1], start)] if below else []), *(step for step in epochs if step[1] > start)]
 
 
 def led_by(leader: int, epoch: int, *, node: int = 1, replicas: tuple[int, ...] = (1, 2), in_sync: tuple[int, ...] = (1, 2)) -> Leadership:
@@ -69,6 +75,7 @@ class Directory:
 
     def __init__(self, root: Path, partition: PartitionId = PARTITION) -> None:
         self.root, self.partition = root, partition
+        self._epochs: tuple[tuple[int, int], ...] = ()
         self.path = root / f"{partition.topic}-{partition.partition}"
         self.path.mkdir(parents=True)
         identity = checkpoints.MetaProperties(cluster_id=partition.cluster_id, node_id=1)
@@ -90,6 +97,7 @@ class Directory:
             file.write(b"".join(batches))
 
     def epochs(self, *steps: tuple[int, int]) -> None:
+        self._epochs = steps
         (self.path / checkpoints.LEADER_EPOCHS).write_bytes(checkpoints.encode_epochs(EpochHistory.of(steps)))
 
     def high_watermark(self, offset: int) -> None:
@@ -97,6 +105,7 @@ class Directory:
 
     def log_start(self, offset: int) -> None:
         self._checkpoint(checkpoints.LOG_STARTS, offset)
+        self.epochs(*cut_at(offset, self._epochs))
 
     def cleaned(self, offset: int) -> None:
         self._checkpoint(checkpoints.CLEANED, offset)

@@ -513,3 +513,24 @@ def test_an_object_is_exactly_its_batches(directory: Directory, agent: Agent) ->
     assert batches_of(agent.store, entry) == batches
     assert agent.store.get(entry.key)[0] == b"".join(batches)
     assert io.BytesIO(agent.store.get(entry.index_key)[0]).read(4) == b"HWRI"
+
+
+def test_a_head_that_another_agent_made_meanwhile_is_no_loss(directory: Directory, agent: Agent) -> None:
+    """We looked and found none; then the control log told of one."""
+    fill(directory, 0, 10, end=15)
+    directory.epochs((0, 0))
+    idle = Agent(directory.root, store=agent.store, writer="agent-b", control=agent.control)
+    (directory.root / "replication-offset-checkpoint").unlink()
+    assert "high watermark" in idle.run()[-1]
+    directory.high_watermark(15)
+    agent.run()
+    assert idle.run()[:2] == ["outrun", "claimed"]
+    assert idle.head.last_offset == 14
+
+
+def test_a_head_that_is_gone_is_not_made_anew(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=15)
+    agent.run()
+    emptied = Agent(directory.root, store=MemoryStore(), control=agent.control)
+    with pytest.raises(CorruptData, match="no longer"):
+        emptied.run()

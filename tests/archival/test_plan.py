@@ -1,5 +1,6 @@
 """Every rule of the plan is one line here; the archiver's tests show that it also happens."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,14 @@ def test_a_directory_that_nobody_speaks_for_is_archived() -> None:
 
 def test_without_a_leader_a_replica_that_was_in_sync_last_archives() -> None:
     log = a_log(0, hw=9, leadership=led_by(-1, 4, in_sync=(1,)))
-    assert standing(log) == Acting(4)
+    assert standing(log) == Acting(0)
+
+
+def test_without_a_leader_a_replica_that_lags_is_behind() -> None:
+    """With eligible leader replicas nobody is in sync then. Under the epoch of the metadata log it would cut the archive."""
+    log = a_log(0, 5, hw=10, epochs=[(1, 0)], leadership=led_by(-1, 3, in_sync=()))
+    head = a_head(an_entry(0, 9, epochs=((1, 0),)), an_entry(10, 19, epochs=((2, 10),)), leader_epoch=2)
+    assert "behind" in idle(log, head)
 
 
 def test_without_a_leader_a_replica_that_was_not_in_sync_does_not() -> None:
@@ -229,3 +237,8 @@ def test_an_emptied_log_has_nothing_to_archive() -> None:
 
 def test_a_caught_up_log_is_idle() -> None:
     assert idle(a_log(0, 10, hw=10), a_head(an_entry(0, 9))) == "caught up"
+
+
+def test_a_log_truncated_below_its_checkpointed_start_begins_where_its_history_does() -> None:
+    log = replace(a_log(0, 10, hw=20), log_start=15)
+    assert first(log, None) == Claim(0, 0)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 from gateway.config import GatewayConfig
@@ -93,9 +93,15 @@ def test_times_and_places_are_what_the_broker_says(tmp_path: Path) -> None:
 
 
 def _listed(admin: AdminClient, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], tuple[int, int]]:
-    asked = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=20)
-    found = {(at.topic, at.partition): future.result() for at, future in asked.items()}
-    return {place: (each.offset, each.timestamp) for place, each in found.items()}
+    for _ in range(10):
+        try:
+            asked = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=20)
+            found = {(at.topic, at.partition): future.result() for at, future in asked.items()}
+            return {place: (each.offset, each.timestamp) for place, each in found.items()}
+        except KafkaException as error:  # a broker that has just started tells of leader epochs that it follows a moment later
+            if error.args[0].code() != KafkaError.UNKNOWN_LEADER_EPOCH:
+                raise
+    raise AssertionError("the broker does not come to know its own leader epoch")
 
 
 @pytest.mark.parametrize("local_segments", [0, 1, 3])

@@ -73,7 +73,7 @@ def heads(draw: st.DrawFn) -> Head:
     for length in draw(st.lists(st.integers(1, 10_000), max_size=6)):
         entries.append(draw(_entries(at, at + length - 1, fence)))
         at += length
-    superseded = [draw(_entries(at + 5, at + 9, fence))] if draw(st.booleans()) else []
+    superseded = [draw(_runs(at + 5, at + 9, fence))] if draw(st.booleans()) else []
     return a_head(
         *entries,
         version=draw(st.integers(1, 2**62)),
@@ -87,8 +87,12 @@ def heads(draw: st.DrawFn) -> Head:
 
 
 def _entries(base: int, last: int, fence: int) -> st.SearchStrategy[Entry]:
+    return st.just(a_gap(base, last)) | _runs(base, last, fence)
+
+
+def _runs(base: int, last: int, fence: int) -> st.SearchStrategy[Entry]:
     timestamps = st.none() | st.integers(-(2**62), 2**62)
-    return st.just(a_gap(base, last)) | st.builds(
+    return st.builds(
         an_entry,
         st.just(base),
         st.just(last),

@@ -1,0 +1,1 @@
+"""Benchmarks: `make bench` prints archive, cold and cached throughput beside what plain tools reach on the same server."""

@@ -1,0 +1,135 @@
+import java.io.BufferedOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.time.Duration;
+import java.util.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+
+/**
+ * The Java client as the peer tests need it: assign, seek, ListOffsets, Fetch. Answers are JSON lines on stdout.
+ *
+ *   read BOOTSTRAP ISOLATION TOPIC,...            a "bounds" line per partition, then every record in it
+ *   seek BOOTSTRAP ISOLATION TOPIC PARTITION OFFSET COUNT   the first COUNT records from OFFSET on
+ *   times BOOTSTRAP TOPIC PARTITION TIMESTAMP,...  offset and timestamp per timestamp, null where there is none
+ */
+public final class Peer {
+    private static final Duration POLL = Duration.ofMillis(200);
+    private static final long PATIENCE_MS = 30_000;
+
+    public static void main(String[] args) throws Exception {
+        PrintStream out = new PrintStream(new BufferedOutputStream(System.out, 1 << 16), false, StandardCharsets.UTF_8);
+        switch (args[0]) {
+            case "read" -> read(out, args[1], args[2], args[3].split(","));
+            case "seek" -> seek(out, args[1], args[2], new TopicPartition(args[3], Integer.parseInt(args[4])),
+                    Long.parseLong(args[5]), Integer.parseInt(args[6]));
+            case "times" -> times(out, args[1], new TopicPartition(args[2], Integer.parseInt(args[3])), args[4].split(","));
+            default -> throw new IllegalArgumentException(args[0]);
+        }
+        out.flush();
+    }
+
+    private static Consumer<byte[], byte[]> consumer(String bootstrap, String isolation) {
+        Properties p = new Properties();
+        p.put("bootstrap.servers", bootstrap);
+        p.put("isolation.level", isolation);
+        p.put("check.crcs", "true");
+        p.put("enable.auto.commit", "false");
+        p.put("auto.offset.reset", "none");
+        p.put("default.api.timeout.ms", "20000");
+        p.put("key.deserializer", ByteArrayDeserializer.class.getName());
+        p.put("value.deserializer", ByteArrayDeserializer.class.getName());
+        return new KafkaConsumer<>(p);
+    }
+
+    private static void read(PrintStream out, String bootstrap, String isolation, String[] topics) throws Exception {
+        try (Consumer<byte[], byte[]> consumer = consumer(bootstrap, isolation)) {
+            List<TopicPartition> all = new ArrayList<>();
+            for (String topic : topics)
+                consumer.partitionsFor(topic).forEach(info -> all.add(new TopicPartition(topic, info.partition())));
+            Map<TopicPartition, Long> starts = consumer.beginningOffsets(all), ends = consumer.endOffsets(all);
+            for (TopicPartition at : all)
+                out.println("{\"bounds\":true,\"topic\":" + text(at.topic()) + ",\"partition\":" + at.partition()
+                        + ",\"start\":" + starts.get(at) + ",\"end\":" + ends.get(at) + "}");
+            consumer.assign(all);
+            consumer.seekToBeginning(all);
+            Set<TopicPartition> unfinished = new HashSet<>(all);
+            long progress = System.currentTimeMillis();
+            while (true) {
+                for (Iterator<TopicPartition> i = unfinished.iterator(); i.hasNext(); ) {
+                    TopicPartition at = i.next();
+                    if (consumer.position(at) >= ends.get(at)) {
+                        consumer.pause(List.of(at));
+                        i.remove();
+                    }
+                }
+                if (unfinished.isEmpty()) return;
+                ConsumerRecords<byte[], byte[]> records = consumer.poll(POLL);
+                for (ConsumerRecord<byte[], byte[]> record : records) write(out, record);
+                if (!records.isEmpty()) progress = System.currentTimeMillis();
+                if (System.currentTimeMillis() - progress > PATIENCE_MS) {
+                    TopicPartition at = unfinished.iterator().next();
+                    throw new IllegalStateException(at + " stands at " + consumer.position(at) + " of " + ends.get(at));
+                }
+            }
+        }
+    }
+
+    private static void seek(PrintStream out, String bootstrap, String isolation, TopicPartition at, long offset, int count)
+            throws Exception {
+        try (Consumer<byte[], byte[]> consumer = consumer(bootstrap, isolation)) {
+            consumer.assign(List.of(at));
+            consumer.seek(at, offset);
+            long since = System.currentTimeMillis();
+            for (int left = count; left > 0; ) {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL))
+                    if (left-- > 0) write(out, record);
+                if (System.currentTimeMillis() - since > PATIENCE_MS)
+                    throw new IllegalStateException(left + " records missing from " + at + " at " + offset);
+            }
+        }
+    }
+
+    private static void times(PrintStream out, String bootstrap, TopicPartition at, String[] timestamps) {
+        try (Consumer<byte[], byte[]> consumer = consumer(bootstrap, "read_uncommitted")) {
+            for (String timestamp : timestamps) {
+                OffsetAndTimestamp found = consumer.offsetsForTimes(Map.of(at, Long.parseLong(timestamp))).get(at);
+                out.println("{\"asked\":" + timestamp + ",\"offset\":" + (found == null ? null : found.offset())
+                        + ",\"timestamp\":" + (found == null ? null : found.timestamp()) + "}");
+            }
+        }
+    }
+
+    private static void write(PrintStream out, ConsumerRecord<byte[], byte[]> r) throws Exception {
+        StringBuilder headers = new StringBuilder();
+        for (Header header : r.headers())
+            headers.append(headers.isEmpty() ? "" : ",").append('[').append(text(header.key())).append(',')
+                    .append(base64(header.value())).append(']');
+        out.println("{\"topic\":" + text(r.topic()) + ",\"partition\":" + r.partition() + ",\"offset\":" + r.offset()
+                + ",\"timestamp\":" + r.timestamp() + ",\"timestamp_type\":\"" + r.timestampType() + "\",\"leader_epoch\":"
+                + r.leaderEpoch().map(String::valueOf).orElse("null") + ",\"key\":" + bytes(r.key()) + ",\"value\":"
+                + bytes(r.value()) + ",\"headers\":[" + headers + "]}");
+    }
+
+    /** Long values by length and digest, as the fixtures' expected files have them. */
+    private static String bytes(byte[] data) throws Exception {
+        if (data == null || data.length <= 2048) return base64(data);
+        byte[] digest = MessageDigest.getInstance("SHA-256").digest(data);
+        return "{\"len\":" + data.length + ",\"sha256\":\"" + HexFormat.of().formatHex(digest) + "\"}";
+    }
+
+    private static String base64(byte[] data) {
+        return data == null ? "null" : "\"" + Base64.getEncoder().encodeToString(data) + "\"";
+    }
+
+    private static String text(String s) {
+        StringBuilder quoted = new StringBuilder("\"");
+        for (char c : s.toCharArray())
+            if (c == '"' || c == '\\' || c < 0x20) quoted.append(String.format("\\u%04x", (int) c));
+            else quoted.append(c);
+        return quoted.append('"').toString();
+    }
+}

@@ -1,0 +1,120 @@
+"""Headwater beside a real broker: its configuration, its verbs, and the agent as a process of its own."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from headwater.archivist import Order, holding, pass_rows
+from headwater.config import Config, load
+from headwater.opening import open_bucket, open_logs
+from headwater.serving import serving
+from manifests.head import Head
+from tests.peers.kafka import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+class Headwater:
+    """One agent's set-up below `work`: a bucket, a data directory, a configuration file."""
+
+    def __init__(self, work: Path, log_dir: Path, *, owned: bool = False) -> None:
+        self.file = work / "headwater.toml"
+        self.bucket = work / "bucket"
+        work.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(
+            f"""
+[node]
+id = "peer"
+data_dir = "{work / "state"}"
+[log]
+dirs = ["{log_dir}"]
+owned = {str(owned).lower()}
+[store]
+url = "file://{self.bucket}"
+[archival]
+seal_timeout = "1s"
+rescan = "1s"
+[hydration]
+cache_bytes = "64MiB"
+[control]
+listen = "127.0.0.1:{free_port()}"
+[gateway]
+listen = "127.0.0.1:0"
+"""
+        )
+
+    @property
+    def config(self) -> Config:
+        return load(self.file, {}, {})
+
+    def archive(self, *, before: int | None = None, tails: bool = False) -> None:
+        """One pass. In an owned directory, what it has archived is gone from there afterwards."""
+        with holding(self.config) as held:
+            assert held.archiving is not None
+            for row in pass_rows(held.archiving, Order(before=before, tail_older_than_s=0 if tails else None)):
+                assert row["error"] is None, row
+
+    @contextmanager
+    def gateway(self) -> Iterator[str]:
+        """The address of the standalone gateway over what there is."""
+        config = self.config
+        with open_logs(config, open_bucket(config)) as logs, serving(logs, config.gateway) as address:
+            yield address
+
+    def heads(self) -> dict[tuple[str, int], Head]:
+        manifests = open_bucket(self.config).manifests
+        found = {}
+        for topic in manifests.topics():
+            for partition in manifests.partitions(topic.topic, topic.topic_id):
+                held = manifests.load(partition)
+                if held is not None:
+                    found[topic.topic, partition.partition] = held.head
+        return found
+
+
+class Agent:
+    """`headwater agent` in a process of its own."""
+
+    def __init__(self, headwater: Headwater) -> None:
+        self.headwater, self.output = headwater, headwater.file.with_name("agent.out")
+        command = [sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(headwater.file), "agent"]
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(30) == 0, self.said()[-4000:]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def caught_up(self, ends: dict[tuple[str, int], int], *, patience_s: float = 60) -> None:
+        """Return when the archive covers every partition up to `ends`, its next offset."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            heads = self.headwater.heads()
+            behind = {place: end for place, end in ends.items() if place not in heads or heads[place].next_offset < end}
+            if not behind:
+                return
+            assert self._process.poll() is None, f"the agent ended:\n{self.said()[-4000:]}"
+            assert time.monotonic() < deadline, f"behind after {patience_s} s: {behind}\n{self.said()[-6000:]}"
+            try:
+                self._process.wait(0.3)
+            except subprocess.TimeoutExpired:
+                continue

@@ -1,0 +1,82 @@
+"""A broker that rolls, compacts, restarts and dies while the agent runs ends up archived completely."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery
+from headwater.opening import open_bucket
+from tests.peers.agent import Agent, Headwater
+from tests.peers.kafka import JavaRead, KafkaBroker, expect_same, java_consume, produce
+
+pytestmark = pytest.mark.peer
+
+PLAIN, COMPACTED, PAID = "plain.events", "stock.state", "paid.orders"
+TOPICS = [PAID, PLAIN, COMPACTED]
+
+
+def work(broker: KafkaBroker, round_: int, rng: random.Random) -> None:
+    """Some segments' worth of everything."""
+    plain = broker.producer(compression_type=rng.choice(["none", "lz4", "zstd"]))
+    for partition in (0, 1):
+        produce(plain, PLAIN, [b"%d-%d-" % (round_, at) + rng.randbytes(400) for at in range(25)], partition=partition)
+    keys = [b"key-%d" % rng.randrange(8) for _ in range(40)]
+    produce(plain, COMPACTED, [b"%d-" % round_ + rng.randbytes(150) for _ in keys], keys=keys)
+    paid = broker.producer(transactional_id="till")
+    paid.init_transactions(30)
+    for committed in (False, True):
+        paid.begin_transaction()
+        produce(paid, PAID, [b"%d-%s-" % (round_, b"paid" if committed else b"void") + rng.randbytes(900) for _ in range(8)])
+        paid.commit_transaction(30) if committed else paid.abort_transaction(30)
+
+
+def latest(read: JavaRead, topic: str) -> dict[Any, Any]:
+    return {record["key"]: record["value"] for record in read.records if record["topic"] == topic}
+
+
+def of(read: JavaRead, *topics: str) -> list[dict[str, Any]]:
+    return [record for record in read.records if record["topic"] in topics]
+
+
+def test_everything_a_live_broker_wrote_is_archived_and_comes_back(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    headwater = Headwater(tmp_path / "headwater", tmp_path / "kafka")
+    broker = KafkaBroker(
+        tmp_path / "kafka",
+        tmp_path / "broker",
+        properties={"log.cleaner.backoff.ms": 200, "log.segment.delete.delay.ms": 500, "log.cleaner.min.cleanable.ratio": 0.01},
+    )
+    with broker:
+        broker.create_topic(PLAIN, 2, internal_segment_bytes=4096)
+        broker.create_topic(PAID, 1, internal_segment_bytes=4096)
+        broker.create_topic(
+            COMPACTED, 1, internal_segment_bytes=2048, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=0
+        )
+        with Agent(headwater) as agent:
+            work(broker, 0, rng)
+            broker.stop()  # in order
+            broker.start()
+            work(broker, 1, rng)
+            agent.kill()  # and goes on later from where the bucket says it was
+            work(broker, 2, rng)
+            broker.kill()
+            broker.start()
+        with Agent(headwater) as agent:
+            work(broker, 3, rng)
+            reads = {isolation: java_consume(broker.bootstrap, TOPICS, isolation) for isolation in ("read_uncommitted", "read_committed")}
+            agent.caught_up({place: end for place, (_, end) in reads["read_uncommitted"].bounds.items()})
+            agent.stop()
+    assert f"{COMPACTED} 0 " in (tmp_path / "kafka" / "cleaner-offset-checkpoint").read_text()
+    assert all(len(headwater.heads()[topic, 0].entries) > 5 for topic in TOPICS)
+    bucket = open_bucket(headwater.config)
+    recovery.apply(recovery.plan(bucket.manifests, TOPICS), tmp_path / "recovered", bucket.store)
+    with KafkaBroker(tmp_path / "recovered", tmp_path / "second", compaction=False) as second:
+        for isolation, wanted in reads.items():
+            found = java_consume(second.bootstrap, TOPICS, isolation)
+            expect_same(of(found, PLAIN, PAID), of(wanted, PLAIN, PAID), isolation)
+            assert found.bounds == wanted.bounds
+            assert latest(found, COMPACTED) == latest(wanted, COMPACTED)
+            offsets = {record["offset"] for record in of(found, COMPACTED)}
+            assert {record["offset"] for record in of(wanted, COMPACTED)} <= offsets  # what was compacted since may be there still

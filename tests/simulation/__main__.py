@@ -1,0 +1,60 @@
+"""`python -m tests.simulation --seeds 20000`: more seeds than the tests run; `--first 4711 --seeds 1` replays one and prints its story."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from functools import partial
+
+from tests.simulation.mutants import MUTANTS, planted
+from tests.simulation.world import THEMES, Story, tell
+
+_SHOWN_MAX = 5
+
+
+def _tell(seed: int, *, mutant: str | None, theme: str | None) -> Story:
+    with planted(mutant):
+        return tell(seed, theme=theme)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Simulate archivers, store and brokers, seed by seed.")
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (default 1000)")
+    parser.add_argument("--first", type=int, default=0, metavar="S", help="the first one (default 0)")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), metavar="NAME", help="plant a mistake: " + ", ".join(sorted(MUTANTS)))
+    parser.add_argument("--theme", choices=sorted(THEMES), metavar="NAME", help="what every seed is rich in: " + ", ".join(sorted(THEMES)))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per core)")
+    arguments = parser.parse_args()
+    run = partial(_tell, mutant=arguments.mutant, theme=arguments.theme)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    if len(seeds) == 1:
+        return _show(run(seeds[0]))
+    started, seen, violated = time.monotonic(), Counter[str](), 0
+    with multiprocessing.Pool(arguments.jobs) as pool:
+        for done, story in enumerate(pool.imap(run, seeds, chunksize=8), 1):
+            seen += story.seen
+            if story.violation:
+                violated += 1
+                print(f"seed {story.seed}: {story.violation}", flush=True)
+                if arguments.mutant or violated == _SHOWN_MAX:
+                    pool.terminate()
+                    break
+            elif done % 1000 == 0:
+                print(f"{done} seeds, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    for name, count in sorted(seen.items(), key=lambda item: -item[1]):
+        print(f"{count:9}  {name}")
+    print(f"{done} seeds, {time.monotonic() - started:.0f} s: {f'{violated} VIOLATED' if violated else 'nothing violated'}")
+    return bool(violated)
+
+
+def _show(story: Story) -> int:
+    for number, line in enumerate(story.trace, 1):
+        print(f"{number:4} {line}")
+    print(f"seed {story.seed}: {story.violation or 'nothing violated'}")
+    return bool(story.violation)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Agents that run real code and can be stopped at any point of it: one thread each, of which only one runs at a time."""
+
+import threading
+from collections.abc import Callable
+
+
+class Crash(BaseException):
+    """The process ends here. No handler of the real code may stop it."""
+
+
+class Actor:
+    """Runs one errand at a time. `resume` lets it go on until it pauses or ends; nobody else runs meanwhile."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.doing = ""
+        self.at = ""
+        self._errand: threading.Thread | None = None
+        self._go, self._back = threading.Lock(), threading.Lock()
+        self._go.acquire()
+        self._back.acquire()
+        self._crash = False
+        self._failure: BaseException | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._errand is not None
+
+    def start(self, doing: str, errand: Callable[[], None]) -> None:
+        self.doing, self.at, self._crash, self._failure = doing, "start", False, None
+        self._errand = threading.Thread(target=self._run, args=(errand,), daemon=True)
+        self._errand.start()
+
+    def resume(self) -> None:
+        """Raises what the errand raised, Crash apart."""
+        self._go.release()
+        self._back.acquire()
+        if self.at == "end":
+            assert self._errand
+            self._errand.join()
+            self._errand = None
+            if self._failure:
+                raise self._failure
+
+    def crash(self) -> None:
+        self._crash = True
+        self.resume()
+
+    def pause(self, at: str) -> None:
+        """For the errand itself: let others run."""
+        self.at = at
+        self._back.release()
+        self._go.acquire()
+        if self._crash:
+            raise Crash
+
+    def _run(self, errand: Callable[[], None]) -> None:
+        self._go.acquire()
+        try:
+            if not self._crash:
+                errand()
+        except Crash:
+            pass
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self.at = "end"
+            self._back.release()

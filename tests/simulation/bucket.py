@@ -1,0 +1,217 @@
+"""What is checked of the bucket, read behind the agents' backs (design §9)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from manifests.head import Entry, Head, check_head, decode_head
+from model.clock import Clock
+from model.errors import HeadwaterError, NotFound
+from model.partition import PartitionId
+from objectstore.memory import MemoryStore
+from segments.batches import read_batch_header
+from segments.markers import ABORT, read_marker
+from segments.transactions import Transactions
+from tests.simulation.brokers import Brokers, Replica
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One batch inside an object."""
+
+    base: int
+    last: int
+    epoch: int
+    data: bytes
+    end: int
+
+
+class WatchedStore(MemoryStore):
+    """Remembers every head that was written, since several may be between two looks."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.heads: list[tuple[str, bytes]] = []
+
+    def _keep(self, key: str, content: bytes) -> str:
+        if key.endswith("/manifest.json"):
+            self.heads.append((key.split("/")[2], bytes(content)))
+        return super()._keep(key, content)
+
+
+class Checks:
+    """Looks at the inner store after every action; remembers the newest head of each incarnation."""
+
+    def __init__(self, store: "WatchedStore", brokers: Brokers) -> None:
+        self._store, self._brokers = store, brokers
+        self._parsed: dict[str, list[Stored]] = {}
+        self._committed: dict[str, set[tuple[int, int]]] = {}  # by topic id: (base, epoch) that some high watermark has covered
+        self.heads: dict[PartitionId, Head] = {}
+
+    def head(self, partition: PartitionId) -> Head | None:
+        return self.heads.get(partition)
+
+    def after_action(self) -> None:
+        """Everything that must hold between two actions."""
+        partition = self._brokers.partition
+        committed = self._committed.setdefault(partition.topic_id, set())
+        for replica in self._brokers.replicas:
+            for batch in replica.batches():
+                if batch.last >= replica.checkpoint:
+                    break
+                committed.add((batch.base, batch.epoch))
+        written, self._store.heads = self._store.heads, []
+        for topic_id, raw in written:
+            self._look(PartitionId(partition.cluster_id, topic_id, 0, partition.topic), raw)
+        self._released(partition)
+
+    def _look(self, partition: PartitionId, raw: bytes) -> None:
+        try:
+            head = decode_head(raw, partition)
+        except HeadwaterError as error:
+            raise Violation(f"I4 the head is no valid one: {error}") from error
+        before = self.heads.get(partition)
+        self.heads[partition] = head
+        self._succession(before, head)
+        for entry in (*head.entries, *head.superseded):
+            self._listed(partition, entry)
+        epochs = [epoch for entry in head.entries for epoch, _ in entry.epochs]
+        if epochs != sorted(epochs):
+            raise Violation(f"I6 epochs of live entries go back: {epochs}")
+        live = {(batch.base, batch.epoch) for entry in head.entries for batch in self.stored(entry)}
+        if above := sorted(live - self._committed[partition.topic_id]):
+            raise Violation(f"I1 batches are live that no high watermark has covered: {above}")
+        if before and partition == self._brokers.partition:
+            self._published(before, head)
+
+    def _succession(self, before: Head | None, head: Head) -> None:
+        if head.version != (before.version if before else 0) + 1:
+            raise Violation(f"I7 manifest versions are no chain: {before.version if before else 0} then {head.version}")
+        if before is None:
+            return
+        if head.fence < before.fence or (head.fence == before.fence and head.writer != before.writer):
+            raise Violation(f"I8 {head.writer} with fence {head.fence} follows {before.writer} with {before.fence}")
+        if head.leader_epoch < before.leader_epoch:
+            raise Violation(f"I6 lineage knowledge went back: epoch {head.leader_epoch} after {before.leader_epoch}")
+        listed = {entry.uid for entry in (*before.entries, *before.superseded)}
+        if any(entry.fence != head.fence for entry in head.entries if not entry.gap and entry.uid not in listed):
+            raise Violation("I8 a commit adds an object of another fence")
+
+    def _listed(self, partition: PartitionId, entry: Entry) -> None:
+        """I2, I5, I19: the object is there, whole, and holds what a broker of this incarnation wrote."""
+        if entry.gap:
+            return
+        try:
+            data, index = self._store.stat(entry.key), self._store.stat(entry.index_key)
+        except NotFound as error:
+            raise Violation(f"I2 the head names {error}, which is not there") from None
+        if (data.size_bytes, data.digest) != (entry.size_bytes, entry.digest) or (index.size_bytes, index.digest) != (
+            entry.index_bytes,
+            entry.index_digest,
+        ):
+            raise Violation(f"I2 {entry.key} is not what the head says")
+        known = self._brokers.known[partition.topic_id]
+        for batch in self.stored(entry):
+            if not entry.base_offset <= batch.base <= batch.last <= entry.last_offset:
+                raise Violation(f"I4 {entry.base_offset}..{entry.last_offset} holds the batch {batch.base}..{batch.last}")
+            if batch.data not in known.get((batch.base, batch.epoch), ()):
+                raise Violation(f"I5 nobody wrote the batch at {batch.base} in epoch {batch.epoch} of {partition.topic_id} as archived")
+
+    def stored(self, entry: Entry) -> list[Stored]:
+        """The batches that an entry, live or superseded, stands for."""
+        if entry.gap:
+            return []
+        if entry.key not in self._parsed:
+            raw, _ = self._store.get(entry.key)
+            found, position = [], 0
+            while position < len(raw):
+                header = read_batch_header(raw, position)
+                end = position + header.size_bytes
+                found.append(Stored(header.base_offset, header.last_offset, header.leader_epoch, raw[position:end], end))
+                position = end
+            self._parsed[entry.key] = found
+        return [
+            batch
+            for batch in self._parsed[entry.key]
+            if entry.base_offset <= batch.base <= entry.last_offset and batch.end <= entry.live_bytes
+        ]
+
+    def _published(self, before: Head, head: Head) -> None:
+        """What was live, and is what the leader's log holds below its high watermark, stays listed (I8)."""
+        leader = self._brokers.leader
+        had = {(batch.base, batch.epoch) for entry in before.entries for batch in self.stored(entry)}
+        has = {(batch.base, batch.epoch) for entry in (*head.entries, *head.superseded) for batch in self.stored(entry)}
+        gone = sorted((base, epoch) for base, epoch in had - has if base < leader.hw and leader.epoch_at(base) == epoch)
+        if gone:
+            raise Violation(f"I8 published batches left the head: {gone}")
+
+    def _released(self, partition: PartitionId) -> None:
+        """I1: what was released from the leader is served by the archive, not merely listed."""
+        leader, head = self._brokers.leader, self.heads.get(partition)
+        released = [batch for batch in leader.ghost if batch.last >= leader.policy]
+        if not released:
+            return
+        live = {(batch.base, batch.epoch) for entry in head.entries for batch in self.stored(entry)} if head else set()
+        for batch in released:
+            place = batch.base, batch.epoch
+            if place not in live and place not in self._brokers.dropped[partition.topic_id]:
+                raise Violation(f"I1 offsets {batch.base}..{batch.last} (epoch {batch.epoch}) were released and are served by nobody")
+
+    # At rest
+
+    def at_rest(self) -> None:
+        """The leader's archiver has come to rest: what is served is what the log says, and all of it (I5, I15)."""
+        leader, partition = self._brokers.leader, self._brokers.partition
+        head = self.heads.get(partition)
+        if head is None:
+            raise Violation("I15 no head was ever made")
+        check_head(head)
+        live = {batch.base: (entry, batch) for entry in head.entries for batch in self.stored(entry)}
+        dropped = self._brokers.dropped[partition.topic_id]
+        for batch in [*leader.ghost, *leader.batches()]:
+            if batch.last >= leader.hw or batch.base < leader.policy or (batch.base, batch.epoch) in dropped:
+                continue
+            if batch.last < head.start_offset:
+                if batch.last >= self._brokers.removed_to:
+                    raise Violation(f"I14 the archive starts at {head.start_offset}, the log keeps {batch.base}..{batch.last}")
+                continue
+            found = live.get(batch.base)
+            if found is None:
+                state = "in a gap" if (entry := head.entry_at(batch.base)) and entry.gap else "not archived"
+                raise Violation(f"I15 the batch at {batch.base} (epoch {batch.epoch}) is {state}")
+            if found[1].epoch != batch.epoch or found[1].last != batch.last:
+                raise Violation(f"I5 offset {batch.base} would be served as epoch {found[1].epoch}, the log says {batch.epoch}")
+        for base, (_, stored) in live.items():
+            if base < leader.end and base >= leader.start and leader.epoch_at(base) != stored.epoch:
+                raise Violation(f"I6 offset {base} is served as epoch {stored.epoch}, the history says {leader.epoch_at(base)}")
+        self._transactions(head)
+
+    def _transactions(self, head: Head) -> None:
+        """What entries say of transactions is what a reader of all of them would find."""
+        transactions = Transactions()
+        for entry in head.entries:
+            if entry.gap:
+                transactions = Transactions()
+                continue
+            transactions.aborted.clear()
+            for batch in self.stored(entry):
+                header = read_batch_header(batch.data)
+                if header.is_control:
+                    transactions.marker(header.producer_id, header.base_offset, aborts=_aborts(batch.data))
+                elif header.is_transactional:
+                    transactions.data(header.producer_id, header.base_offset)
+            said: tuple[Any, ...] = entry.open_from, entry.aborted
+            if said != (transactions.open_from, len(transactions.aborted)):
+                found = transactions.open_from, len(transactions.aborted)
+                raise Violation(f"I10 the entry at {entry.base_offset} says {said} of its transactions, its batches {found}")
+
+
+def _aborts(data: bytes) -> bool:
+    return read_marker(memoryview(data), where="simulated").type == ABORT
+
+
+def rest_of(replica: Replica) -> str:
+    return f"[{replica.start}..{replica.end}) hw {replica.hw} on disk from {replica.segments[0].base}"

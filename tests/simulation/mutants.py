@@ -1,0 +1,414 @@
+"""Mistakes planted in the real code. Each leaves out a rule of design §4, or misreads it; the simulation must notice.
+
+Most are those of the protocol's reference model, under its names.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+from msgspec.structs import replace
+
+import archival.archiver
+import archival.lineage
+import archival.plan
+import archival.release
+import layouts.segment
+import manifests.repository
+from archival.archiver import PartitionArchiver
+from archival.lineage import Behind, CutAt, Ok, Verdict
+from archival.plan import Idle, Step
+from archival.release import Releaser
+from manifests import keys
+from manifests.head import Entry, Head, decode_head, encode_head
+from manifests.repository import CommitLost, ManifestRepository, Versioned
+from model.epochs import EpochHistory
+from model.errors import AlreadyExists, Conflict, Fenced, NotFound, TransientError, UnknownOutcome
+from model.partition import PartitionId
+from segments.log import LocalLog
+from segments.scan import RunScan
+
+Plant = Callable[[ExitStack], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mistake, and how many seeds of which theme find it. rare: hundreds, so that only `make test` looks for it."""
+
+    name: str
+    what: str
+    theme: str | None
+    seeds: int
+    plant: Plant
+
+    @property
+    def rare(self) -> bool:
+        return self.seeds > 100
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(what: str, *, theme: str | None = None, seeds: int = 50) -> Callable[[Plant], Plant]:
+    def listed(plant: Plant) -> Plant:
+        MUTANTS[plant.__name__] = Mutant(plant.__name__, what, theme, seeds, plant)
+        return plant
+
+    return listed
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        if name:
+            MUTANTS[name].plant(stack)
+        yield
+
+
+def _patch(stack: ExitStack, where: Any, name: str, value: Any) -> None:
+    stack.enter_context(patch.object(where, name, value))
+
+
+# Lineage
+
+
+@mutant("a stale broker's log is taken for the lineage")
+def no_behind(stack: ExitStack) -> None:
+    real = archival.lineage.verdict
+
+    def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
+        found = real(history, acting_epoch, head)
+        if isinstance(found, Behind):
+            at = archival.lineage.branches_at(history, head.entries)
+            return Ok() if at is None else CutAt(at)
+        return found
+
+    _patch(stack, archival.plan, "verdict", verdict)
+
+
+@mutant("dead branches are never cut")
+def no_cut(stack: ExitStack) -> None:
+    real = archival.lineage.verdict
+
+    def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
+        found = real(history, acting_epoch, head)
+        return Ok() if isinstance(found, CutAt) else found
+
+    _patch(stack, archival.plan, "verdict", verdict)
+    _patch(stack, archival.archiver, "branches_at", lambda *_: None)
+
+
+@mutant("a history without the head's newest epoch is behind, even when it has a newer one")
+def as_designed_behind(stack: ExitStack) -> None:
+    real = archival.lineage.verdict
+
+    def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
+        newest = archival.lineage.newest_epoch(head.entries)
+        if newest >= 0 and all(epoch != newest for epoch, _ in history.steps):
+            return Behind("lacks the newest archived epoch")
+        return real(history, acting_epoch, head)
+
+    _patch(stack, archival.plan, "verdict", verdict)
+
+
+@mutant("nothing in the head recalls a newer epoch already followed")
+def as_designed_claim(stack: ExitStack) -> None:
+    real = archival.lineage.verdict
+
+    def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
+        at = archival.lineage.branches_at(history, head.entries)
+        newest = archival.lineage.newest_epoch(head.entries)
+        if at is not None and newest > acting_epoch:
+            return Behind("an older epoch")
+        return real(history, acting_epoch, replace(head, leader_epoch=-1))
+
+    _patch(stack, archival.plan, "verdict", verdict)
+
+
+@mutant("a cut drops the dead branch from the head at once")
+def forget_superseded(stack: ExitStack) -> None:
+    real = PartitionArchiver._commit
+
+    def commit(self: PartitionArchiver, after: Head, *args: Any, **kwargs: Any) -> Head:
+        return real(self, replace(after, superseded=()), *args, **kwargs)
+
+    _patch(stack, PartitionArchiver, "_commit", commit)
+
+
+# Planning
+
+
+@mutant("plans up to the log's end instead of the high watermark")
+def archive_above_hw(stack: ExitStack) -> None:
+    real = archival.plan.next_steps
+
+    def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
+        return real(dataclass_replace(log, high_watermark=1 << 40), head, **kwargs)
+
+    _patch(stack, archival.archiver, "next_steps", next_steps)
+
+
+@mutant("a gap may, but need not, be replaced by what the log holds")
+def gap_not_refilled(stack: ExitStack) -> None:
+    _patch(stack, archival.plan, "_refills", lambda *_: iter(()))
+
+
+@mutant("a listing is taken for atomic: no second look")
+def one_look(stack: ExitStack) -> None:
+    _patch(stack, PartitionArchiver, "_check_still", lambda *_, **__: None)
+
+
+@mutant("what is archived behind a filled gap keeps what it said of transactions before")
+def refill_keeps_followers(stack: ExitStack) -> None:
+    real = archival.archiver.place
+
+    def place(entries: tuple[Entry, ...], entry: Entry, refills: Entry | None, *, leaves_open: bool) -> Any:
+        return real(entries, entry, refills, leaves_open=False)
+
+    _patch(stack, archival.archiver, "place", place)
+
+
+@mutant("transactions open at the end of an entry are forgotten in the next")
+def forget_open_transactions(stack: ExitStack) -> None:
+    _patch(stack, PartitionArchiver, "_open_behind", lambda *_: ())
+
+
+# Upload
+
+
+@mutant("commits without confirming an upload that got no answer")
+def commit_unconfirmed(stack: ExitStack) -> None:
+    _patch(stack, layouts.segment, "_confirm", lambda *_: None)
+
+
+@mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own")
+def key_without_uid(stack: ExitStack) -> None:
+    real = PartitionArchiver._made
+
+    def made(self: PartitionArchiver, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
+        uid = f"{fence:032x}"
+        self._new_uid = lambda: uid
+        return real(self, base_offset, last_offset, scan, fence)
+
+    def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
+        try:
+            store.put(key, data, size_bytes=size_bytes)
+        except AlreadyExists:
+            return
+
+    _patch(stack, PartitionArchiver, "_made", made)
+    _patch(stack, layouts.segment, "_put", put)
+
+
+# Commit
+
+
+@mutant("the head is put unconditionally")
+def blind_put(stack: ExitStack) -> None:
+    def write(self: ManifestRepository, key: str, document: bytes, expected_tag: str | None) -> str:
+        while True:
+            try:
+                return self._store.create(key, document)
+            except AlreadyExists:
+                try:
+                    return self._store.replace(key, document, expected_tag=self._store.get(key)[1])
+                except (Conflict, NotFound):
+                    continue
+
+    _patch(stack, ManifestRepository, "_write", write)
+
+
+@mutant("a refused commit is repeated on the new head without reading what is there")
+def refused_not_read_back(stack: ExitStack) -> None:
+    def commit(self: ManifestRepository, before: Versioned | None, after: Head) -> Versioned:
+        for _ in range(4):
+            head = replace(after, version=before.head.version + 1 if before else 1, commit_id=self._new_id())
+            try:
+                tag = self._write(keys.head(head.partition_id), encode_head(head), before.tag if before else None)
+                return Versioned(head, tag)
+            except (AlreadyExists, Conflict, UnknownOutcome):
+                current = self.load(head.partition_id)
+                if current and (current.head.fence, current.head.writer) != (head.fence, head.writer):
+                    raise Fenced("a newer claim") from None
+                if current and before and current.tag != before.tag and len(after.entries) > len(before.head.entries):
+                    last = current.head.last_offset
+                    new = after.entries[-1]
+                    moved = replace(new, base_offset=last + 1, last_offset=last + 1 + new.last_offset - new.base_offset)
+                    after = replace(current.head, entries=(*current.head.entries, moved), last_offset=moved.last_offset)
+                before = current
+        raise TransientError("refused too often")
+
+    _patch(stack, ManifestRepository, "commit", commit)
+
+
+@mutant("an agent that lost to a higher fence goes on with its own")
+def ignore_fence(stack: ExitStack) -> None:
+    real = ManifestRepository.commit
+
+    def commit(self: ManifestRepository, before: Versioned | None, after: Head) -> Versioned:
+        try:
+            return real(self, before, after)
+        except Fenced:
+            current = self.load(after.partition_id)
+            head = replace(after, version=(current.head.version if current else 0) + 1, commit_id=self._new_id())
+            self._store.replace(keys.head(after.partition_id), encode_head(head), expected_tag=current.tag if current else "")
+            raise
+
+    _patch(stack, ManifestRepository, "commit", commit)
+
+
+@mutant("a fenced agent claims again and commits what it uploaded before")
+def reuse_upload(stack: ExitStack) -> None:
+    real_offload, real_commit = PartitionArchiver._offload, PartitionArchiver._commit
+    left: dict[int, Entry] = {}
+
+    def offload(self: PartitionArchiver, entry: Entry, source: Any, scan: RunScan) -> Entry:
+        kept = left.get(id(self))
+        if kept and (kept.base_offset, kept.last_offset, kept.digest) == (entry.base_offset, entry.last_offset, entry.digest):
+            return kept
+        return real_offload(self, entry, source, scan)
+
+    def commit(self: PartitionArchiver, after: Head, *args: Any, **kwargs: Any) -> Head:
+        if after.entries and not kwargs.get("claims"):
+            left[id(self)] = after.entries[-1]
+        return real_commit(self, after, *args, **kwargs)
+
+    _patch(stack, PartitionArchiver, "_offload", offload)
+    _patch(stack, PartitionArchiver, "_commit", commit)
+
+
+@mutant("the loser of a commit deletes its object, having looked at the head only by version")
+def loser_deletes(stack: ExitStack) -> None:
+    real = PartitionArchiver._commit
+
+    def commit(self: PartitionArchiver, after: Head, *args: Any, **kwargs: Any) -> Head:
+        try:
+            return real(self, after, *args, **kwargs)
+        except (CommitLost, Fenced, UnknownOutcome):
+            if after.entries and after.entries[-1].fence == after.fence:
+                self._store.delete(after.entries[-1].key)
+            raise
+
+    _patch(stack, PartitionArchiver, "_commit", commit)
+
+
+@mutant("the fence is the leader epoch")
+def fence_from_epoch(stack: ExitStack) -> None:
+    real = PartitionArchiver._commit
+
+    def commit(self: PartitionArchiver, after: Head, *args: Any, **kwargs: Any) -> Head:
+        if kwargs.get("claims"):
+            held = self.head
+            after = replace(after, fence=max(after.leader_epoch, held.fence if held else 0))
+        return real(self, after, *args, **kwargs)
+
+    _patch(stack, PartitionArchiver, "_commit", commit)
+    _patch(stack, ManifestRepository, "_check_succession", staticmethod(lambda *_: None))
+    _patch(stack, manifests.repository, "_is_fenced", lambda mine, theirs: theirs.fence > mine.fence)
+
+
+# Release
+
+
+@mutant("release compares offsets only")
+def release_no_lineage(stack: ExitStack) -> None:
+    _patch(stack, archival.release, "branches_at", lambda *_: None)
+    _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
+
+
+@mutant("release ignores the in-sync set and what the head says of leader epochs")
+def as_designed_release(stack: ExitStack) -> None:
+    _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
+
+
+@mutant("last_offset taken for the next offset and incremented")
+def release_off_by_one(stack: ExitStack) -> None:
+    real = archival.release.release_bound
+
+    def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
+        bound, reason = real(log, head, writer)
+        later = [segment.base_offset for segment in log.segments if segment.base_offset > bound]
+        return (later[0] if head and later and not _held_back(reason) else bound), reason
+
+    _patch(stack, archival.release, "release_bound", release_bound)
+
+
+def _held_back(reason: str) -> bool:
+    return reason != "the rest is not archived"
+
+
+@mutant("a gap entry counts as covering, release crosses it")
+def release_across_gap(stack: ExitStack) -> None:
+    real = archival.release.release_bound
+
+    def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
+        if head:
+            digested = tuple(replace(entry, gap=False, digest="covered") if entry.gap else entry for entry in head.entries)
+            head = replace(head, entries=digested)
+        return real(log, head, writer)
+
+    _patch(stack, archival.release, "release_bound", release_bound)
+
+
+@mutant("release trusts last_offset of the control log")
+def release_from_control(stack: ExitStack) -> None:
+    def plan_from_control(self: Releaser, archiver: PartitionArchiver) -> Head | None:
+        known = archiver._announcer._control.state().partition(archiver.partition)
+        log = self._logs.look(archiver.partition.topic_partition)
+        acting = archival.plan.standing(log)
+        if known is None or isinstance(acting, Idle):
+            return None
+        entry = Entry(base_offset=known.start_offset, last_offset=known.last_offset, digest="said", fence=known.fence)
+        return msgspec.structs.replace(
+            _A_HEAD,
+            writer=self._writer,
+            fence=known.fence,
+            leader_epoch=acting.leader_epoch,
+            start_offset=known.start_offset,
+            last_offset=known.last_offset,
+            entries=(entry,) if known.last_offset >= known.start_offset else (),
+        )
+
+    _patch(stack, Releaser, "_load", plan_from_control)
+    _patch(stack, archival.release, "branches_at", lambda *_: None)
+
+
+_A_HEAD = Head(
+    cluster_id="c",
+    topic="t",
+    topic_id="A" * 22,
+    partition=0,
+    version=1,
+    commit_id="said",
+    fence=1,
+    writer="w",
+    start_offset=0,
+    last_offset=-1,
+)
+
+
+# Incarnations
+
+
+@mutant("heads and objects are found by topic name")
+def incarnations_mixed(stack: ExitStack) -> None:
+    real_decode = decode_head
+
+    def head_key(partition: PartitionId) -> str:
+        return f"meta/{partition.topic}/{'A' * 22}/{partition.partition}/manifest.json"
+
+    def decode(raw: bytes, partition: PartitionId) -> Head:
+        first = dataclass_replace(partition, topic_id=msgspec.json.decode(raw)["topic_id"])
+        return real_decode(raw, first)
+
+    def look(self: PartitionArchiver) -> LocalLog:
+        log = self._logs.look(self.partition.topic_partition)
+        return dataclass_replace(log, partition=self.partition)
+
+    _patch(stack, keys, "head", head_key)
+    _patch(stack, manifests.repository, "decode_head", decode)
+    _patch(stack, PartitionArchiver, "_look", look)

@@ -1,0 +1,75 @@
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.mutants import MUTANTS, planted
+from tests.simulation.world import tell
+
+SEEDS = 1000
+_AT_ONCE = 50
+WITNESSES = (
+    "a dead branch is superseded",
+    "a gap",
+    "a topic was created again and is archived",
+    "a transaction is open at the end of an entry",
+    "a write is under way",
+    "an entry is cut inside",
+    "an old leader does not know the new epoch",
+    "compacted",
+    "crash",
+    "error Fenced",
+    "error SourceChanged",
+    "error UnknownOutcome",
+    "orphans collected",
+    "outcome archived",
+    "outcome cut",
+    "outcome gap",
+    "outcome outrun",
+    "outcome refilled",
+    "outcome revived",
+    "released records are served by the archive",
+    "several claims",
+    "superseded, and the newer epoch is archived",
+    "the archive has caught up",
+    "two agents are at work",
+)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
+def test_no_seed_violates_an_invariant(first: int) -> None:
+    for seed in range(first, first + _AT_ONCE):
+        story = tell(seed)
+        assert not story.violation, "\n".join([*story.trace, f"python -m tests.simulation --seeds 1 --first {seed}", story.violation])
+
+
+def test_the_seeds_reach_what_is_interesting() -> None:
+    """A run that never gets there proves nothing."""
+    seen = Counter[str]()
+    for seed in range(SEEDS):
+        seen += tell(seed).seen
+        if all(seen[witness] for witness in WITNESSES):
+            return
+    pytest.fail(f"never reached: {[witness for witness in WITNESSES if not seen[witness]]}")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if mutant.rare else ()) for name, mutant in MUTANTS.items()])
+def test_a_planted_mistake_is_caught(name: str) -> None:
+    mutant = MUTANTS[name]
+    with planted(name):
+        assert any(tell(seed, theme=mutant.theme).violation for seed in range(mutant.seeds)), f"{mutant.what}: not caught"
+
+
+def test_a_seed_replays_exactly_in_another_process() -> None:
+    """Whatever hash seed, process or directory: the same story."""
+    seed = 7
+    story = tell(seed)
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1", "--first", str(seed)]
+    printed = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[:-1] == [f"{number:4} {line}" for number, line in enumerate(story.trace, 1)]
+    assert len(story.trace) > 100

@@ -1,0 +1,92 @@
+"""The disk is full, under the state or under the bucket, after any number of bytes: said in words, nothing lost, and room is the cure."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.errors import DiskFull, Partial
+from tests.fixtures import KAFKA
+from tests.headwater.conftest import Ran, Stage
+from tests.headwater.test_bad_input import can_mount
+from tests.headwater.test_verbs import as_expected
+from tests.story.shelf import SEGMENTS, TOPICS, a_shelf, on_the_shelf
+
+ROOT = KAFKA.parents[2]
+FLUSH = ["flush", "--set", "log.owned=true", "-o", "jsonl"]
+READ = [["read", topic] for topic in TOPICS]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not can_mount(), reason="this kernel lets us mount nothing, not even in a namespace of our own"),
+]
+
+
+def on_a_small_disk(stage: Stage, directory: Path, kib: int, verbs: list[list[str]], later: list[list[str]], log: Path) -> list[Ran]:
+    directory.mkdir()
+    places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}", "--log-dir", str(log)]
+    told = [json.dumps([[*verb, *places] for verb in each]) for each in (verbs, later)]
+    ran = subprocess.run(
+        ["unshare", "-rm", sys.executable, "-m", "tests.story.small_disk", str(directory), str(kib), *told],
+        cwd=stage.root,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [Ran(*each) for each in json.loads(ran.stdout)]
+
+
+def rows(reads: list[Ran]) -> list[dict[str, Any]]:
+    assert {ran.code for ran in reads} == {0}, [ran.err for ran in reads]
+    return [as_expected(row) for ran in reads for row in ran.rows]
+
+
+def in_words(ran: Ran) -> None:
+    assert "Traceback" not in ran.err
+    assert ran.code in (DiskFull.exit_code, Partial.exit_code), (ran.code, ran.err)
+    assert "no space left" in ran.err.lower()
+
+
+@pytest.mark.parametrize("kib", [4, 16, 28, 40])
+def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
+    """The journal, the writer's name, the waiting tails: whatever it is that finds no room."""
+    log = a_shelf(stage.root)
+    first, *before, again, verified = on_a_small_disk(stage, stage.data_dir, kib, [FLUSH, *READ], [FLUSH, ["verify", "--data"]], log)
+    in_words(first)
+    assert rows(before) == on_the_shelf("read_uncommitted")
+    assert (again.code, verified.code) == (0, 0), again.err
+
+
+@pytest.mark.parametrize("kib", [8, 60, 100, 300])
+def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
+    """What does not fit is not released: the records stay readable, and are archived when there is room."""
+    log = a_shelf(stage.root)
+    first, *before, again, verified, full = on_a_small_disk(
+        stage, stage.bucket, kib, [FLUSH, *READ], [FLUSH, ["verify", "--data"], ["status", "-o", "jsonl"]], log
+    )
+    in_words(first)
+    assert rows(before) == on_the_shelf("read_uncommitted")
+    assert (again.code, verified.code) == (0, 0), again.err
+    assert {row["state"] for row in full.rows} == {"archived"}
+    assert sum(row["objects"] for ran in (first, again) for row in ran.rows) == SEGMENTS
+
+
+@pytest.mark.parametrize("kib", [4, 60, 140])
+def test_no_room_for_what_is_recovered(stage: Stage, kib: int) -> None:
+    log = a_shelf(stage.root)
+    assert stage.run("flush", log=log).code == 0
+    into = stage.root / "recovered"
+    recover = ["recover", "apply", "topic", "--all", "--into", str(into / "log"), "-o", "json"]
+    first, second, again = on_a_small_disk(stage, into, kib, [recover, recover], [recover], log)
+    for each in (first, second):
+        assert "Traceback" not in each.err
+        assert each.code == DiskFull.exit_code, each.err
+        assert "make room" in each.err
+    assert again.code == 0, again.err
+    assert json.loads(again.out)[0]["again"] is False

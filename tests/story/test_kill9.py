@@ -1,0 +1,154 @@
+"""Kill -9 at every step of archive, release and recover: the same command again finishes it, nothing is lost, nothing doubled."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import structlog
+
+import recovery
+from archival import archiver, release
+from headwater import cli
+from headwater.archiving import WORKERS
+from manifests import keys
+from manifests.head import Head
+from manifests.repository import ManifestRepository
+from objectstore.directory import DirectoryStore
+from segments.discover import LogDirs
+from tests.fixtures import KAFKA
+from tests.headwater.conftest import Stage
+from tests.story.shelf import SEGMENTS, TOPICS, a_shelf, on_the_shelf, read
+
+ROOT = KAFKA.parents[2]
+DIRECTORY_STEPS = ("directory.written", "directory.named")
+FLUSH = ("flush", "--set", "log.owned=true")
+ARCHIVE_KILLS = (
+    *archiver.STEPS,
+    *release.STEPS,
+    *DIRECTORY_STEPS,
+    *(f"{step}:{times}" for step in ("archive.data_put", "release.log_unlinked") for times in (2, 5)),
+    *(f"{step}:{times}" for step in DIRECTORY_STEPS for times in (12, 45)),  # a topic's first documents; heads and data
+)
+RECOVER_KILLS = (*recovery.STEPS, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
+
+
+def killed(stage: Stage, step: str, *arguments: str) -> None:
+    """`headwater ARGUMENTS` as a process of its own, which must die at `step` and nowhere else."""
+    command = [sys.executable, "-c", "from headwater.cli import main; main()", *arguments]
+    places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HEADWATER_KILL_AT": step}
+    ran = subprocess.run([*command, *places], cwd=stage.root, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == -signal.SIGKILL, f"{step} was never reached: exit code {ran.returncode}, {ran.stderr[-1000:]}"
+
+
+def heads(stage: Stage) -> list[Head]:
+    repository = ManifestRepository(DirectoryStore(stage.bucket))
+    found = [repository.load(each) for topic in repository.topics() for each in repository.partitions(topic.topic, topic.topic_id)]
+    return [held.head for held in found if held]
+
+
+def test_every_step_that_the_code_names_is_walked() -> None:
+    quoted = re.compile(r'"((?:archive|release|recover|directory)\.[a-z_]+)"')
+    sources = [path for package in ("archival", "layouts", "objectstore", "recovery") for path in (ROOT / package).rglob("*.py")]
+    named = {name for path in sources if "steps" in (text := path.read_text()) for name in quoted.findall(text)}
+    assert named == {kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *RECOVER_KILLS)}
+    told = re.compile(r"steps\.reached\(")
+    assert {path.parts[len(ROOT.parts)] for path in ROOT.glob("[a-z]*/**/*.py") if told.search(path.read_text())} - {"tests"} == {
+        "archival",
+        "layouts",
+        "objectstore",
+        "recovery",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", ARCHIVE_KILLS)
+def test_killed_while_it_archives_and_releases(stage: Stage, kill: str) -> None:
+    log = a_shelf(stage.root)
+    killed(stage, kill, *FLUSH, "--log-dir", str(log))
+    assert read(stage, "read_uncommitted", log) == on_the_shelf("read_uncommitted")  # what is released is archived, what is not is here
+    again = stage.run(*FLUSH, log=log)
+    assert again.code == 0, again.err
+    assert_whole(stage, log)
+
+
+def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
+    """Everything is archived, once, and released; every byte is right, and every record can be read."""
+    third = stage.run(*FLUSH, "-o", "jsonl", log=log)
+    assert third.code == 0, third.err
+    assert {(row["objects"], row["released_bytes"], row["error"]) for row in third.rows} == {(0, 0, None)}
+    scrubbed = stage.run("verify", "--data", log=log)
+    assert scrubbed.code == 0, scrubbed.err
+
+    found = heads(stage)
+    assert {head.topic for head in found} == set(TOPICS)
+    listed = Counter(entry.key for head in found for entry in (*head.entries, *head.superseded))
+    assert set(listed.values()) == {1}
+    for head in found:
+        assert not head.superseded
+        assert not any(entry.gap for entry in head.entries)
+        assert all(entry.next_offset == after.base_offset for entry, after in zip(head.entries, head.entries[1:], strict=False))
+    store = DirectoryStore(stage.bucket)
+    stored = {info.key for head in found for info in store.list(keys.data_prefix(head.partition_id)) if info.key.endswith(".log")}
+    assert listed.keys() <= stored
+    assert len(stored - listed.keys()) <= WORKERS * kills  # what was on its way, one run each, is garbage and not a second copy
+
+    ends = {head.partition_id: head.next_offset for head in found}
+    for local in LogDirs([log]).partitions():
+        assert len(local.segments) == 1, f"{local.partition} still has {len(local.segments)} segments"
+        assert ends[local.partition] == local.high_watermark
+    released = {"thermo-samples", "fridge-state", "stock.levels", "orders.placed"}
+    starts = {head.partition_id: head.start_offset for head in found}
+    assert {each.partition.topic for each in LogDirs([log]).partitions() if each.local_start > starts[each.partition]} == released
+
+    assert read(stage, "read_committed", log) == on_the_shelf("read_committed")
+    assert read(stage, "read_uncommitted", None) == on_the_shelf("read_uncommitted")
+
+
+@pytest.mark.slow
+def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
+    """One log, one bucket, one data directory, and a process that never lives for long."""
+    log = a_shelf(stage.root)
+    deaths = (*archiver.STEPS, *release.STEPS)
+    for step in deaths:
+        killed(stage, step, *FLUSH, "--log-dir", str(log))
+    assert stage.run(*FLUSH, log=log).code == 0
+    assert_whole(stage, log, len(deaths))
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bucket of a shelf whose every other byte is gone."""
+    root = tmp_path_factory.mktemp("archived")
+    log = a_shelf(root)
+    arguments = ["flush", "--log-dir", str(log), "--data-dir", str(root / "state"), "--store", f"file://{root / 'bucket'}"]
+    assert cli.run(arguments) == 0
+    structlog.reset_defaults()
+    shutil.rmtree(log)
+    return root / "bucket"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", RECOVER_KILLS)
+def test_killed_while_it_recovers(stage: Stage, archived: Path, kill: str) -> None:
+    shutil.copytree(archived, stage.bucket)
+    into = stage.root / "recovered"
+    recover = ("recover", "apply", "topic", "--all", "--into", str(into), "-o", "jsonl")
+    killed(stage, kill, *recover)
+    again = stage.run(*recover)
+    assert again.code == 0, again.err
+    assert [row["again"] for row in again.rows] == [kill == "recover.finished"]
+    assert [row["state"] for row in stage.run_bare("recover", "status", "--into", str(into), "-o", "jsonl").rows] == ["finished"]
+    assert stage.run(*recover).rows[0]["again"]  # once only
+    assert not list(into.rglob("*.partial"))
+    assert len(list(into.glob("[!_]*-*/*.log"))) == SEGMENTS
+    shutil.rmtree(stage.bucket)
+    stage.bucket.mkdir()  # what is read now is the recovered directory alone
+    for isolation in ("read_uncommitted", "read_committed"):
+        assert read(stage, isolation, into) == on_the_shelf(isolation)
