@@ -1,14 +1,18 @@
 """What an operator may decide about the gateway. Every limit has a default that keeps one client from hurting the others."""
 
+import re
 from dataclasses import dataclass
 
 from model.errors import UsageError
+
+CONNECTIONS_MOST = 1_000_000  # descriptors end long before
+WORKERS_MOST = 1024
 
 
 def split_address(text: str) -> tuple[str, int]:
     """ "host:port" taken apart; brackets around an IPv6 host are taken off. Raises UsageError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise UsageError(f"not an address: {text[:200]!r} (host:port)")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -59,5 +63,9 @@ class GatewayConfig:
         for name in ("idle_timeout_s", "request_timeout_s", "send_timeout_s", "poll_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"gateway: {name} is more than 0")
+        if self.connections_max > CONNECTIONS_MOST or self.workers > WORKERS_MOST:
+            raise UsageError(f"gateway: connections_max is at most {CONNECTIONS_MOST}, workers at most {WORKERS_MOST}")
+        if self.node_id > 2**31 - 1:
+            raise UsageError(f"gateway: node_id {self.node_id} is no int32, as the protocol has it")
         if self.node_id < 0 or min(self.fetch_wait_max_s, self.hydration_wait_s, self.metadata_ttl_s) < 0:
             raise UsageError("gateway: node_id, fetch_wait_max_s, hydration_wait_s and metadata_ttl_s are not negative")

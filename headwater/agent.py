@@ -1,10 +1,11 @@
 """The agent: archives what the log directories hold and serves it, in one process, until it is told to stop."""
 
 import asyncio
+import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Generator
+from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -44,10 +45,14 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
     loop = asyncio.get_running_loop()
     told: asyncio.Future[signal.Signals] = loop.create_future()
     stop = threading.Event()
+    answers = _Answers(held)
 
     def stopping(by: signal.Signals) -> None:
-        if not told.done():
-            told.set_result(by)
+        if told.done():
+            os._exit(128 + by)  # asked twice: whatever is under way may be cut off anywhere
+        told.set_result(by)
+        stop.set()
+        answers.stop()
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping, each)
@@ -56,7 +61,7 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
         _announce(held, "{}:{}".format(*address))
         started(address)
 
-    async with agent_socket.serving(held.config.node.data_dir, _Answers(held).answer), asyncio.TaskGroup() as tasks:
+    async with agent_socket.serving(held.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
         gateway = tasks.create_task(serve(logs, held.config.gateway, started=listening))
         if held.archiving is not None:
             held.archiving.committed = logs.note
@@ -84,7 +89,7 @@ def keep_archiving(archiving: Archiving, config: Config, stop: threading.Event) 
             try:
                 for outcome in archiving.run(agent_policy, wanted=wanted, stop=stop):
                     tell(outcome, told)
-            except HeadwaterError as error:
+            except (HeadwaterError, OSError) as error:
                 log.warning("pass_postponed", reason=str(error))
             due = watch.wait(stop, config.archival.rescan_s)
 
@@ -106,18 +111,45 @@ def _everything(_: TopicPartition) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
 class _Answers:
-    """What the agent does for one-shot verbs."""
+    """What the agent does for one-shot verbs. Lives on the event loop; the work is done beside it."""
 
-    held: Held
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        self._stops: set[threading.Event] = set()  # one for each answer that is under way
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End every answer soon, and let none begin."""
+        self._stopped = True
+        for each in self._stops:
+            each.set()
 
     async def answer(self, question: agent_socket.Ask) -> AsyncIterator[dict[str, Any]]:
-        rows = self._rows(question)
-        while (row := await asyncio.to_thread(next, rows, None)) is not None:
-            yield row
+        """The rows. A client that goes away ends the pass that it asked for, and nobody waits for that end on the event loop."""
+        if self._stopped:
+            raise TransientError("the agent is stopping")
+        stop, one_by_one = threading.Event(), threading.Lock()
+        rows = self._rows(question, stop)
 
-    def _rows(self, question: agent_socket.Ask) -> Iterator[dict[str, Any]]:
+        def following() -> dict[str, Any] | None:
+            with one_by_one:
+                return next(rows, None)
+
+        def close() -> None:
+            with one_by_one:  # a cancelled answer leaves its thread at work on the next row
+                rows.close()
+
+        self._stops.add(stop)
+        try:
+            while (row := await asyncio.to_thread(following)) is not None:
+                yield row
+        finally:
+            stop.set()
+            self._stops.discard(stop)
+            await asyncio.to_thread(close)
+
+    def _rows(self, question: agent_socket.Ask, stop: threading.Event) -> Generator[dict[str, Any]]:
         archiving = self.held.archiving
         if archiving is None:
             raise UsageError("this agent has no log directories")
@@ -127,7 +159,7 @@ class _Answers:
                     order = Order(**question.arguments)
                 except TypeError as error:
                     raise UsageError(f"not an order: {error}") from error
-                yield from pass_rows(archiving, order)
+                yield from pass_rows(archiving, order, stop)
             case "troubles":
                 for place, trouble in sorted(archiving.troubles.copy().items()):
                     yield asdict(place) | {"trouble": trouble}

@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def ask(data_dir: Path, question: Ask, *, timeout_s: float | None = None) -> Ite
             raise _RAISED.get(message.exit_code, errors.HeadwaterError)(message.message)
 
 
-Handler = Callable[[Ask], AsyncIterator[dict[str, Any]]]
+Handler = Callable[[Ask], AsyncGenerator[dict[str, Any], None]]
 
 
 @contextlib.asynccontextmanager
@@ -130,9 +130,10 @@ async def _answer(handler: Handler, reader: asyncio.StreamReader, writer: asynci
         question = _decoder.decode(await reader.readexactly(length))
         if not isinstance(question, Ask):
             raise errors.UsageError("a question expected")
-        async for row in handler(question):
-            writer.write(_frame(Row(row)))
-            await writer.drain()
+        async with contextlib.aclosing(handler(question)) as rows:  # a client that goes away ends the work at once, not some day
+            async for row in rows:
+                writer.write(_frame(Row(row)))
+                await writer.drain()
         done = Done()
     except errors.HeadwaterError as error:
         done = Done(error.exit_code, str(error))

@@ -92,19 +92,22 @@ class Archiving:
         stop: threading.Event | None = None,
     ) -> Iterator[Archived]:
         """One pass over the wanted partitions, several at a time, each reported as it is done. Ends soon after `stop` is set."""
-        stop = stop or threading.Event()
+        ended = threading.Event()  # this pass, whoever else waits for `stop`
         logs, problems = self.logs.survey()
         for path, error in problems:
             place = parse_directory_name(path.name)
             if place is None or wanted(place):
                 yield Archived(place=place or TopicPartition("log.dirs", 0), error=error)
+
+        def over() -> bool:
+            return ended.is_set() or (stop is not None and stop.is_set())
+
         present = [log.partition for log in logs if wanted(log.partition.topic_partition)]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
             try:
-                yield from self._noted(workers.map(lambda partition: self._advance(partition, policy_for, stop), present))
-            except BaseException:
-                stop.set()
-                raise
+                yield from self._noted(workers.map(lambda partition: self._advance(partition, policy_for, over), present))
+            finally:
+                ended.set()
         self._tails.save()
 
     def _noted(self, outcomes: Iterable[Archived]) -> Iterator[Archived]:
@@ -115,14 +118,14 @@ class Archiving:
                 self.troubles.pop(outcome.place, None)
             yield outcome
 
-    def _advance(self, partition: PartitionId, policy_for: PolicyFor, stop: threading.Event) -> Archived:
+    def _advance(self, partition: PartitionId, policy_for: PolicyFor, over: Callable[[], bool]) -> Archived:
         """Step one partition to its end. A log that changes under our hands is looked at again, within reason."""
         archiver = self._archiver(partition)
         settings = self._config.archival_for(partition.topic)
         objects = archived_bytes = released_bytes = changes = 0
         reason, started_s = "", self._clock.monotonic_s()
         error: HeadwaterError | None = None
-        while not stop.is_set():
+        while not over():
             try:
                 outcome = archiver.step(policy_for(settings))
                 if outcome.entry and not outcome.entry.gap:
@@ -136,7 +139,8 @@ class Archiving:
                         released_bytes = self._releaser.release(archiver).size_bytes
                     break
             except NotFound:
-                self._archivers.pop(partition, None)  # the partition was deleted, or moved away, since it was listed
+                with self._making:
+                    self._archivers.pop(partition, None)  # the partition was deleted, or moved away, since it was listed
                 reason = "gone"
                 break
             except SourceChanged as changed:
@@ -146,6 +150,9 @@ class Archiving:
                     break
             except HeadwaterError as failed:
                 error = failed
+                break
+            except OSError as failed:  # a file vanished, a disk filled up: this partition's trouble, and perhaps not for long
+                error = TransientError(f"{partition.topic_partition}: {failed}")
                 break
         head = archiver.head
         return Archived(

@@ -1,5 +1,6 @@
 """What holds a data directory while it archives: lock, control node, bucket, archivers. One-shot passes and the agent share it."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -98,15 +99,17 @@ def carry_out(config: Config, order: Order, told: Callable[[dict[str, Any]], Non
         raise
 
 
-def pass_rows(archiving: Archiving, order: Order) -> Iterator[dict[str, Any]]:
-    """Rows of one pass; its end raises what the pass as a whole came to."""
+def pass_rows(archiving: Archiving, order: Order, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of one pass; its end raises what the pass as a whole came to. Setting `stop` ends it soon, as a temporary failure."""
     failed: list[Archived] = []
     looked_at = 0
-    for outcome in archiving.run(order.policy, wanted=order.wants):
+    for outcome in archiving.run(order.policy, wanted=order.wants, stop=stop):
         looked_at += 1
         if outcome.error:
             failed.append(outcome)
         yield row(outcome)
+    if stop is not None and stop.is_set():
+        raise TransientError("the pass was stopped before its end; the next one goes on")
     if order.selection and not looked_at:
         raise NotFound(f"{order.selection} is in none of the log directories")
     if failed:

@@ -1,6 +1,8 @@
 """The command line's front door. Everything heavy is imported by the verb that needs it."""
 
+import contextlib
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -45,6 +47,13 @@ class Verbs(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read our output has seen enough; click would call that a failure
+            _discard_output()
+            return 0
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, about) for verb, (_, about) in VERBS.items()])
@@ -77,12 +86,15 @@ def run(arguments: list[str] | None = None) -> int:
     except HeadwaterError as error:
         click.echo(f"headwater: {error}", err=True)
         return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has seen enough
-        return 0
     except OSError as error:
         click.echo(f"headwater: {error}", err=True)
         return Unauthorised.exit_code if isinstance(error, PermissionError) else HeadwaterError.exit_code
+
+
+def _discard_output() -> None:
+    """What is still buffered for a reader that has gone must not fail once more when the process ends."""
+    with contextlib.suppress(OSError, ValueError):  # stdout may be no file at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:

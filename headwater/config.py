@@ -6,6 +6,7 @@ ending and takes a duration (seal_timeout = "30m"); one that counts `..._bytes` 
 
 import difflib
 import fnmatch
+import math
 import os
 import re
 import tomllib
@@ -124,6 +125,8 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     name, document = _read(file, environ)
     said: dict[str, tuple[object, str]] = {}
     topics = document.pop("topics", {})
+    if not isinstance(topics, dict):
+        raise UsageError(f"{name}: [topics] must be a section, not a value")
     for section, values in document.items():
         if section not in _SECTIONS:
             raise UsageError(f"{name}: unknown section [{section}]{_nearest(section, [*_SECTIONS, 'topics'])}")
@@ -250,7 +253,7 @@ def _parsed(name: str, kind: Any, value: object, where: str) -> Any:
         if _is_size(name):
             return parse_size(str(value)) if _is_a(value, str, int) else _refuse(value, 'a size such as "20GiB"')
         return _convert(kind, value)
-    except (UsageError, ValueError) as error:
+    except (UsageError, ValueError, OverflowError) as error:
         raise UsageError(f"{where}: {error}") from error
 
 
@@ -270,8 +273,11 @@ def _convert(kind: Any, value: object) -> Any:
         return parse(value)
     if kind is str:
         return value if isinstance(value, str) else _refuse(value, "text")
-    if kind in (int, float):
-        return kind(value) if _is_a(value, str, int, float) else _refuse(value, "a number")
+    if kind is int:
+        return int(value) if isinstance(value, str | int) and not isinstance(value, bool) else _refuse(value, "a whole number")
+    if kind is float:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+        return number if math.isfinite(number) else _refuse(value, "a number")
     raise TypeError(f"no rule for a setting of type {kind}")
 
 

@@ -1,5 +1,6 @@
 """Opens what verbs need from a configuration: the bucket, the local log, the cache, the catalogue of readable partitions."""
 
+import errno
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,7 +15,7 @@ from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from model.clock import SystemClock
-from model.errors import NotFound, UsageError
+from model.errors import DiskFull, NotFound, UsageError
 from model.partition import PartitionId
 from objectstore.open import open_store
 from objectstore.probe import probe
@@ -65,13 +66,16 @@ def writer_id(config: Config) -> str:
     """
     path = config.node.data_dir / "writer"
     if path.exists():
-        kept = path.read_text("ascii").strip()
+        kept = path.read_text("ascii", "replace").strip()
         if kept.rpartition("-")[0] == config.node.id:
             return kept
     made = f"{config.node.id}-{secrets.token_hex(4)}"
     partial = path.with_name("writer.partial")
-    partial.write_text(made + "\n", "ascii")
-    partial.rename(path)
+    try:
+        partial.write_text(made + "\n", "ascii")
+        partial.rename(path)
+    except OSError as error:
+        raise (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError)(f"{path}: {error.strerror}") from error
     return made
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -83,8 +84,8 @@ def parse_selection(text: str) -> tuple[str, int | None]:
     check_topic_name(topic)
     if not colon:
         return topic, None
-    if not partition.isdigit():
-        raise UsageError(f"not a partition: {partition!r}")
+    if not re.fullmatch(r"[0-9]{1,10}", partition):
+        raise UsageError(f"not a partition: {partition[:80]!r}")
     return topic, TopicPartition(topic, int(partition)).partition
 
 

@@ -1,26 +1,29 @@
 """Re-reads the archive against its manifests: are the objects there, whole, and what the heads say they are?"""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from archival.source import ArchivedRun
 from layouts import open_layout
+from manifests import keys
 from manifests.head import Entry, Head
+from manifests.topic import TopicManifest
 from model.errors import CorruptData, HeadwaterError, NotFound
 from objectstore.store import ObjectStore
 from segments.scan import scan_run
 
 READ_BYTES = 8 << 20  # one ranged GET of `verify --data`
+MISSING_MAX = 1000  # partitions of one topic that are named one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong. `damage`: the archive is; else it could not be examined."""
+    """One thing that is wrong. `damage`: the archive is; else it could not be examined. partition: None for the topic itself."""
 
     topic: str
-    partition: int
+    partition: int | None
     key: str
     problem: str
     damage: bool = True
@@ -33,6 +36,27 @@ class Examined:
     entry: Entry
     size_bytes: int
     finding: Finding | None = None
+
+
+def missing(manifest: TopicManifest, listed: Collection[int], only: int | None = None) -> Iterator[Finding]:
+    """A finding for each partition that the topic has by its manifest and of which nothing is listed; `only`: look at this one alone.
+
+    Whether its head was lost or no agent has archived it yet, nobody can tell; a recovery would come back without it.
+    """
+    absent = len(range(manifest.partitions)) - sum(number < manifest.partitions for number in set(listed))
+    numbers = range(manifest.partitions) if only is None else [only] if only < manifest.partitions else []
+    told = 0
+    for number in numbers:
+        if number in listed:
+            continue
+        problem = f"no manifest: lost, or never archived; {manifest.topic} has {manifest.partitions} partitions"
+        told += 1
+        if told == MISSING_MAX and absent > told:
+            problem += f"; {absent - told} more have none either"
+        partition = manifest.partition_id(number)
+        yield Finding(topic=partition.topic, partition=number, key=keys.head(partition), problem=problem)
+        if told == MISSING_MAX:
+            return
 
 
 def scrub(store: ObjectStore, head: Head, *, data: bool, progressed: Callable[[int], None] = lambda _: None) -> Iterator[Examined]:

@@ -1,7 +1,6 @@
 """Where all partitions stand: the local logs, the bucket and what a running agent knows, put side by side."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,14 +15,15 @@ from headwater.output import say
 from headwater.standing import Standing, standing
 from hydration.cache import folder
 from model.clock import SystemClock
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
+from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, Unauthorised, UnsupportedFormat
 from model.partition import PartitionId, TopicPartition
 from segments.discover import parse_directory_name
 from segments.log import LocalLog
 
 
 def survey(config: Config, selection: str | None, policy: Policy | None = None) -> Iterator[Standing]:
-    """One Standing per partition that is local, archived, or both, by topic and number. Raises NotFound when there is none.
+    """One Standing per partition that is local, archived, or both, by topic and number. Raises NotFound when there is none, and
+    what keeps the bucket from being asked; that after everything which is known without it.
 
     policy  what a pass would be allowed to archive; None: what the agent's passes may, by each topic's settings
     """
@@ -45,9 +45,16 @@ def survey(config: Config, selection: str | None, policy: Policy | None = None) 
                 unreadable[place] = str(error)
     bucket = _bucket(config)
     everywhere = set(local)
+    unreachable: HeadwaterError | None = None
     if bucket is not None:
-        with suppress(NotFound):
+        try:
             everywhere |= {partition for _, partition in archived(bucket, selection)}
+        except NotFound:
+            pass
+        except (TransientError, Unauthorised) as error:
+            unreachable = error
+            if not everywhere and not unreadable:
+                raise
     if not everywhere and not unreadable:
         raise NotFound(f"{selection or 'no partition'} is neither in a log directory nor in {config.store.url}")
     tails = Tails(config.node.data_dir / "tails.json", SystemClock())
@@ -58,10 +65,12 @@ def survey(config: Config, selection: str | None, policy: Policy | None = None) 
         place = partition.topic_partition
         head, damage = None, ""
         try:
-            head = load_head(bucket, partition) if bucket else None
+            head = load_head(bucket, partition) if bucket and not unreachable else None
+        except (TransientError, Unauthorised) as error:
+            unreachable = error  # and not asked again: each partition would wait for its own time-out
         except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
             damage = str(error)
-        yield standing(
+        found = standing(
             partition,
             local.get(partition),
             head,
@@ -71,8 +80,13 @@ def survey(config: Config, selection: str | None, policy: Policy | None = None) 
             cached_bytes=cached.get(folder(partition), 0),
             trouble=damage or unreadable.pop(place, "") or troubles.get(place, ""),
         )
+        if unreachable:
+            found = replace(found, lag_bytes=None, lag_s=None, state="unknown", reason=f"the bucket cannot be asked: {unreachable}")
+        yield found
     for place, problem in sorted(unreadable.items()):
         yield replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
+    if unreachable:
+        raise unreachable
 
 
 _NOTHING = Standing(

@@ -17,6 +17,7 @@ _SIZES = {
     "tib": 1 << 40,
 }
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_MOST = 1e15  # bytes or seconds: more than anybody has
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -25,7 +26,10 @@ def parse_size(text: str) -> int:
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match or match[2].lower() not in _SIZES:
         raise UsageError(f"not a size: {text!r} (a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB)")
-    return round(float(match[1]) * _SIZES[match[2].lower()])
+    size_bytes = float(match[1]) * _SIZES[match[2].lower()]
+    if size_bytes > _MOST:
+        raise UsageError(f"too large: {text[:80]!r}")
+    return round(size_bytes)
 
 
 def parse_duration(text: str) -> float:
@@ -33,7 +37,10 @@ def parse_duration(text: str) -> float:
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match or match[2].lower() not in _SECONDS:
         raise UsageError(f"not a duration: {text!r} (a number and ms, s, m, h, d or w)")
-    return float(match[1]) * _SECONDS[match[2].lower()]
+    seconds = float(match[1]) * _SECONDS[match[2].lower()]
+    if seconds > _MOST:
+        raise UsageError(f"too long: {text[:80]!r}")
+    return seconds
 
 
 def size_text(size_bytes: float) -> str:

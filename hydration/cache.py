@@ -96,9 +96,7 @@ class ChunkCache:
         self._used_bytes = 0
         self._open = 0
         self._swept_s = clock.monotonic_s()
-        self._find_files()
-        with self._lock:
-            self._make_room(0)
+        self._find_files()  # looks only: whoever opens a cache to show it deletes nothing
 
     @property
     def used_bytes(self) -> int:
@@ -182,7 +180,7 @@ class ChunkCache:
         """Drop files whose name begins with `prefix`, held ones too unless told otherwise; how many bytes that were."""
         dropped = 0
         with self._lock:
-            self._find_files()
+            self._find_files(clear=True)
             for name in [name for name, kept in self._kept.items() if name.startswith(prefix) and not (unused_only and kept.is_in_use)]:
                 dropped += self._drop(name)
         return dropped
@@ -202,7 +200,7 @@ class ChunkCache:
         """Drop what has outlived its time, and take note of what others deleted."""
         with self._lock:
             self._swept_s = now_s = self._clock.monotonic_s()
-            self._find_files()
+            self._find_files(clear=True)
             for name, kept in list(self._kept.items()):
                 if kept.is_in_use:
                     continue
@@ -287,8 +285,8 @@ class ChunkCache:
                 kept.file.release()
             return kept.size_bytes
 
-    def _find_files(self) -> None:
-        """Agree with the directory: take up what others wrote, forget what they deleted, clear away what a crash left."""
+    def _find_files(self, *, clear: bool = False) -> None:
+        """Agree with the directory: take up what others wrote, forget what they deleted; `clear` away what a crash left."""
         found: dict[str, os.stat_result] = {}
         for folder_entry in _scan(self.directory):
             if not folder_entry.is_dir(follow_symlinks=False):
@@ -299,7 +297,7 @@ class ChunkCache:
                     status = entry.stat(follow_symlinks=False)
                     if _NAME.fullmatch(name):
                         found[name] = status
-                    elif name.endswith(".partial") and self._clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
+                    elif clear and name.endswith(".partial") and self._clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
                         os.unlink(entry.path)
         for name in [name for name in self._kept if name not in found]:
             self._forget(name)

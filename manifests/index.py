@@ -11,12 +11,13 @@ Keys begin with the partition: 8 bytes BLAKE2b of the cluster id, the topic id (
     heads      nothing                                    → manifest version (u64)
 """
 
+import errno
 import hashlib
 import shutil
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -56,7 +57,8 @@ class ManifestIndex:
                 shutil.rmtree(path)
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"manifest index {path}: {error.strerror}") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (DiskFull if full else UsageError)(f"manifest index {path}: {error.strerror}") from error
         with self._translated():
             self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=3, sync=False, metasync=False, max_readers=512)
             self._heads, self._entries, self._times = (self._env.open_db(name) for name in (b"heads", b"entries", b"times"))
@@ -135,17 +137,16 @@ class ManifestIndex:
             return [msgspec.msgpack.decode(value, type=Entry) for _, value in held]
 
     def close(self) -> None:
-        """Leave a mark that lets the next run trust the file. May be called twice."""
+        """Leave a mark that lets the next run trust the file; where there is no room for one, that run fills an index anew. May be
+        called twice."""
         if self._closed:
             return
         self._closed = True
         self._env.close()
         partial = self._mark.with_suffix(".partial")
-        try:
+        with suppress(OSError):
             partial.write_text(_fingerprint(self._data), "ascii")
             partial.rename(self._mark)
-        except OSError as error:
-            raise TransientError(f"manifest index {self.path}: {error.strerror}") from error
 
     def __enter__(self) -> Self:
         return self

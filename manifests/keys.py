@@ -45,6 +45,17 @@ def parse_manifest(key: str) -> tuple[str, str, int | None] | None:
     return None
 
 
+def parse_current(key: str) -> str | None:
+    """The topic of a current.json's key; None for anything else."""
+    try:
+        match key.split("/"):
+            case ["meta", topic, "current.json"]:
+                return check_topic_name(topic)
+    except UsageError:
+        pass
+    return None
+
+
 def data_prefix(partition: PartitionId) -> str:
     """All data objects of one partition. The hash spreads partitions over the store's key ranges; taking it over the
     partition, not the object, keeps a partition's garbage collection one listing."""

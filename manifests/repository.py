@@ -41,6 +41,15 @@ _ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A document that is not there although others say it must be."""
+
+    topic: str
+    key: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Versioned:
     """A head as the bucket holds it; `tag` is what the next compare-and-swap expects."""
 
@@ -216,6 +225,28 @@ class ManifestRepository:
         """The current incarnation's manifest of every topic, by name."""
         names = sorted({topic for topic, _, _ in self._places()})
         return [manifest for manifest in map(self._current_manifest, names) if manifest]
+
+    def lost(self) -> list[Lost]:
+        """What `topics` has to leave out, by key: names without their current.json, incarnations without their topic.json.
+
+        A listing only raises the suspicion; each absence is the store's definite word.
+        """
+        listed = [info.key for info in self._store.list(keys.META)]
+        places = [place for place in map(keys.parse_manifest, listed) if place]
+        named = {topic for topic in map(keys.parse_current, listed) if topic}
+        incarnations = {(topic, topic_id) for topic, topic_id, _ in places}
+        described = {(topic, topic_id) for topic, topic_id, partition in places if partition is None}
+        found = []
+        for topic in sorted(named | {topic for topic, _ in incarnations}):
+            current = self.current(topic)
+            if current is None:
+                found.append(Lost(topic, keys.current(topic), "gone: nobody knows which incarnation the name means"))
+            else:
+                incarnations.add((topic, current.topic_id))
+        for topic, topic_id in incarnations - described:
+            if self.load_topic(topic, topic_id) is None:
+                found.append(Lost(topic, keys.topic_manifest(topic, topic_id), "gone: the topic's partition count and settings"))
+        return sorted(found, key=lambda lost: lost.key)
 
     def partitions(self, topic: str, topic_id: str) -> list[PartitionId]:
         """The partitions of one incarnation that have a head, in order. Raises NotFound for an unknown incarnation."""

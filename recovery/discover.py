@@ -36,6 +36,12 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Se
     return [ArchivedTopic(manifest=manifest, heads=found) for manifest, found in zip(manifests, heads, strict=True)]
 
 
+def lost(repository: ManifestRepository, topics: Iterable[str] | None) -> Sequence[str]:
+    """Why these topics, or with None any, cannot be recovered although the bucket holds something of them."""
+    wanted = None if topics is None else set(topics)
+    return [f"{each.topic}: {each.key} is {each.problem}" for each in repository.lost() if wanted is None or each.topic in wanted]
+
+
 def _heads(repository: ManifestRepository, partitions: Iterable[PartitionId]) -> dict[int, Head]:
     loaded = ((partition.partition, repository.load(partition)) for partition in partitions)
     return {number: versioned.head for number, versioned in loaded if versioned is not None}

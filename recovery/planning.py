@@ -13,16 +13,19 @@ _PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and the number 
 _REMOTE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
 
 
-def make_plan(found: Sequence[ArchivedTopic], request: Request, *, now_ms: int, recovery_id: str, cluster_id: str) -> RecoveryPlan:
+def make_plan(
+    found: Sequence[ArchivedTopic], request: Request, *, now_ms: int, recovery_id: str, cluster_id: str, lost: Sequence[str] = ()
+) -> RecoveryPlan:
     """The plan for the topics in `found`, which is not empty.
 
+    lost        what the archive has lost of the topics that were asked for; without leave they are not left out
     cluster_id  for the recovered cluster, unless the options name one
     Raises UsageError for options that contradict each other.
     """
     options = request.options
     _check_options(options, found)
     clusters = sorted({topic.manifest.cluster_id for topic in found})
-    problems: list[str] = []
+    problems = [f"{each}; name the topics to recover without it" for each in lost]
     notes: list[str] = []
     if len(clusters) > 1:
         problems.append(f"topics of several clusters: {', '.join(clusters)}; recover them one by one")

@@ -68,6 +68,8 @@ def check_unused(into: Path) -> None:
     """Raises UsageError when the directory holds anything: nobody's log is overwritten."""
     with disk_errors(into):
         found = sorted(name for name in os.listdir(into) if name != MARK + PARTIAL)
+    if found == ["lost+found"]:
+        raise UsageError(f"{into} is the root of a file system (lost+found): no broker starts on that; recover into a directory below it")
     if found:
         raise UsageError(f"{into} is not empty (it holds {found[0]}); a recovery needs a directory of its own")
 

@@ -27,7 +27,8 @@ def unpack(name: str) -> Path:
     root = Path(tempfile.mkdtemp(prefix=f"headwater-{name}-"))
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     with tarfile.open(KAFKA / f"{name}.tar.xz") as archive:
-        archive.extractall(root, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # in Python 3.11 from its fourth patch on
+        archive.extractall(root)
     return root / name
 
 

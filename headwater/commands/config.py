@@ -19,7 +19,10 @@ def config() -> None:
 @config.command()
 @configured
 def check(config: "Config") -> None:
-    """Say whether the configuration is valid: exit code 0, or 2 and what is wrong with it."""
+    """Say whether the configuration is valid: exit code 0, or 2 and what is wrong with it. Asks nothing of the store."""
+    from headwater.opening import open_bucket
+
+    open_bucket(config)  # raises what is wrong with its URL
     click.echo(f"valid: node {config.node.id}, store {config.store.url}, {len(config.log.dirs)} log directories")
 
 

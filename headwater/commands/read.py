@@ -10,12 +10,15 @@ import click
 
 from headwater.options import Selection, configured, parse_selection
 from headwater.output import emit
-from model.errors import UsageError
+from model.errors import HeadwaterError, OffsetOutOfRange, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
     from hydration.answers import Isolation
     from hydration.partition_log import PartitionLog
+    from hydration.reader import ReadRecord
+
+OFFSET_MAX = 2**63 - 1
 
 
 @click.command()
@@ -60,7 +63,8 @@ def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> 
     if start is None:
         return
     topic, partition = log.partition.topic, log.partition.partition
-    for record, leader_epoch, log_append_time in records(log, start, _offset(log, end), isolation):
+    found = _within(log, records(log, start, _offset(log, end), isolation))
+    for record, leader_epoch, log_append_time in found:
         yield {
             "topic": topic,
             "partition": partition,
@@ -74,18 +78,31 @@ def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> 
         }
 
 
+def _within(log: "PartitionLog", found: "Iterator[ReadRecord]") -> "Iterator[ReadRecord]":
+    """`found`; what is out of range is said with the range that there is."""
+    try:
+        yield from found
+    except OffsetOutOfRange as error:
+        there = f"{error.start} to {error.end - 1} are there" if error.end > error.start else f"the log is empty and begins at {error.start}"
+        raise HeadwaterError(
+            f"{log.partition.topic}:{log.partition.partition} has no offset {error.offset}: {there}; --from earliest begins at the first"
+        ) from error
+
+
 def _offset(log: "PartitionLog", where: str) -> int | None:
     """The offset that `where` means; None for the end. A time is the first record at or after it, as ListOffsets has it."""
     if where == "latest":
         return None
     if where == "earliest":
         return log.bounds().log_start
-    if where.isdigit():
+    if where.isascii() and where.isdigit():
+        if len(where) > 19 or int(where) > OFFSET_MAX:
+            raise UsageError(f"not an offset: {where[:80]} (at most {OFFSET_MAX})")
         return int(where)
     try:
         time = datetime.fromisoformat(where)
     except ValueError:
-        raise UsageError(f"not a place in a log: {where!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)") from None
+        raise UsageError(f"not a place in a log: {where[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)") from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     found = log.offset_for_time(round(time.timestamp() * 1000))

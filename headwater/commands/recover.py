@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, progress, say
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headwater.config import Config
     from recovery import RecoveryPlan, RecoveryReport
 
+COMMANDLINE = ParameterSource.COMMANDLINE
 TOPICS = (
     Column("topic", "topic"),
     Column("partitions", "partitions", numeric=True),
@@ -100,8 +102,9 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str,
 def apply(ctx: click.Context, config: "Config", plan_file: Path | None, into: Path | None, form: str) -> None:
     """Carry out a recovery. The same command again goes on after an interruption, and does nothing once it is finished."""
     if ctx.invoked_subcommand is not None:
-        if plan_file is not None:
-            raise UsageError("either --plan FILE or topics")
+        early = [each.opts[0] for each in ctx.command.params if each.name and ctx.get_parameter_source(each.name) is COMMANDLINE]
+        if early:
+            raise UsageError(f"{', '.join(early)} before `{ctx.invoked_subcommand}` has no effect; options come after it")
         return
     if plan_file is None or into is None:
         raise UsageError("recover apply --plan FILE --into DIR, or recover apply topic NAME… --into DIR")
@@ -136,7 +139,7 @@ def apply_topic(
 
 
 @recover.command()
-@into_option
+@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory that a recovery was begun in.")
 @format_option
 def status(into: Path | None, form: str) -> None:
     """How far the recovery in a directory is."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.options import configured, selection_argument
+from headwater.options import configured, parse_selection, selection_argument
 from headwater.output import Column, emit, format_option, progress, say
 from headwater.units import size_text
 from model.errors import (
@@ -21,6 +21,8 @@ from model.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headwater.config import Config
     from headwater.opening import Bucket
     from headwater.scrub import Finding
@@ -36,16 +38,17 @@ if TYPE_CHECKING:
 def verify(config: "Config", selection: str | None, data: bool, form: str) -> None:
     """Check the archive against its manifests: is every object there, whole, and what the manifest says?
 
-    Prints what is wrong. Exit code 0: all is well; 4: damage was found; 3: no damage, but something could not be examined; 10:
+    Prints what is wrong: what is damaged or gone, and each partition of an archived topic without a manifest, for a recovery would
+    come back without it. Exit code 0: all is well; 4: such damage was found; 3: no damage, but something could not be examined; 10:
     there was nothing to examine.
     """
-    from headwater.opening import archived, open_bucket
+    from headwater.opening import open_bucket
     from headwater.scrub import scrub
 
     bucket = open_bucket(config)
     findings: list[Finding] = []
     heads: list[Head] = []
-    for _, partition in archived(bucket, selection):
+    for partition in _listed(bucket, selection, findings):
         _load(bucket, partition, heads, findings)
     examined = read_bytes = 0
     with progress("verifying", sum(entry.size_bytes for head in heads for entry in (*head.entries, *head.superseded))) as shown:
@@ -71,6 +74,28 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
         raise Partial(f"{len(findings)} could not be examined")
     if not examined:
         raise NothingExamined(f"there is nothing to examine in {bucket.store.url}")
+
+
+def _listed(bucket: "Bucket", selection: str | None, findings: "list[Finding]") -> "Iterator[PartitionId]":
+    """The partitions that are there to be examined; those that should be and are not become findings, as do their topics."""
+    from headwater.scrub import Finding, missing
+
+    topic, number = parse_selection(selection) if selection else (None, None)
+    lost = [each for each in bucket.manifests.lost() if topic in (None, each.topic)]
+    findings += (Finding(topic=each.topic, partition=None, key=each.key, problem=each.problem) for each in lost)
+    try:
+        manifests = bucket.manifests.topics() if topic is None else [bucket.manifests.resolve(topic)]
+    except NotFound:
+        if not lost:
+            raise
+        manifests = []
+    for manifest in manifests:
+        listed = bucket.manifests.partitions(manifest.topic, manifest.topic_id)
+        numbers = {partition.partition for partition in listed}
+        if number is not None and number not in numbers and number >= manifest.partitions:
+            raise NotFound(f"{selection} is not in {bucket.store.url}")
+        findings += missing(manifest, numbers, number)
+        yield from (partition for partition in listed if number in (None, partition.partition))
 
 
 def _load(bucket: "Bucket", partition: "PartitionId", heads: "list[Head]", findings: "list[Finding]") -> None:

@@ -141,12 +141,16 @@ def test_another_processes_file_is_served_only_after_a_check(tmp_path: Path, clo
     assert second.used_bytes == 0
 
 
-def test_a_bound_that_was_lowered_holds_from_the_start(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_bound_that_was_lowered_holds_from_the_first_file_on(tmp_path: Path, clock: ManualClock) -> None:
     cache = ChunkCache(tmp_path / "cache", 10 * SIZE, 60.0, clock)
     for number in range(10):
         put(cache, number)
     cache.close()
-    assert ChunkCache(tmp_path / "cache", 4 * SIZE, 60.0, clock).used_bytes == 4 * SIZE
+    lower = ChunkCache(tmp_path / "cache", 4 * SIZE, 60.0, clock)
+    assert len(lower.show()) == 10
+    assert len(ChunkCache(tmp_path / "cache", 4 * SIZE, 60.0, clock).show()) == 10  # looking deletes nothing
+    put(lower, 10)
+    assert lower.used_bytes == 4 * SIZE
     assert len(on_disk(cache)) == 4
 
 

@@ -63,7 +63,7 @@ THEMES = {
     "even": Theme(),
     "lineage": Theme(elections=3, retention=0, follows=0.7),
     "release": Theme(elections=2, retention=0.2, releases=3, follows=2, rolls=3),
-    "gaps": Theme(elections=2, retention=3, releases=2, rolls=2),
+    "gaps": Theme(elections=3, retention=3, releases=3, rolls=2, follows=0.6),
     "incarnations": Theme(recreation=1),
 }
 
@@ -303,7 +303,11 @@ class Agent:
     def _open(self, segment: LocalSegment) -> BinaryIO:
         self.world.pause("open")
         file = open_segment(segment)
-        self.world.pause("opened")
+        try:
+            self.world.pause("opened")
+        except BaseException:
+            file.close()
+            raise
         return file
 
     # Errands

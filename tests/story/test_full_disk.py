@@ -14,11 +14,13 @@ from tests.fixtures import KAFKA
 from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_bad_input import can_mount
 from tests.headwater.test_verbs import as_expected
-from tests.story.shelf import SEGMENTS, TOPICS, a_shelf, on_the_shelf
+from tests.story.shelf import SEGMENTS, a_shelf, on_the_shelf
 
 ROOT = KAFKA.parents[2]
 FLUSH = ["flush", "--set", "log.owned=true", "-o", "jsonl"]
-READ = [["read", topic] for topic in TOPICS]
+TO_READ = ("orders.placed", "thermo-samples")
+READ = [["read", topic] for topic in TO_READ]
+WANTED = [record for record in on_the_shelf("read_uncommitted") if record["topic"] in TO_READ]
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,17 +55,17 @@ def in_words(ran: Ran) -> None:
     assert "no space left" in ran.err.lower()
 
 
-@pytest.mark.parametrize("kib", [4, 16, 28, 40])
+@pytest.mark.parametrize("kib", [4, 8, 12, 16])
 def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
     """The journal, the writer's name, the waiting tails: whatever it is that finds no room."""
     log = a_shelf(stage.root)
     first, *before, again, verified = on_a_small_disk(stage, stage.data_dir, kib, [FLUSH, *READ], [FLUSH, ["verify", "--data"]], log)
     in_words(first)
-    assert rows(before) == on_the_shelf("read_uncommitted")
+    assert rows(before) == WANTED
     assert (again.code, verified.code) == (0, 0), again.err
 
 
-@pytest.mark.parametrize("kib", [8, 60, 100, 300])
+@pytest.mark.parametrize("kib", [8, 60, 300])
 def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
     """What does not fit is not released: the records stay readable, and are archived when there is room."""
     log = a_shelf(stage.root)
@@ -71,7 +73,7 @@ def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
         stage, stage.bucket, kib, [FLUSH, *READ], [FLUSH, ["verify", "--data"], ["status", "-o", "jsonl"]], log
     )
     in_words(first)
-    assert rows(before) == on_the_shelf("read_uncommitted")
+    assert rows(before) == WANTED
     assert (again.code, verified.code) == (0, 0), again.err
     assert {row["state"] for row in full.rows} == {"archived"}
     assert sum(row["objects"] for ran in (first, again) for row in ran.rows) == SEGMENTS
