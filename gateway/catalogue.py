@@ -10,13 +10,13 @@ import structlog
 
 from gateway.slices import Answer
 from hydration.logs import Logs
-from hydration.partition_log import Bounds, Pending
+from hydration.partition_log import Pending
 from model.clock import Clock
 from model.errors import HeadwaterError
 from model.partition import topic_id_bytes
 
 ENCODINGS_MAX = 256  # clients ask for few different sets of topics; the oldest encoding makes room
-ENCODING_BYTES_MAX = 1 << 20  # a larger one is made anew each time, so that the kept ones stay below 256 MiB
+ENCODINGS_BYTES_MAX = 32 << 20  # of all of them together; one that is larger alone is made anew each time
 LISTING_S = 5.0  # a new topic is seen after that; directories and bucket are not listed more often
 WAIT_S = 2.0  # for news, before what was known is told again
 
@@ -57,6 +57,7 @@ class Catalogue:
         self._listed_s: float | None = None
         self._looking: asyncio.Task[None] | None = None
         self._encodings: OrderedDict[object, bytes] = OrderedDict()
+        self._encodings_bytes = 0
 
     async def snapshot(self) -> Snapshot:
         if self._looking is None and self._is_older(self._looked_s, self._ttl_s):
@@ -82,16 +83,17 @@ class Catalogue:
             await asyncio.wait([self._looking])
 
     def encoded(self, key: object, write: Callable[[Answer], None]) -> bytes:
-        """What `write` writes for `key`, from the last time if nothing has changed since."""
+        """What `write` writes for `key`, from the last time if nothing has changed since. Keys are kept: see that they are small."""
         found = self._encodings.get(key)
         if found is None:
             answer = Answer()
             write(answer)
             found = bytes(answer.gathered)
-            if len(found) <= ENCODING_BYTES_MAX:
+            if len(found) <= ENCODINGS_BYTES_MAX:
                 self._encodings[key] = found
-                if len(self._encodings) > ENCODINGS_MAX:
-                    self._encodings.popitem(last=False)
+                self._encodings_bytes += len(found)
+                while len(self._encodings) > ENCODINGS_MAX or self._encodings_bytes > ENCODINGS_BYTES_MAX:
+                    self._encodings_bytes -= len(self._encodings.popitem(last=False)[1])
         else:
             self._encodings.move_to_end(key)
         return found
@@ -114,6 +116,7 @@ class Catalogue:
                 self._names = {topic.topic_id: name for name, topic in snapshot.topics.items()}
                 self._epochs = {(name, at): epoch for name, topic in snapshot.topics.items() for at, epoch in topic.partitions}
                 self._encodings.clear()
+                self._encodings_bytes = 0
             self._looked_s = self._clock.monotonic_s()
         except Exception:
             log.exception("catalogue_look_failed")
@@ -121,8 +124,8 @@ class Catalogue:
             self._looking = None
 
     def _take(self) -> Snapshot:
-        asked = {(name, at): self._try_bounds(name, at) for name, topic in sorted(self._logs.topics().items()) for at in topic.partitions}
-        wait([bounds.future for bounds in asked.values() if isinstance(bounds, Pending)], timeout=WAIT_S)
+        asked = {(name, at): self._try_epoch(name, at) for name, topic in sorted(self._logs.topics().items()) for at in topic.partitions}
+        wait([epoch.future for epoch in asked.values() if isinstance(epoch, Pending)], timeout=WAIT_S)
         return Snapshot(
             self._logs.cluster_id,
             {
@@ -135,17 +138,17 @@ class Catalogue:
             },
         )
 
-    def _try_bounds(self, topic: str, partition: int) -> Bounds | Pending[Bounds] | None:
+    def _try_epoch(self, topic: str, partition: int) -> int | Pending[int] | None:
         try:
-            return self._logs.partition(topic, partition).try_bounds()
+            return self._logs.partition(topic, partition).try_leader_epoch()
         except HeadwaterError:
             return None
 
-    def _leader_epoch(self, topic: str, partition: int, bounds: Bounds | Pending[Bounds] | None) -> int:
+    def _leader_epoch(self, topic: str, partition: int, epoch: int | Pending[int] | None) -> int:
         """What was told before stands while nothing newer is known: an epoch that comes and goes would confuse clients."""
-        if isinstance(bounds, Pending):
+        if isinstance(epoch, Pending):
             try:
-                bounds = None if bounds.future.cancel() else bounds.future.result(timeout=0)
+                epoch = None if epoch.future.cancel() else epoch.future.result(timeout=0)
             except (HeadwaterError, TimeoutError):
-                bounds = None
-        return self.told_epoch(topic, partition) if bounds is None else bounds.leader_epoch
+                epoch = None
+        return self.told_epoch(topic, partition) if epoch is None else epoch

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from gateway.apis import Code, code_for
 from gateway.catalogue import Catalogue
 from gateway.complaints import Complaints
 from gateway.config import GatewayConfig
+from gateway.line import Line
 from gateway.messages import Facts
 from gateway.offsets import check_leader_epoch, isolation_of, once_each
 from gateway.slices import NO_RECORDS, Records
@@ -57,18 +58,20 @@ class Fetcher:
     def __init__(self, logs: Logs, catalogue: Catalogue, complaints: Complaints, config: GatewayConfig) -> None:
         self._logs, self._catalogue, self._complaints, self._config = logs, catalogue, complaints, config
 
-    async def fetch(self, body: Facts, version: int) -> Fetched:
+    async def fetch(self, body: Facts, version: int, line: Line) -> Fetched:
         """Answer at once when `min_bytes` are there or something failed; else when they are, or after `max_wait`.
 
         A chunk that must come from the bucket is waited for a little longer than a client that cannot know of it asks,
         `hydration_wait_s`. When it is still not there the answer is empty, the download goes on, and asking again finds it.
+        A client that has closed its end is waited for no longer: its answer is what there is, should it still read.
         """
         if body.get("session_id", 0):  # we hand out none, so that each request says everything
             return Fetched({"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
         wanted = await self._wanted(body, version)
         isolation = isolation_of(body.get("isolation_level", 0))
         try:
-            await self._gather(wanted, isolation, body)
+            with ExitStack() as watching:
+                await self._gather(wanted, isolation, body, line, watching)
             return _fetched(wanted, isolation, version)
         except BaseException:
             for each in wanted:
@@ -99,25 +102,28 @@ class Fetcher:
                     each.code = code_for(error)
         return wanted
 
-    async def _gather(self, wanted: list[_Wanted], isolation: Isolation, body: Facts) -> None:
+    async def _gather(self, wanted: list[_Wanted], isolation: Isolation, body: Facts, line: Line, watching: ExitStack) -> None:
         max_bytes = max(1, min(body["max_bytes"], self._config.response_bytes_max))
         min_bytes = min(max(0, body["min_bytes"]), max_bytes)
         now_s = asyncio.get_running_loop().time
         wait_s = min(max(0, body["max_wait"]) / 1000, self._config.fetch_wait_max_s)
         deadline_s = now_s() + wait_s
         hydrated_s = now_s() + max(wait_s, self._config.hydration_wait_s)
+        is_watched = False
         while True:
             gathered = await self._read(wanted, isolation, max_bytes)
             if gathered >= min_bytes or any(each.code is not Code.NONE for each in wanted):
                 return
             pending = [each.pending.future for each in wanted if each.pending is not None]
             left_s = (deadline_s if gathered or not pending else hydrated_s) - now_s()
-            if left_s <= 0:
+            if left_s <= 0 or line.is_gone:
                 return
-            if pending:
-                await _any_done(pending, left_s)
-            else:
-                await asyncio.sleep(min(left_s, self._config.poll_s))
+            if not is_watched:  # most fetches never wait
+                watching.enter_context(line.watched())
+                is_watched = True
+            line.stirred.clear()
+            _stir_when_done(pending, line.stirred)
+            await line.wait(left_s if pending else min(left_s, self._config.poll_s))
 
     async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int) -> int:
         """One look at every partition that has nothing yet; how many bytes there are in all.
@@ -185,15 +191,16 @@ def _abandon(pending: Pending[ReadResult]) -> None:
         pending.future.add_done_callback(close)
 
 
-async def _any_done(futures: Iterable[Future[ReadResult]], timeout_s: float) -> None:
-    """Wait until a worker thread has completed one of them, `timeout_s` at most. What came of it is the caller's to ask."""
+def _stir_when_done(futures: Iterable[Future[ReadResult]], stirred: asyncio.Event) -> None:
+    """Set `stirred` when a worker thread has completed one of them. What came of it is the waiter's to ask."""
     loop = asyncio.get_running_loop()
-    done = asyncio.Event()
+
+    def stir(_: Future[ReadResult]) -> None:
+        with suppress(RuntimeError):  # the loop has ended; so has whoever waited
+            loop.call_soon_threadsafe(stirred.set)
+
     for future in futures:
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await done.wait()
+        future.add_done_callback(stir)
 
 
 def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetched:

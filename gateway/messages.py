@@ -43,6 +43,18 @@ _FIXED = {
     "uuid": "16s",
 }
 _ZERO_UUID = bytes(16)
+ELEMENTS_MAX = 50_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here
+
+
+class _Request(bytes):
+    """A request's bytes, and how many array elements may still be read from them."""
+
+    elements_left = ELEMENTS_MAX
+
+    def take(self, count: int) -> None:
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise MalformedRequest(f"arrays of more than {ELEMENTS_MAX} elements")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ def read_request(frame: bytes, position: int, api_key: int, version: int) -> dic
     librdkafka asks for all topics with a null array four bytes long where flexible versions have one of a single byte.
     """
     schema = request_schema(api_key, version)
+    frame = _Request(frame)
     try:
         if schema.flexible:
             position = _skip_tags(frame, position)
@@ -205,6 +218,8 @@ def _array(item: tuple[_Reader, _Writer], flexible: bool, nullable: bool) -> tup
             return (None if nullable else []), at
         if not 0 <= count <= len(data) - at:  # an element takes a byte at least
             raise MalformedRequest(f"array of {count} elements in {len(data) - at} bytes")
+        if isinstance(data, _Request):
+            data.take(count)
         items = []
         for _ in range(count):
             value, at = read_item(data, at)

@@ -1,14 +1,18 @@
 """ApiVersions, Metadata, DescribeCluster: who is here and what can be asked."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.apis import VERSIONS, Api, Code
 from gateway.catalogue import Catalogue, Snapshot, TopicView
-from gateway.frames import RequestHeader
+from gateway.frames import MalformedRequest, RequestHeader
 from gateway.messages import Facts, response_schema
 from gateway.slices import Answer
 
 Address = tuple[str, int]
+
+NAMES_MAX = 10_000  # topics one request may name; no reader names so many
+KEPT_NAMES_MAX = 100  # an answer to more is made anew each time
 
 _NOT_ASKED = -(2**31)  # "authorized operations": the client did not ask, or we do not say
 
@@ -21,16 +25,24 @@ def api_versions(error: Code = Code.NONE) -> Facts:
 
 
 async def metadata(catalogue: Catalogue, header: RequestHeader, body: Facts, node_id: int, address: Address) -> bytes:
-    """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so answers are kept by what was asked."""
-    snapshot = await catalogue.snapshot()
+    """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so answers are kept by the topics they tell of.
+
+    Only known topics make a key, or clients would fill the memory with names they invent.
+    """
     version = header.api_version
     wanted = _wanted(body["topics"], version)
-    key = (Api.METADATA, version, node_id, address, wanted)
+    snapshot = await catalogue.snapshot()
+    found = None if wanted is None else _found(snapshot, wanted)
 
     def write(answer: Answer) -> None:
-        response_schema(Api.METADATA, version).write(answer, _metadata(snapshot, wanted, node_id, address))
+        response_schema(Api.METADATA, version).write(answer, _metadata(snapshot, wanted, found, node_id, address))
 
-    return catalogue.encoded(key, write)
+    if found is not None and (len(found) > KEPT_NAMES_MAX or None in found):
+        answer = Answer()
+        write(answer)
+        return bytes(answer.gathered)
+    names = None if found is None else tuple(topic.name for topic in found if topic is not None)
+    return catalogue.encoded((Api.METADATA, version, node_id, address, names), write)
 
 
 def describe_cluster(snapshot: Snapshot, node_id: int, address: Address) -> Facts:
@@ -43,26 +55,30 @@ def describe_cluster(snapshot: Snapshot, node_id: int, address: Address) -> Fact
     }
 
 
-_Wanted = tuple[tuple[bytes | None, str | None], ...] | None  # (topic id, name) as asked for; None for every topic
+_Asked = tuple[bytes | None, str | None]  # topic id, name
+_Wanted = tuple[_Asked, ...] | None  # None for every topic
 
 
 def _wanted(topics: list[dict[str, Any]] | None, version: int) -> _Wanted:
-    """A repeated topic is answered once, so that a small request cannot ask for a huge answer."""
+    """A repeated topic is answered once, so that a small request cannot ask for a huge answer. Raises MalformedRequest."""
     if topics is None or (version == 0 and not topics):
         return None
+    if len(topics) > NAMES_MAX:
+        raise MalformedRequest(f"metadata of {len(topics)} topics, limit {NAMES_MAX}")
     asked = ((topic.get("topic_id"), topic["name"]) for topic in topics)
     return tuple(dict.fromkeys((None if not topic_id or not any(topic_id) else topic_id, name) for topic_id, name in asked))
 
 
-def _metadata(snapshot: Snapshot, wanted: _Wanted, node_id: int, address: Address) -> Facts:
-    if wanted is None:
+def _found(snapshot: Snapshot, wanted: Iterable[_Asked]) -> list[TopicView | None]:
+    by_id = {topic.topic_id: topic for topic in snapshot.topics.values()}
+    return [by_id.get(topic_id) if topic_id is not None else snapshot.topics.get(name or "") for topic_id, name in wanted]
+
+
+def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None] | None, node_id: int, address: Address) -> Facts:
+    if wanted is None or found is None:
         topics = [_topic(topic, node_id) for topic in snapshot.topics.values()]
     else:
-        by_id = {topic.topic_id: topic for topic in snapshot.topics.values()}
-        topics = [
-            _known(by_id.get(topic_id) if topic_id is not None else snapshot.topics.get(name or ""), topic_id, name, node_id)
-            for topic_id, name in wanted
-        ]
+        topics = [_known(topic, topic_id, name, node_id) for topic, (topic_id, name) in zip(found, wanted, strict=True)]
     return {
         "brokers": [{"node_id": node_id, "host": address[0], "port": address[1], "rack": None}],
         "cluster_id": snapshot.cluster_id,

@@ -1,92 +1,236 @@
-"""ListOffsets and OffsetForLeaderEpoch: where things are in a log. Both may read the archive, so both run in a worker thread."""
+"""ListOffsets and OffsetForLeaderEpoch: where things are in a log. Both may read the archive, so both look in worker threads."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Generic, TypeVar
 
 from gateway.apis import Code, code_for
 from gateway.complaints import Complaints
 from gateway.messages import Facts
 from hydration.logs import Logs
-from hydration.partition_log import Bounds, Isolation, PartitionLog
-from model.errors import HeadwaterError
+from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
+from hydration.scope import Scope, epoch_end, scope_of
+from model.errors import HeadwaterError, TransientError
 
 ToldEpoch = Callable[[str, int], int]
+Place = tuple[int, int, int]  # offset, timestamp, leader epoch; -1 is unknown
+T = TypeVar("T")
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
-LOOK_UP_S = 10.0  # then the client is told to try again; its own patience is usually 30 s
-UNKNOWN = (-1, -1, -1)  # offset, timestamp, leader epoch: there is no such record
+LOOK_UP_S = 10.0  # for a whole request; then the client is told to try again. Its own patience is usually 30 s
+NEWS_S = 2.0  # for a fresh look, before what was known is told
+STABLE_S = 1.0  # for the scan of a local tail, where the archive is not asked
+AT_ONCE = 4  # of the workers, for one request
+UNKNOWN = (-1, -1, -1)  # there is no such record
 
 
-def list_offsets(logs: Logs, told_epoch: ToldEpoch, complaints: Complaints, body: Facts) -> Facts:
-    isolation = isolation_of(body.get("isolation_level", 0))
-    topics = []
-    for name, partitions in once_each(body["topics"], "name", "partition_index").items():
-        answers = []
-        for partition, asked in partitions.items():
-            code, (offset, timestamp, epoch) = Code.NONE, UNKNOWN
+@dataclass(slots=True)
+class _LookUp(Generic[T]):
+    """One partition of a request, and what has become of it. `bounds` are as of now; None where they could not be got."""
+
+    topic: Any
+    asked: Facts
+    log: PartitionLog | None = None
+    bounds: "Bounds | Pending[Bounds] | None" = None
+    code: Code = Code.NONE
+    found: T | None = None
+
+
+class LookUps:
+    """Answers within LOOK_UP_S per request, however many partitions it asks for and whatever the store does.
+
+    All bounds are asked for before any is waited for. When they do not come, a place that follows from what was known
+    before is told, and everything else is to be asked again.
+    """
+
+    def __init__(self, logs: Logs, told_epoch: ToldEpoch, complaints: Complaints, executor: Executor) -> None:
+        self._logs, self._told_epoch, self._complaints, self._executor = logs, told_epoch, complaints, executor
+
+    async def list_offsets(self, body: Facts) -> Facts:
+        isolation = isolation_of(body.get("isolation_level", 0))
+
+        def from_log(log: PartitionLog, bounds: Bounds, asked: Facts, deadline_s: float) -> Place:
+            return find(log, bounds, asked["timestamp"], deadline_s)
+
+        def from_known(log: PartitionLog, scope: Scope, asked: Facts) -> Place | None:
+            return known_place(log, scope, asked["timestamp"], isolation)
+
+        topics: dict[Any, list[Facts]] = {}
+        asked = once_each(body["topics"], "name", "partition_index")
+        for each in await self._all("list_offsets_failed", asked, isolation, from_log, from_known):
+            offset, timestamp, epoch = each.found or UNKNOWN
+            answer = {"error_code": each.code, "timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
+            topics.setdefault(each.topic, []).append({"partition_index": each.asked["partition_index"], **answer})
+        return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()]}
+
+    async def offset_for_leader_epoch(self, body: Facts) -> Facts:
+        def from_log(log: PartitionLog, bounds: Bounds, asked: Facts, deadline_s: float) -> tuple[int, int]:
+            return log.epoch_end(asked["leader_epoch"], timeout_s=left(deadline_s))
+
+        def from_known(log: PartitionLog, scope: Scope, asked: Facts) -> tuple[int, int]:
+            return epoch_end(scope.epochs, asked["leader_epoch"], scope.high_watermark)
+
+        topics: dict[Any, list[Facts]] = {}
+        asked = once_each(body["topics"], "topic", "partition")
+        for each in await self._all("epoch_look_up_failed", asked, Isolation.READ_UNCOMMITTED, from_log, from_known):
+            epoch, end = each.found or (-1, -1)
+            answer = {"error_code": each.code, "leader_epoch": epoch, "end_offset": end}
+            topics.setdefault(each.topic, []).append({"partition": each.asked["partition"], **answer})
+        return {"topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()]}
+
+    async def _all(
+        self,
+        event: str,
+        asked: dict[Any, dict[int, dict[str, Any]]],
+        isolation: Isolation,
+        from_log: Callable[[PartitionLog, Bounds, Facts, float], T],
+        from_known: Callable[[PartitionLog, Scope, Facts], T | None],
+    ) -> list[_LookUp[T]]:
+        deadline_s = monotonic() + LOOK_UP_S
+        lookups: list[_LookUp[T]] = [_LookUp(topic, facts) for topic, each in asked.items() for facts in each.values()]
+        numbers = [number for each in asked.values() for number in each]
+        at_work = asyncio.Semaphore(AT_ONCE)
+
+        def fail(each: _LookUp[T], number: int, error: HeadwaterError) -> None:
+            self._complaints.tell(event, f"{each.topic}:{number}", error)
+            each.code = code_for(error)
+
+        def begin() -> None:
+            for each, number in zip(lookups, numbers, strict=True):
+                try:
+                    each.log = self._logs.partition(each.topic, number)
+                    each.code = check_leader_epoch(each.asked.get("current_leader_epoch", -1), self._told_epoch(each.topic, number))
+                    if each.code is Code.NONE:
+                        each.bounds = each.log.try_bounds(isolation)
+                except HeadwaterError as error:
+                    fail(each, number, error)
+
+        def work(each: _LookUp[T], number: int) -> None:
+            if each.log is None or each.code is not Code.NONE:
+                return
             try:
-                log = logs.partition(name, partition)
-                code = check_leader_epoch(asked.get("current_leader_epoch", -1), told_epoch(name, partition))
-                if code is Code.NONE:
-                    offset, timestamp, epoch = find(log, asked["timestamp"], isolation)
+                try:
+                    if isinstance(each.bounds, Pending):
+                        each.bounds = None if each.bounds.future.cancel() else each.bounds.future.result(timeout=0)
+                    if each.bounds is None:
+                        raise TransientError("the store does not answer; ask again")
+                    each.found = from_log(each.log, each.bounds, each.asked, deadline_s)
+                except TransientError:
+                    scope = known_scope(each.log)
+                    each.found = from_known(each.log, scope, each.asked) if scope is not None else None
+                    if each.found is None:
+                        raise
             except HeadwaterError as error:
-                complaints.tell("list_offsets_failed", f"{name}:{partition}", error)
-                code = code_for(error)
-            answers.append(
-                {"partition_index": partition, "error_code": code, "timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
-            )
-        topics.append({"name": name, "partitions": answers})
-    return {"topics": topics}
+                fail(each, number, error)
+
+        async def finish(each: _LookUp[T], number: int) -> None:
+            async with at_work:
+                await asyncio.get_running_loop().run_in_executor(self._executor, work, each, number)
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, begin)
+        await self._news(lookups, deadline_s)
+        await asyncio.gather(*(finish(each, number) for each, number in zip(lookups, numbers, strict=True)))
+        return lookups
+
+    @staticmethod
+    async def _news(lookups: "list[_LookUp[T]]", deadline_s: float) -> None:
+        """Wait for the bounds: NEWS_S where something is known already, to the deadline where nothing is."""
+        for patience_s, needs_news in ((NEWS_S, False), (LOOK_UP_S, True)):
+            waiting = [
+                asyncio.wrap_future(each.bounds.future)
+                for each in lookups
+                if isinstance(each.bounds, Pending) and not (needs_news and each.log is not None and known_scope(each.log) is not None)
+            ]
+            if waiting:
+                _, late = await asyncio.wait(waiting, timeout=min(patience_s, left(deadline_s)))
+                if not late:
+                    return
 
 
-def find(log: PartitionLog, timestamp: int, isolation: Isolation) -> tuple[int, int, int]:
-    """(offset, timestamp, leader epoch) for a time in ms, or for one of the negative ones that mean a place. -1 is unknown."""
-    bounds = log.bounds(isolation, timeout_s=LOOK_UP_S)
+def known_scope(log: PartitionLog) -> Scope | None:
+    """What both tiers held when they were last seen, without asking the store; None while one of them was never seen."""
+    archived = log.archived
+    if archived is not None and not archived.is_known:
+        return None
+    try:
+        found = log.local.log() if log.local is not None else None
+    except HeadwaterError:
+        return None
+    return scope_of(found, archived.extent if archived is not None else None, log.priority)
+
+
+def known_place(log: PartitionLog, scope: Scope, timestamp: int, isolation: Isolation) -> Place | None:
+    """What `find` answers for a place, from what is known; None where that does not say it."""
+    match timestamp:
+        case _ if timestamp == EARLIEST:
+            epoch = scope.epochs.epoch_at(scope.log_start)
+            return scope.log_start, -1, -1 if epoch is None else epoch
+        case _ if timestamp == LATEST and isolation is Isolation.READ_UNCOMMITTED:
+            return scope.high_watermark, -1, scope.leader_epoch
+        case _ if timestamp == LATEST:
+            with log.read(scope.high_watermark, 1, isolation, timeout_s=STABLE_S) as at_end:
+                end = at_end.last_stable_offset
+            return None if end is None else (end, -1, scope.leader_epoch)
+        case _:
+            return None
+
+
+def left(deadline_s: float) -> float:
+    return max(0.0, deadline_s - monotonic())
+
+
+def find(log: PartitionLog, bounds: Bounds, timestamp: int, deadline_s: float) -> Place:
+    """The place of a time in ms, or of one of the negative ones that mean a place."""
     end = bounds.high_watermark if bounds.last_stable_offset is None else bounds.last_stable_offset
     match timestamp:
         case _ if timestamp == LATEST:
             return end, -1, bounds.leader_epoch
         case _ if timestamp == EARLIEST:
-            return bounds.log_start, -1, epoch_at(log, bounds, bounds.log_start)
+            return bounds.log_start, -1, epoch_at(log, bounds, bounds.log_start, deadline_s)
         case _ if timestamp == EARLIEST_LOCAL:
             start = bounds.log_start if bounds.local_start is None else max(bounds.log_start, bounds.local_start)
-            return start, -1, epoch_at(log, bounds, start)
+            return start, -1, epoch_at(log, bounds, start, deadline_s)
         case _ if timestamp == LATEST_TIERED:
-            return UNKNOWN if bounds.last_offset is None else (bounds.last_offset, -1, epoch_at(log, bounds, bounds.last_offset))
+            return (
+                UNKNOWN if bounds.last_offset is None else (bounds.last_offset, -1, epoch_at(log, bounds, bounds.last_offset, deadline_s))
+            )
         case _ if timestamp == EARLIEST_PENDING_UPLOAD:
             next_offset = bounds.log_start if bounds.last_offset is None else bounds.last_offset + 1
-            return next_offset, -1, epoch_at(log, bounds, next_offset)
+            return next_offset, -1, epoch_at(log, bounds, next_offset, deadline_s)
         case _ if timestamp == MAX_TIMESTAMP:
-            found = newest(log)
+            found = newest(log, deadline_s)
         case _ if timestamp < 0:
             return UNKNOWN
         case _:
-            found = log.offset_for_time(timestamp, timeout_s=LOOK_UP_S)
+            found = log.offset_for_time(timestamp, timeout_s=left(deadline_s))
     if found is None or found[0] >= end:
         return UNKNOWN
-    return *found, epoch_at(log, bounds, found[0])
+    return *found, epoch_at(log, bounds, found[0], deadline_s)
 
 
-def newest(log: PartitionLog) -> tuple[int, int] | None:
+def newest(log: PartitionLog, deadline_s: float) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record with the largest timestamp.
 
     The look-up "first at or after T" answers for every T up to that timestamp and for none beyond it, so the largest is
     found by halving; each answer jumps ahead to a timestamp that exists. About 40 look-ups in an index.
     """
-    found = log.offset_for_time(0, timeout_s=LOOK_UP_S)
+    found = log.offset_for_time(0, timeout_s=left(deadline_s))
     if found is None:
         return None
     low, high = found[1], 2**63 - 1  # there is one at `low`; none is known at `high`
     step = 1
     while low + step < high:  # gallop, because the largest is near the others and far from 2^63
-        later = log.offset_for_time(low + step, timeout_s=LOOK_UP_S)
+        later = log.offset_for_time(low + step, timeout_s=left(deadline_s))
         if later is None:
             high = low + step
             break
         found, low, step = later, later[1], step * 16
     while low + 1 < high:
         middle = (low + high) // 2
-        later = log.offset_for_time(middle, timeout_s=LOOK_UP_S)
+        later = log.offset_for_time(middle, timeout_s=left(deadline_s))
         if later is None:
             high = middle
         else:
@@ -94,37 +238,18 @@ def newest(log: PartitionLog) -> tuple[int, int] | None:
     return found
 
 
-def epoch_at(log: PartitionLog, bounds: Bounds, offset: int) -> int:
+def epoch_at(log: PartitionLog, bounds: Bounds, offset: int, deadline_s: float) -> int:
     """The leader epoch that wrote `offset`, by halving over the epochs' ends; -1 where no history says it."""
     low, high = 0, bounds.leader_epoch
     answer = -1
     while low <= high:
         middle = (low + high) // 2
-        epoch, end = log.epoch_end(middle, timeout_s=LOOK_UP_S)
+        epoch, end = log.epoch_end(middle, timeout_s=left(deadline_s))
         if end > offset:
             answer, high = epoch, min(epoch, middle) - 1
         else:
             low = middle + 1
     return answer
-
-
-def offset_for_leader_epoch(logs: Logs, told_epoch: ToldEpoch, complaints: Complaints, body: Facts) -> Facts:
-    topics = []
-    for name, partitions in once_each(body["topics"], "topic", "partition").items():
-        answers = []
-        for partition, asked in partitions.items():
-            code, epoch, end = Code.NONE, -1, -1
-            try:
-                log = logs.partition(name, partition)
-                code = check_leader_epoch(asked.get("current_leader_epoch", -1), told_epoch(name, partition))
-                if code is Code.NONE:
-                    epoch, end = log.epoch_end(asked["leader_epoch"], timeout_s=LOOK_UP_S)
-            except HeadwaterError as error:
-                complaints.tell("epoch_look_up_failed", f"{name}:{partition}", error)
-                code = code_for(error)
-            answers.append({"error_code": code, "partition": partition, "leader_epoch": epoch, "end_offset": end})
-        topics.append({"topic": name, "partitions": answers})
-    return {"topics": topics}
 
 
 def check_leader_epoch(asked: int, told: int) -> Code:

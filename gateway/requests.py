@@ -1,7 +1,5 @@
 """From a frame to an answer: which kind of request it is, and whose business."""
 
-import asyncio
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -14,17 +12,16 @@ from gateway.config import GatewayConfig
 from gateway.fetch import Fetched, Fetcher
 from gateway.frames import MalformedRequest, RequestHeader, read_header
 from gateway.groups import find_coordinator, offset_fetch
+from gateway.line import Line
 from gateway.messages import Facts, read_request, write_header, write_response
 from gateway.metadata import Address, api_versions, describe_cluster, metadata
-from gateway.offsets import ToldEpoch, list_offsets, offset_for_leader_epoch
+from gateway.offsets import LookUps
 from gateway.produce import refuse
 from gateway.slices import Answer, Framed
 from hydration.logs import Logs
 from model.clock import Clock
 
 log = structlog.get_logger()
-
-Work = Callable[[Logs, ToldEpoch, Complaints, Facts], Facts]
 
 
 @dataclass(slots=True)
@@ -43,15 +40,17 @@ class Requests:
     """Answers requests over `logs`. What may block runs in `executor`."""
 
     def __init__(self, logs: Logs, config: GatewayConfig, executor: Executor, clock: Clock) -> None:
-        self._logs, self._config, self._executor = logs, config, executor
-        self._complaints = Complaints(clock)
+        self._config = config
+        complaints = Complaints(clock)
         self.catalogue = Catalogue(logs, executor, clock, config.metadata_ttl_s)
-        self._fetcher = Fetcher(logs, self.catalogue, self._complaints, config)
+        self._fetcher = Fetcher(logs, self.catalogue, complaints, config)
+        self._look_ups = LookUps(logs, self.catalogue.told_epoch, complaints, executor)
 
-    async def answer(self, frame: bytes, address: Address) -> Reply | None:
+    async def answer(self, frame: bytes, address: Address, line: Line) -> Reply | None:
         """The reply to one request; None for the kind that expects none.
 
         address   where this client is told to connect to
+        line      watched while the answer waits for data
 
         Raises MalformedRequest when the frame is no request, or not one that was offered.
         """
@@ -66,14 +65,14 @@ class Requests:
         body = read_request(frame, header.body_position, header.api_key, header.api_version)
         match header.api_key:
             case Api.FETCH:
-                fetched = await self._fetcher.fetch(body, header.api_version)
+                fetched = await self._fetcher.fetch(body, header.api_version, line)
                 return _reply(header, fetched.facts, fetched)
             case Api.METADATA:
                 return _encoded(header, await metadata(self.catalogue, header, body, self._config.node_id, address))
             case Api.LIST_OFFSETS:
-                return _reply(header, await self._in_worker(list_offsets, body))
+                return _reply(header, await self._look_ups.list_offsets(body))
             case Api.OFFSET_FOR_LEADER_EPOCH:
-                return _reply(header, await self._in_worker(offset_for_leader_epoch, body))
+                return _reply(header, await self._look_ups.offset_for_leader_epoch(body))
             case Api.FIND_COORDINATOR:
                 return _reply(header, find_coordinator(body, self._config.node_id, address))
             case Api.OFFSET_FETCH:
@@ -86,10 +85,6 @@ class Requests:
                 return None if refusal is None else _reply(header, refusal)
             case _:
                 return _reply(header, api_versions())
-
-    async def _in_worker(self, work: Work, body: Facts) -> Facts:
-        told_epoch = self.catalogue.told_epoch
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work, self._logs, told_epoch, self._complaints, body)
 
 
 def _reply(header: RequestHeader, facts: Facts, fetched: Fetched | None = None, *, version: int | None = None) -> Reply:

@@ -14,6 +14,7 @@ import structlog
 from gateway.apis import VERSIONS
 from gateway.config import GatewayConfig, split_address
 from gateway.frames import MalformedRequest, take_frame
+from gateway.line import RECEIVE_BYTES, Line
 from gateway.messages import preload
 from gateway.metadata import Address
 from gateway.requests import Requests
@@ -22,7 +23,6 @@ from hydration.logs import Logs
 from model.clock import Clock, SystemClock
 from model.errors import HeadwaterError, UsageError
 
-RECEIVE_BYTES = 64 << 10
 BACKLOG = 512
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
@@ -98,12 +98,12 @@ class Gateway:
             self._turned_away = False
 
     async def _converse(self, client: socket.socket) -> None:
-        """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits in its socket."""
+        """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits."""
         host, port = client.getsockname()[:2]
         address = self._advertised or (host, port)
-        received = bytearray()
-        while (frame := await self._next_frame(client, received)) is not None:
-            reply = await self._requests.answer(frame, address)
+        line = Line(client)
+        while (frame := await self._next_frame(client, line.received)) is not None:
+            reply = await self._requests.answer(frame, address, line)
             if reply is None:
                 continue
             try:

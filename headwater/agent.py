@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Generator
+from collections.abc import AsyncGenerator, Callable, Collection, Generator
 from dataclasses import asdict
 from typing import Any
 
@@ -125,7 +125,7 @@ class _Answers:
         for each in self._stops:
             each.set()
 
-    async def answer(self, question: agent_socket.Ask) -> AsyncIterator[dict[str, Any]]:
+    async def answer(self, question: agent_socket.Ask) -> AsyncGenerator[dict[str, Any], None]:
         """The rows. A client that goes away ends the pass that it asked for, and nobody waits for that end on the event loop."""
         if self._stopped:
             raise TransientError("the agent is stopping")

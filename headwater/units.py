@@ -17,7 +17,7 @@ _SIZES = {
     "tib": 1 << 40,
 }
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_MOST = 1e15  # bytes or seconds: more than anybody has
+_MOST = 1e18  # bytes or seconds: more than anybody has
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 

@@ -130,8 +130,17 @@ class Archived:
                 raise self._failure[1].with_traceback(None)  # raised again and again, it would gather frames
             yield self._run(self.load)
 
+    def was_seen_since(self, moment_s: float) -> bool:
+        """Whether what is known was asked for at that moment of the monotonic clock or later."""
+        return self._seen_s is not None and self._seen_s >= moment_s
+
+    def refresh_since(self, moment_s: float) -> Steps[None]:
+        """Load the head unless what is known was asked for since then; a load that was under way before does not count."""
+        while not self.was_seen_since(moment_s):
+            yield from self.refresh(0.0)
+
     def refresh_soon(self, max_age_s: float) -> None:
-        """The same without waiting for it."""
+        """The same as refresh without waiting for it."""
         if self.age_s() >= max_age_s and (self._failure is None or self._clock.monotonic_s() - self._failure[0] >= RETRY_S):
             self._run(self.load)
 
@@ -144,11 +153,10 @@ class Archived:
             self._failure = (self._clock.monotonic_s(), error)
             raise
         self._failure = None
-        self.note(found.head if found else None)
-        self._seen_s = asked_s  # the answer may be as old as the question
+        self.note(found.head if found else None, seen_s=asked_s)  # the answer may be as old as the question
 
-    def note(self, head: Head | None) -> None:
-        """Take up a head that somebody just read or committed. An older one than the known changes nothing."""
+    def note(self, head: Head | None, *, seen_s: float | None = None) -> None:
+        """Take up a head that somebody read or committed, just now or at `seen_s`. An older one than the known changes nothing."""
         if head is None:
             self.extent = None
         elif self.extent is None or head.version > self.extent.version:
@@ -160,7 +168,7 @@ class Archived:
                 self._index.replace(head)
             self.extent = extent_of(head)
         self._recent = None
-        self._seen_s = self._clock.monotonic_s()
+        self._seen_s = self._clock.monotonic_s() if seen_s is None else seen_s
 
     def entry_at(self, offset: int) -> Entry | None:
         """The live entry that holds `offset`, gap entries included."""

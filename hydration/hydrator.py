@@ -24,6 +24,8 @@ from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from segments.batches import BatchWalk
 from segments.runindex import RunIndex, decode_index, encode_index
 
+SCAN_WORKERS = 2  # local scans, bound by disk and CPU
+HEAD_WORKERS = 8  # loads of manifests
 DEMAND_WORKERS = 8  # downloads that a reader waits for; what more than these ask for stands in line
 PIECE_BYTES = 8 << 20  # one GET; only a chunk that holds a larger batch takes several. A worker's buffer is as large.
 PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory
@@ -51,6 +53,8 @@ class Hydrator:
         self._chunk_bytes = chunk_bytes
         self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
         self._demand = ThreadPoolExecutor(DEMAND_WORKERS, "hydrate")
+        self._scans = ThreadPoolExecutor(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
+        self._heads = ThreadPoolExecutor(HEAD_WORKERS, "heads")
         self._ahead = ThreadPoolExecutor(max(self._ahead_max, 1), "readahead")
         self._buffers = threading.local()
         self._plans = _Plans()
@@ -58,13 +62,13 @@ class Hydrator:
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """For the other work that must not be done in an event loop, such as scanning local files."""
         try:
-            return self._demand.submit(work)
+            return self._scans.submit(work)
         except RuntimeError as error:
             raise TransientError("closing") from error
 
     def join(self, key: Hashable, work: Callable[[], T]) -> Future[T]:
-        """The same, once for all who ask while it is under way."""
-        return self.flights.join(key, self._demand, work)
+        """For loading manifests: once for all who ask while it is under way."""
+        return self.flights.join(key, self._heads, work)
 
     @property
     def readahead_chunks(self) -> int:
@@ -119,7 +123,7 @@ class Hydrator:
             self._fetch_plan(partition, entry, self._ahead)
 
     def close(self) -> None:
-        for executor in (self._ahead, self._demand):
+        for executor in (self._ahead, self._heads, self._scans, self._demand):
             executor.shutdown(wait=True, cancel_futures=True)
         self.flights.close()
         self.cache.close()

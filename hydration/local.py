@@ -109,6 +109,8 @@ class LocalTier:
         self._lock = threading.Lock()
         self._log: LocalLog | None = None
         self._looked_s = float("-inf")
+        self.seen_s = float("-inf")  # by then the last look had ended: whoever took files away before it has said so before
+        self.last_seen: LocalLog | None = None  # the newest look that found one
         self._places: dict[int, _Places] = {}
 
     def log(self, max_age_s: float = LOOK_S) -> LocalLog | None:
@@ -120,7 +122,8 @@ class LocalTier:
                         self._log = self._look()
                     except NotFound:
                         self._log = None
-                    self._looked_s = now_s
+                    self.last_seen = self._log or self.last_seen
+                    self._looked_s, self.seen_s = now_s, self._clock.monotonic_s()
                     current = {segment.base_offset for segment in self._log.segments} if self._log else set()
                     for base in self._places.keys() - current:
                         del self._places[base]

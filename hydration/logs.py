@@ -18,7 +18,7 @@ from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from model.clock import Clock, SystemClock
-from model.errors import HeadwaterError, NotFound
+from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
 from model.partition import PartitionId, TopicPartition
 from objectstore.store import ObjectStore
 from segments.discover import LogDirs
@@ -71,7 +71,9 @@ class Logs:
         self._cluster_id = ""
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
+        self._found: dict[TopicPartition, LocalLog] = {}
         self._local: dict[TopicPartition, PartitionId] = {}
+        self._own_cluster_id = ""  # the directories'; "" while they have not been read
         self._archived: dict[str, TopicManifest] = {}
 
     @property
@@ -80,7 +82,9 @@ class Logs:
         return self._cluster_id
 
     def refresh(self) -> None:
-        """List directories and bucket anew. What cannot be listed now stays as it was; raises only when nothing can be."""
+        """List directories and bucket anew. What cannot be listed now stays as it was; raises only when nothing can be,
+        and ForeignOwner when the bucket is another cluster's than the directories.
+        """
         with self._refreshing:
             failures = [error for error in (self._list_local(), self._list_archive()) if error is not None]
             if len(failures) == 2 or (failures and self._dirs is None):
@@ -123,8 +127,19 @@ class Logs:
             return None
         try:
             with self._looking:
-                self._local = {each.partition.topic_partition: each.partition for each in self._dirs.partitions()}
-                self._cluster_id = self._dirs.cluster_id
+                survey, own = self._dirs.survey(), None
+                if not survey.logs:
+                    own = self._dirs.cluster_id
+            away = {path for path, _ in survey.problems}
+            for path, problem in survey.problems:
+                log.warning("log_dir_not_read", directory=str(path), reason=str(problem))
+            found = {each.partition.topic_partition: each for each in survey.logs}
+            for key, earlier in self._found.items():
+                if key not in found and (earlier.directory in away or earlier.directory.parent in away):
+                    found[key] = earlier  # a disk that is not there says nothing of what is on it
+            self._found = found
+            self._local = {key: each.partition for key, each in found.items()}
+            self._cluster_id = self._own_cluster_id = own or survey.logs[0].partition.cluster_id
         except HeadwaterError as error:
             log.warning("log_dirs_not_listed", reason=str(error))
             return error
@@ -132,22 +147,38 @@ class Logs:
 
     def _list_archive(self) -> HeadwaterError | None:
         try:
-            archived = {each.topic: each for each in self._repository.topics()}
+            owner = self._repository.owner()
+            if owner is not None and self._own_cluster_id not in ("", owner.cluster_id):
+                raise ForeignOwner(f"the bucket is the archive of cluster {owner.cluster_id}, not of {self._own_cluster_id}")
+            manifests, problems = self._repository.survey_topics()
+            archived = {each.topic: each for each in manifests}
+            for topic, problem in problems:
+                log.error("topic_not_listed", topic=topic, reason=str(problem))
+                if topic in self._archived:
+                    archived[topic] = self._archived[topic]
             for local in self._local.values():
                 known = archived.get(local.topic)
                 if known is None or known.topic_id != local.topic_id:  # the name means another incarnation in the bucket
-                    own = self._repository.load_topic(local.topic, local.topic_id)
+                    own = self._own_manifest(local)
                     archived.pop(local.topic, None)
                     if own is not None:
                         archived[local.topic] = own
             if not self._cluster_id:
-                owner = self._repository.owner()
                 self._cluster_id = owner.cluster_id if owner is not None else ""
             self._archived = archived
+        except ForeignOwner:
+            raise
         except HeadwaterError as error:
             log.warning("archive_not_listed", reason=str(error))
             return error
         return None
+
+    def _own_manifest(self, local: PartitionId) -> TopicManifest | None:
+        try:
+            return self._repository.load_topic(local.topic, local.topic_id)
+        except (CorruptData, UnsupportedFormat) as error:
+            log.error("topic_not_listed", topic=local.topic, reason=str(error))
+            return None
 
     def _joined(self) -> dict[tuple[str, int], PartitionId]:
         """Every partition. A topic that is here under another id than in the bucket is the one that is here."""
@@ -162,8 +193,11 @@ class Logs:
 
         def look() -> LocalLog | None:
             assert dirs is not None
-            with self._looking:
-                found = dirs.look(partition.topic_partition)
+            try:
+                with self._looking:
+                    found = dirs.look(partition.topic_partition)
+            except UsageError as error:  # no log directory, or none at the moment: it may not be mounted
+                raise TransientError(str(error)) from error
             return found if found.partition == partition else None
 
         def run(load: Callable[[], None]) -> Future[None]:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -34,13 +35,22 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
 class _View:
-    """One look at both tiers. `failure` is why one of them could not be looked at; None when both are known."""
+    """One look at both tiers. `failure` is why one of them could not be looked at; None when both are known.
 
-    __slots__ = ("failure", "log", "scope")
+    settled   the manifest was asked for when the look at the local log had ended. Segments are dropped only after they are
+              committed, so what neither has is nowhere; from an older manifest it may just have moved.
+    """
 
-    def __init__(self, scope: Scope, log: LocalLog | None, failure: HeadwaterError | None) -> None:
-        self.scope, self.log, self.failure = scope, log, failure
+    scope: Scope
+    log: LocalLog | None
+    failure: HeadwaterError | None
+    settled: bool
+
+
+class _Unsettled(TransientError):
+    """A hole was met in a view that cannot prove one."""
 
 
 class PartitionLog:
@@ -83,6 +93,10 @@ class PartitionLog:
     def try_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | Pending[Bounds]:
         return begin(self._bounds(isolation))
 
+    def try_leader_epoch(self) -> int | Pending[int]:
+        """As far as it is known; waits only while nothing is. What is old is asked for in passing."""
+        return begin(self._leader_epoch())
+
     def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float | None = TIMEOUT_S) -> ReadResult:
         """Whole batches from the one that holds `offset` on: about `max_bytes` of them, at least one when there is one.
 
@@ -116,24 +130,32 @@ class PartitionLog:
             leader_epoch=scope.leader_epoch,
         )
 
+    def _leader_epoch(self) -> Steps[int]:
+        view = self._view_now()
+        if view.failure is not None:
+            view = yield from self._known_view()
+        return view.scope.leader_epoch
+
     def _epoch_end(self, epoch: int) -> Steps[tuple[int, int]]:
         view = yield from self._known_view()
         return epoch_end(view.scope.epochs, epoch, view.scope.high_watermark)
 
     def _read(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
+        settle = False
         for _ in range(_LOOKS - 1):
             try:
-                return (yield from self._read_once(offset, max_bytes, isolation))
-            except SourceChanged as error:
+                return (yield from self._read_once(offset, max_bytes, isolation, settle=settle))
+            except (SourceChanged, _Unsettled) as error:
+                settle = isinstance(error, _Unsettled)
                 log.info("read_began_anew", partition=str(self.partition), offset=offset, reason=str(error))
-        return (yield from self._read_once(offset, max_bytes, isolation))
+        return (yield from self._read_once(offset, max_bytes, isolation, settle=settle))
 
-    def _read_once(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
-        """Raises SourceChanged when the local log is replaced underneath."""
+    def _read_once(self, offset: int, max_bytes: int, isolation: Isolation, *, settle: bool) -> Steps[ReadResult]:
+        """Raises SourceChanged when the local log is replaced underneath, _Unsettled for a hole that may be none."""
         view = self._view_now()
         at_end = offset == view.scope.high_watermark and (view.failure is None or view.scope.local is not None)
-        if not view.scope.holds(offset) and not at_end:
-            view = yield from self._known_view(partly=True)
+        if settle or (not view.scope.holds(offset) and not at_end):
+            view = yield from self._known_view(partly=True, settle=settle)
             if not view.scope.holds(offset):
                 self._check_in_range(offset, view)
         scope = view.scope
@@ -152,7 +174,7 @@ class PartitionLog:
 
     def _view_now(self) -> _View:
         """What can be said without waiting. What is not known yet is asked for in passing."""
-        found, failure = self._local_log(LOOK_S)
+        found, failure, looked_s = self._local_log(LOOK_S)
         archived = self.archived
         if archived is not None:
             if not archived.is_known:
@@ -160,25 +182,35 @@ class PartitionLog:
                 failure = failure or TransientError(f"the manifest of {self.partition} is not known yet")
             elif found is None:
                 archived.refresh_soon(HEAD_AGE_S)
-        return _View(self._scope(found), found, failure)
+        if found is None:
+            failure = failure or self._disappeared()
+        return self._view(found, failure, looked_s)
 
-    def _known_view(self, *, partly: bool = False) -> Steps[_View]:
-        """A fresh look at both tiers. A manifest that cannot be loaded again now still counts as known.
+    def _known_view(self, *, partly: bool = False, settle: bool = False) -> Steps[_View]:
+        """A fresh look at both tiers, settled where there is a hole. A manifest that cannot be loaded again now counts as known.
 
         Raises what kept a tier from being known at all; with `partly` that is the view's failure instead.
         """
         archived, failure = self.archived, None
+        found, local_failure, looked_s = self._local_log(LOOK_S if not partly else 0.05)
         if archived is not None:
             try:
                 yield from archived.refresh(MISS_AGE_S)
+                if settle or self._scope(found).has_hole:
+                    yield from archived.refresh_since(looked_s)
             except HeadwaterError as error:
                 failure = error
-        found, local_failure = self._local_log(LOOK_S if not partly else 0.05)
+        if found is None:
+            local_failure = local_failure or self._disappeared()
         failure = local_failure or failure
         unknown = local_failure is not None or (archived is not None and not archived.is_known)
         if failure is not None and unknown and not partly:
             raise failure
-        return _View(self._scope(found), found, failure)
+        return self._view(found, failure, looked_s)
+
+    def _view(self, found: LocalLog | None, failure: HeadwaterError | None, looked_s: float) -> _View:
+        settled = self.archived is None or self.archived.was_seen_since(looked_s)  # before the extent is taken from it
+        return _View(self._scope(found), found, failure, settled)
 
     def _scope(self, found: LocalLog | None) -> Scope:
         """Computed anew only when one of the two it comes from is another."""
@@ -188,13 +220,25 @@ class PartitionLog:
             kept = self._last_scope = (found, extent, scope_of(found, extent, self.priority))
         return kept[2]
 
-    def _local_log(self, max_age_s: float) -> tuple[LocalLog | None, HeadwaterError | None]:
+    def _local_log(self, max_age_s: float) -> tuple[LocalLog | None, HeadwaterError | None, float]:
+        """The local log, why it cannot be looked at, and when the look had ended at the latest."""
         if self.local is None:
-            return None, None
+            return None, None, float("-inf")
         try:
-            return self.local.log(max_age_s), None
+            found = self.local.log(max_age_s)
         except HeadwaterError as error:
-            return None, error
+            return None, error, self.local.seen_s
+        return found, None, self.local.seen_s
+
+    def _disappeared(self) -> TransientError | None:
+        """Why a local log that is not there any more counts as unknown: it held more than the archive is known to hold."""
+        last = self.local.last_seen if self.local is not None else None
+        if last is None or last.high_watermark is None:
+            return None
+        extent = self.archived.extent if self.archived is not None else None
+        if last.high_watermark <= (extent.next_offset if extent is not None else last.log_start):
+            return None
+        return TransientError(f"{last.directory} is gone, and the archive does not reach its high watermark {last.high_watermark}")
 
     def _check_in_range(self, offset: int, view: _View) -> None:
         """Raises unless `offset` is between log start and log end, in a hole maybe. Says out of range only when sure."""
@@ -215,8 +259,7 @@ class PartitionLog:
             tiers = scope.order(self.priority, cursor)
             if not tiers:
                 moved = scope.next_held(cursor)
-                self._hydrator.counters.gaps_skipped += 1
-                log.warning("read_moved_over_gap", partition=str(self.partition), offset=cursor, next_offset=moved)
+                self._move_over_hole(view, cursor, moved)
                 cursor = moved
                 continue
             failure: HeadwaterError | None = None
@@ -251,14 +294,28 @@ class PartitionLog:
         assert view.log is not None
         assert scope.local is not None
         piece, moved = self.local.read(view.log, cursor, min(limit, scope.local.end), max_bytes)
+        try:
+            begins = moved if piece is None else _base_offset(piece)
+            if begins > cursor and not scope.compacted:
+                if scope.archive is not None and cursor in scope.archive:
+                    raise NotFound(f"{self.partition}: the local log goes on with {begins}, not with {cursor}")
+                self._move_over_hole(view, cursor, begins)
+        except BaseException:
+            if piece is not None:
+                piece.file.release()
+            raise
         if piece is not None:
-            if scope.archive is not None and cursor in scope.archive and not scope.compacted:
-                base_offset = read_batch_header(piece.file.read(piece.position, HEADER_BYTES), where=piece.file.where).base_offset
-                if base_offset > cursor:
-                    piece.file.release()
-                    raise NotFound(f"{self.partition}: the local log goes on with {base_offset}, not with {cursor}")
             answer.slices.append(piece)
         return moved
+
+    def _move_over_hole(self, view: _View, offset: int, next_offset: int) -> None:
+        """Raises unless it is sure that no tier holds what lies between: TransientError, or _Unsettled when a closer look may tell."""
+        if view.failure is not None:
+            raise TransientError(f"{self.partition}: whether offset {offset} exists is not known now: {view.failure}") from view.failure
+        if not view.settled:
+            raise _Unsettled(f"{self.partition}: offset {offset} is in no tier, as far as a manifest older than the look tells")
+        self._hydrator.counters.gaps_skipped += 1
+        log.warning("read_moved_over_gap", partition=str(self.partition), offset=offset, next_offset=next_offset)
 
     # Transactions
 
@@ -267,14 +324,13 @@ class PartitionLog:
         scope, extent = view.scope, self.archived.extent if self.archived is not None else None
         if view.log is None or scope.local is None or scope.local.end < scope.high_watermark:
             open_from = extent.open_from if extent is not None else None
-            return scope.high_watermark if open_from is None else min(open_from, scope.high_watermark)
+            return scope.stable(open_from)
         place = (view.log.segments[-1].generation[0], view.log.epochs.newest, scope.local.end)
         if self._stable is None or self._stable[0] != place:
             carried = yield from self._carried(view)
             still: tuple[OpenTransaction, ...] = yield self._scan_local(lambda found, scans: scans.open_at_end(found, carried))
             self._stable = (place, min((each.first_offset for each in still), default=None))
-        open_from = self._stable[1]
-        return scope.high_watermark if open_from is None else min(open_from, scope.high_watermark)
+        return scope.stable(self._stable[1])
 
     def _aborted(self, tier: Tier, view: _View, first: int, end: int) -> Steps[list[tuple[int, int]]]:
         """(producer id, first offset) of the aborted transactions that offsets in [first, end) may belong to, oldest first.
@@ -344,3 +400,7 @@ class PartitionLog:
         carried = yield from self._carried(view)
         later: RecordTime | None = yield self._scan_local(lambda local, scans: scans.first_not_older(local, timestamp_ms, span, carried))
         return later
+
+
+def _base_offset(piece: Slice) -> int:
+    return read_batch_header(piece.file.read(piece.position, HEADER_BYTES), where=piece.file.where).base_offset

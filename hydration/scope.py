@@ -45,6 +45,15 @@ class Scope:
     def holds(self, offset: int) -> bool:
         return (self.local is not None and offset in self.local) or (self.archive is not None and offset in self.archive)
 
+    @property
+    def has_hole(self) -> bool:
+        """The local log begins behind what the archive is known to hold: segments may have been archived and dropped just now."""
+        return self.local is not None and self.local.start > (self.archive.end if self.archive is not None else 0)
+
+    def stable(self, open_from: int | None) -> int:
+        """The last stable offset, when the oldest open transaction begins at `open_from`; what lies before the log start counts no more."""
+        return self.high_watermark if open_from is None else max(min(open_from, self.high_watermark), self.log_start)
+
     def order(self, priority: ReadPriority, offset: int) -> tuple[Tier, ...]:
         """The tiers that hold `offset`, the one to ask first in front.
 

@@ -28,11 +28,14 @@ from manifests.topic import (
 from model.errors import (
     AlreadyExists,
     Conflict,
+    CorruptData,
     Fenced,
     ForeignOwner,
+    HeadwaterError,
     NotFound,
     TransientError,
     UnknownOutcome,
+    UnsupportedFormat,
 )
 from model.partition import PartitionId
 from objectstore.store import ObjectStore
@@ -247,6 +250,23 @@ class ManifestRepository:
             if self.load_topic(topic, topic_id) is None:
                 found.append(Lost(topic, keys.topic_manifest(topic, topic_id), "gone: the topic's partition count and settings"))
         return sorted(found, key=lambda lost: lost.key)
+
+    def survey_topics(self) -> tuple[list[TopicManifest], list[tuple[str, HeadwaterError]]]:
+        """The same, one damaged document hiding no other: the manifests, and (topic, why) for those that cannot be read.
+
+        Raises what keeps the store from answering.
+        """
+        manifests: list[TopicManifest] = []
+        problems: list[tuple[str, HeadwaterError]] = []
+        for name in sorted({topic for topic, _, _ in self._places()}):
+            try:
+                manifest = self._current_manifest(name)
+            except (CorruptData, UnsupportedFormat) as error:
+                problems.append((name, error))
+                continue
+            if manifest:
+                manifests.append(manifest)
+        return manifests, problems
 
     def partitions(self, topic: str, topic_id: str) -> list[PartitionId]:
         """The partitions of one incarnation that have a head, in order. Raises NotFound for an unknown incarnation."""

@@ -110,7 +110,8 @@ class LogDirs:
             if _is_directory(directory / name):
                 return _look(directory / name, topic_partition, _Root.read(directory, (name,)), self.metadata())
         for directory in self._dirs:
-            _list(directory)  # a directory that cannot be read proves no absence
+            _list(directory)  # a directory that cannot be read proves no absence, nor does the empty mount point of one
+            _Root.read(directory, ())
         raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
 
     def _identity(self) -> MetaProperties:

@@ -83,7 +83,9 @@ def _within(log: "PartitionLog", found: "Iterator[ReadRecord]") -> "Iterator[Rea
     try:
         yield from found
     except OffsetOutOfRange as error:
-        there = f"{error.start} to {error.end - 1} are there" if error.end > error.start else f"the log is empty and begins at {error.start}"
+        there = (
+            f"{error.start} to {error.end - 1} are there" if error.end > error.start else f"the log is empty and begins at {error.start}"
+        )
         raise HeadwaterError(
             f"{log.partition.topic}:{log.partition.partition} has no offset {error.offset}: {there}; --from earliest begins at the first"
         ) from error
@@ -102,7 +104,9 @@ def _offset(log: "PartitionLog", where: str) -> int | None:
     try:
         time = datetime.fromisoformat(where)
     except ValueError:
-        raise UsageError(f"not a place in a log: {where[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)") from None
+        raise UsageError(
+            f"not a place in a log: {where[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)"
+        ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     found = log.offset_for_time(round(time.timestamp() * 1000))

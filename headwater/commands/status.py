@@ -20,7 +20,8 @@ def status(config: "Config", selection: str | None, form: str) -> None:
     """How far each partition is archived, how far behind, and why.
 
     Looks at the log directories, where some are configured, and at the bucket; changes nothing. Asks a running agent what it
-    knows besides. Where the bucket cannot be reached, says so and shows what is known without it. The lag in seconds is the age of the first record that is not archived, by its own timestamp.
+    knows besides. Where the bucket cannot be reached, says so and shows what is known without it. The lag in seconds is the
+    age of the first record that is not archived, by its own timestamp.
     """
     from headwater.survey import survey
 

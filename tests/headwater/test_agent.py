@@ -100,6 +100,13 @@ def test_the_agent_can_be_interrupted(stage: Stage) -> None:
         assert agent.stop(signal.SIGINT) == 130
 
 
+def test_an_agent_that_is_told_twice_goes_at_once(stage: Stage) -> None:
+    with running(stage, stage.log("kitchen")) as agent:
+        agent.wait_for("gateway_started")
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.stop() in (0, 143)  # 0 when it was quicker than the second signal
+
+
 def test_the_agent_tells_what_stops_a_partition(stage: Stage) -> None:
     log = stage.log("kitchen")
     (log / "orders.in-0" / "partition.metadata").write_bytes(b"version: 0\ntopic_id: nonsense\n")

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from headwater.agent_socket import Ask, NoAgent, ask, serving
 from model.errors import Fenced, Locked, NotFound, TransientError, UsageError
 
 
-async def echo(question: Ask) -> AsyncIterator[dict[str, Any]]:
+async def echo(question: Ask) -> AsyncGenerator[dict[str, Any], None]:
     if question.verb == "missing":
         raise NotFound("no such topic")
     if question.verb == "fenced":
@@ -86,7 +86,7 @@ def test_a_malformed_question_is_answered_and_the_agent_goes_on(tmp_path: Path, 
 def test_an_agent_that_goes_away_in_mid_answer_is_a_transient_error(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def stuck(_: Ask) -> AsyncIterator[dict[str, Any]]:
+    async def stuck(_: Ask) -> AsyncGenerator[dict[str, Any], None]:
         yield {"at": 0}
         await release.wait()
 
@@ -104,3 +104,23 @@ def test_an_agent_that_goes_away_in_mid_answer_is_a_transient_error(tmp_path: Pa
 def test_every_exit_code_has_an_error_to_raise() -> None:
     assert all(kind.exit_code == code for code, kind in agent_socket._RAISED.items())
     assert issubclass(agent_socket._RAISED[2], UsageError)
+
+
+def test_a_client_that_goes_away_ends_the_work_and_holds_nobody_up(tmp_path: Path) -> None:
+    async def talk() -> None:
+        ended = asyncio.Event()
+
+        async def endless(_: Ask) -> AsyncGenerator[dict[str, Any], None]:
+            try:
+                while True:
+                    yield {"filler": "x" * 10_000}
+            finally:
+                ended.set()
+
+        async with serving(tmp_path, endless):
+            rows = ask(tmp_path, Ask("count"), timeout_s=10)
+            await asyncio.to_thread(next, rows)
+            rows.close()  # type: ignore[attr-defined]
+            await asyncio.wait_for(ended.wait(), 10)
+
+    asyncio.run(talk())

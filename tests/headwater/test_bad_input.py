@@ -13,7 +13,7 @@ import pytest
 
 from control.lock import DataDirLock
 from headwater import opening
-from model.errors import AlreadyExists
+from model.errors import AlreadyExists, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore
 from tests.headwater.conftest import Stage
@@ -250,3 +250,56 @@ def test_a_full_disk_under_the_data_directory(stage: Stage) -> None:
     read = on_a_full_disk(stage, "read", "orders.in")  # the cache is for speed alone
     assert read.returncode == 0, read.stderr
     assert read.stdout == stage.run("read", "orders.in").out != ""
+
+
+@pytest.mark.parametrize("url", ["", "gopher://archive", "file://relative/path", "s3://"])
+def test_config_check_refuses_a_store_that_nobody_can_open(stage: Stage, url: str) -> None:
+    assert stage.run("config", "check", "--store", url).code == 2
+    assert stage.run("config", "check").code == 0
+
+
+@pytest.mark.parametrize("selection", ["recipes.none:²", "recipes.none:٣", "recipes.none:" + "9" * 5000])
+def test_a_partition_that_is_no_number(stage: Stage, selection: str) -> None:
+    assert stage.run("read", selection).code == 2
+
+
+@pytest.mark.parametrize("where", ["²", "9" * 19, "9" * 5000])
+def test_an_offset_that_is_no_number(stage: Stage, where: str) -> None:
+    assert stage.run("flush", "orders.in:0", log=stage.log("kitchen")).code == 0
+    assert stage.run("read", "orders.in:0", "--from", where).code == 2
+
+
+def test_status_shows_the_local_logs_while_the_bucket_cannot_be_reached(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = stage.log("kitchen")
+    assert stage.run("flush", log=log).code == 0
+    known = stage.run("status", "-o", "jsonl", log=log).rows
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise TransientError("no route to host")
+
+    monkeypatch.setattr(DirectoryStore, "list", unreachable)
+    ran = stage.run("status", "-o", "jsonl", log=log)
+    assert ran.code == 5
+    local = ("topic", "partition", "local_start", "high_watermark")
+    assert [[row[name] for name in local] for row in ran.rows] == [[row[name] for name in local] for row in known]
+    assert {row["state"] for row in ran.rows} == {"unknown"}
+    assert all("no route to host" in row["reason"] for row in ran.rows)
+    assert stage.run("status").code == 5
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(stage: Stage) -> None:
+    assert stage.run("flush", log=stage.log("pantry")).code == 0
+    command = [sys.executable, "-c", "from headwater.cli import main; main()", "read", "thermo-samples"]
+    places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}"]
+    with subprocess.Popen(
+        [*command, *places],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0

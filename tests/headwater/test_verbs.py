@@ -243,3 +243,59 @@ def test_a_recovery_is_planned_applied_once_and_reported(stage: Stage) -> None:
     assert stage.run("recover", "apply", "topic", "--all", "absent", "--into", str(into)).code == 2
     assert stage.run("recover", "plan", "topic", "absent").code == 6
     assert stage.run("recover", "apply").code == 2
+
+
+def test_a_lost_head_is_found(stage: Stage) -> None:
+    assert stage.run("flush", log=stage.log("kitchen")).code == 0
+    lost = next(path for path in objects(stage, "manifest.json") if path.parts[-4:-3] == ("orders.in",) and path.parent.name == "0")
+    lost.unlink()
+    for selection in ([], ["orders.in"], ["orders.in:0"]):
+        ran = stage.run("verify", *selection, "-o", "jsonl")
+        assert ran.code == 4
+        assert [(row["topic"], row["partition"]) for row in ran.rows] == [("orders.in", 0)]
+        assert "no manifest" in ran.rows[0]["problem"]
+    plan = stage.run("recover", "plan", "topic", "--all")
+    assert plan.code == 2
+    assert "orders.in" in plan.err
+
+
+@pytest.mark.parametrize("name", ["current.json", "topic.json"])
+def test_a_lost_topic_is_found_and_not_left_out(stage: Stage, name: str) -> None:
+    assert stage.run("flush", log=stage.log("kitchen")).code == 0
+    next(path for path in objects(stage, name) if "orders.in" in path.parts).unlink()
+    for selection in ([], ["orders.in"]):
+        ran = stage.run("verify", *selection, "-o", "jsonl")
+        assert ran.code == 4
+        assert [(row["topic"], row["key"].rpartition("/")[2]) for row in ran.rows] == [("orders.in", name)]
+    plan = stage.run("recover", "plan", "topic", "--all")
+    assert plan.code == 2
+    assert "orders.in" in plan.err
+    assert stage.run("recover", "plan", "topic", "orders.in").code == 6
+
+
+def test_options_before_the_noun_are_not_lost(stage: Stage) -> None:
+    early = stage.run_bare("recover", "apply", "--into", str(stage.root / "early"), "topic", "--all")
+    assert early.code == 2
+    assert "--into" in early.err
+    assert not (stage.root / "early").exists()
+
+
+def test_looking_deletes_nothing_from_the_cache(stage: Stage) -> None:
+    log = stage.log("pantry")
+    assert stage.run("flush", log=log).code == 0
+    assert stage.run("read", "recipes.gzip:0").rows
+    cached = cached_files(stage)
+    tight = ("--set", "hydration.cache_bytes=1")
+    for verb in (["status"], ["cache", "evict", "--all", "--dry-run"], ["cache", "show"]):
+        assert stage.run(*verb, *tight).code == 0
+        assert cached_files(stage) == cached
+
+
+def test_reading_what_is_not_there_names_what_is(stage: Stage) -> None:
+    assert stage.run("flush", log=stage.log("pantry")).code == 0
+    start = stage.run("status", "compost:0", "-o", "jsonl").rows[0]["archive_start"]
+    assert start > 0
+    ran = stage.run("read", "compost:0", "--from", "0", "--to", str(start))
+    assert ran.code == 1
+    assert str(start) in ran.err
+    assert "--from earliest" in ran.err

@@ -115,7 +115,7 @@ def test_a_reader_waiting_at_the_end_of_the_archive_comes_to_see_more(a_world: A
     world.archive.append(a_segment(10, 10))
     clock.advance(5_000)
     world.log.read(10, 1, UNCOMMITTED).close()  # asks for the head in passing
-    world.logs.hydrator.submit(lambda: None).result(20)
+    world.logs.hydrator.join("flush", lambda: None).result(20)
     for _ in range(1_000):
         with world.log.read(10, 1, UNCOMMITTED) as answer:
             if answer.slices:

@@ -80,8 +80,9 @@ def test_the_archive_of_three_brokers_comes_back_as_the_final_state(tmp_path: Pa
     assert dead
     assert not dead & set(found)
     assert any(b"branch-on-3" in raw for raw in found)
-    newest = max(epoch for log in LogDirs([tmp_path / "log"]).partitions() for epoch, _ in log.epochs.steps)
-    assert all(partition.leader_epoch >= newest for partition in plan.topics[0].partitions)
+    newest = {log.partition.partition: log.epochs.newest for log in LogDirs([tmp_path / "log"]).partitions()}
+    assert newest
+    assert all(partition.leader_epoch >= (newest[partition.partition] or 0) for partition in plan.topics[0].partitions)
 
 
 def test_compacted_logs_count_as_cleaned_and_a_start_within_a_segment_is_named(tmp_path: Path) -> None:
@@ -143,6 +144,14 @@ def test_a_directory_that_holds_anything_is_left_alone(
     with pytest.raises(UsageError, match="not empty"):
         recovery.apply(recovery.plan(repository, None), tmp_path, store)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / content]
+
+
+def test_the_root_of_a_file_system_is_refused_with_the_way_out(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    (tmp_path / "lost+found").mkdir()
+    with pytest.raises(UsageError, match="below it"):
+        recovery.apply(recovery.plan(repository, ["bills"]), tmp_path, store)
+    assert recovery.apply(recovery.plan(repository, ["bills"]), tmp_path / "log", store).records > 0
 
 
 def test_two_at_a_time_exclude_each_other(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
