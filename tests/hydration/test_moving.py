@@ -14,7 +14,7 @@ from model.errors import CorruptData, ForeignOwner, NotFound, OffsetOutOfRange, 
 from segments.discover import LogDirs
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, TOPIC, Archive, World, a_topic
-from tests.segments.builders import a_batch, a_segment, an_abort
+from tests.segments.builders import a_batch, a_segment
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
@@ -113,8 +113,6 @@ def test_the_last_stable_offset_is_not_below_the_log_start(a_world: AWorld) -> N
     world.broker.set_high_watermark(10)
     world.broker.set_log_start(5)
     assert world.log.bounds(Isolation.READ_COMMITTED).last_stable_offset == 5
-    world.broker.append(0, an_abort(10, 7))
-    world.broker.set_high_watermark(11)
 
 
 def test_another_clusters_bucket_is_refused(a_world: AWorld) -> None:
