@@ -144,10 +144,18 @@ class LookUps:
                 for each in lookups
                 if isinstance(each.bounds, Pending) and not (needs_news and each.log is not None and known_scope(each.log) is not None)
             ]
+            for news in waiting:
+                news.add_done_callback(_heed)
             if waiting:
                 _, late = await asyncio.wait(waiting, timeout=min(patience_s, left(deadline_s)))
                 if not late:
                     return
+
+
+def _heed(done: "asyncio.Future[Bounds]") -> None:
+    """A failure is looked at where the bounds are; asyncio need not report it as well."""
+    if not done.cancelled():
+        done.exception()
 
 
 def known_scope(log: PartitionLog) -> Scope | None:

@@ -73,6 +73,11 @@ class FakeLog(PartitionLog):
             raise self.next_bounds.pop(0)
         return self.bounds(isolation)
 
+    def try_leader_epoch(self) -> int | Pending[int]:
+        bounds = self.try_bounds()
+        assert isinstance(bounds, Bounds)
+        return bounds.leader_epoch
+
     def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float | None = 30.0) -> ReadResult:
         if not 0 <= offset <= self.end:
             raise OffsetOutOfRange(offset, 0, self.end)

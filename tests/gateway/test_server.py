@@ -4,6 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from gateway.apis import VERSIONS, Api, Code
+from gateway.catalogue import ENCODINGS_BYTES_MAX, Catalogue
 from gateway.config import GatewayConfig
+from gateway.line import RECEIVE_BYTES
 from gateway.server import GatewayServer
 from hydration.partition_log import Isolation
+from model.clock import SystemClock
 from model.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from model.partition import topic_id_bytes
 from tests.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
@@ -454,3 +458,94 @@ def test_stopping_ends_connections_that_wait(soup: FakeLog) -> None:
     assert client.is_closed_by_peer()
     client.close()
     assert soup.open_results == 0
+
+
+# -- clients that leave ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("ahead", [b"", a_request(Api.FETCH, 12, a_fetch(("soup", 0, 100), max_wait=60_000))])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_client_that_leaves_while_it_waits_frees_its_slot(soup: FakeLog, pending: bool, ahead: bytes, reset: bool) -> None:
+    soup.next_reads = [on_its_way()] if pending else []
+    with GatewayServer(FakeLogs(soup), a_config(connections_max=1)) as server:
+        with RawClient(server.address) as leaver:
+            leaver.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 100), max_wait=60_000)) + ahead)
+            until(lambda: soup.reads > 0)
+            if reset:
+                leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: is_served(server))
+
+
+def is_served(server: GatewayServer) -> bool:
+    with RawClient(server.address) as client:
+        try:
+            return client.fetch(a_fetch(("soup", 0, 0))).get("error_code") is not None
+        except ConnectionError:
+            return False
+
+
+def test_a_client_that_closes_its_sending_end_is_answered_at_once(client: RawClient, soup: FakeLog) -> None:
+    client.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 100), max_wait=60_000)))
+    until(lambda: soup.reads > 0)
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.answer(Api.FETCH, 12)["responses"][0]["partitions"][0]["records"] == b""
+    assert client.is_closed_by_peer()
+
+
+def test_what_is_sent_while_a_fetch_waits_is_not_lost(client: RawClient, soup: FakeLog) -> None:
+    """Cut in the middle of a frame, and more of it than is taken in while waiting."""
+    many = b"".join(a_request(Api.FETCH, 12, a_fetch(("soup", 0, at % 100)), at) for at in range(1500))
+    assert len(many) > RECEIVE_BYTES
+    client.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 100), max_wait=8000)))
+    until(lambda: soup.reads > 0)
+    client.socket.sendall(many[:50])
+    sender = threading.Thread(target=client.socket.sendall, args=(many[50:],))
+    sender.start()
+    until(lambda: soup.reads > 10)
+    soup.append(a_batch(100, [b"new"]))
+    assert client.answer(Api.FETCH, 12)["responses"][0]["partitions"][0]["records"] == a_batch(100, [b"new"])
+    for at in range(1500):
+        (topic,) = client.answer(Api.FETCH, 12, correlation_id=at)["responses"]
+        assert topic["partitions"][0]["records"][:8] == (at % 100 // 10 * 10).to_bytes(8, "big")
+    sender.join()
+
+
+# -- what one request may ask for -----------------------------------------------------------------------------------
+
+
+def test_names_that_clients_invent_are_not_kept(server: GatewayServer, client: RawClient) -> None:
+    kept = server._gateway._requests.catalogue._encodings
+    for at in range(5):
+        asked = [{"name": "soup"}, {"name": f"nobody-{at}" + "x" * 10_000}]
+        answer = client.ask(Api.METADATA, 4, topics=asked, allow_auto_topic_creation=False)
+        assert [topic["error_code"] for topic in answer["topics"]] == [0, Code.UNKNOWN_TOPIC_OR_PARTITION]
+        known = topic_id_bytes(a_topic_partition("soup").topic_id)
+        topics = [{"topic_id": known, "name": "y" * 10_000 + str(at)}]
+        answer = client.ask(Api.METADATA, 12, topics=topics, include_topic_authorized_operations=False)
+        assert answer["topics"][0]["name"] == "soup"
+    assert len(kept) == 1
+    assert "yyy" not in repr(list(kept))
+
+
+def test_kept_encodings_are_bounded_in_bytes() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        catalogue = Catalogue(FakeLogs(), executor, SystemClock(), 1.0)
+        for at in range(100):
+            catalogue.encoded(at, lambda answer: answer.gathered.extend(bytes(1 << 20)))
+    assert sum(len(each) for each in catalogue._encodings.values()) <= ENCODINGS_BYTES_MAX
+    assert 99 in catalogue._encodings
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "facts"),
+    [
+        (Api.METADATA, 4, {"topics": [{"name": str(at)} for at in range(10_001)], "allow_auto_topic_creation": False}),
+        (Api.OFFSET_FETCH, 6, {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0] * 50_001}], "require_stable": False}),
+    ],
+)
+def test_a_request_for_too_much_closes_its_connection(server: GatewayServer, api: Api, version: int, facts: dict[str, Any]) -> None:
+    with capture_logs() as logs, RawClient(server.address) as client:
+        client.socket.sendall(a_request(api, version, facts))
+        assert client.is_closed_by_peer()
+    assert [each["event"] for each in logs] == ["malformed_request"]

@@ -4,19 +4,21 @@ import argparse
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 from tests.simulation.mutants import MUTANTS, planted
-from tests.simulation.world import THEMES, Story, tell
+from tests.simulation.world import THEMES, Story, in_memory, tell
 
 _SHOWN_MAX = 5
 
 
-def _tell(seed: int, *, mutant: str | None, theme: str | None) -> Story:
+def _tell(seed: int, *, mutant: str | None, theme: str | None, within: Path | None = None) -> Story:
     with planted(mutant):
-        return tell(seed, theme=theme)
+        return tell(seed, theme=theme, within=within)
 
 
 def main() -> int:
@@ -32,8 +34,11 @@ def main() -> int:
     if len(seeds) == 1:
         return _show(run(seeds[0]))
     started, seen, violated = time.monotonic(), Counter[str](), 0
-    with multiprocessing.Pool(arguments.jobs) as pool:
-        for done, story in enumerate(pool.imap(run, seeds, chunksize=8), 1):
+    with (
+        tempfile.TemporaryDirectory(prefix="headwater-", dir=in_memory()) as root,  # outlives workers that are stopped in mid-story
+        multiprocessing.Pool(arguments.jobs) as pool,
+    ):
+        for done, story in enumerate(pool.imap(partial(run, within=Path(root)), seeds, chunksize=8), 1):
             seen += story.seen
             if story.violation:
                 violated += 1

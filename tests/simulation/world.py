@@ -78,10 +78,13 @@ class Story:
     violation: str = ""
 
 
-def tell(seed: int, *, theme: str | None = None, actions: int = ACTIONS) -> Story:
-    """Run one seed to its end, or to the first violation. The seed draws its theme unless one is given."""
+def tell(seed: int, *, theme: str | None = None, actions: int = ACTIONS, within: Path | None = None) -> Story:
+    """Run one seed to its end, or to the first violation. The seed draws its theme unless one is given.
+
+    within  where its files go; in memory when there is a file system for that
+    """
     story = Story(seed)
-    with _quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=_MEMORY if _MEMORY.is_dir() else None) as root:
+    with _quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=within or in_memory()) as root:
         world = World(story, Path(root), theme)
         try:
             world.run(actions)
@@ -90,6 +93,10 @@ def tell(seed: int, *, theme: str | None = None, actions: int = ACTIONS) -> Stor
         finally:
             world.close()
     return story
+
+
+def in_memory() -> Path | None:
+    return _MEMORY if _MEMORY.is_dir() else None
 
 
 @contextmanager

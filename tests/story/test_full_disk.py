@@ -55,7 +55,7 @@ def in_words(ran: Ran) -> None:
     assert "no space left" in ran.err.lower()
 
 
-@pytest.mark.parametrize("kib", [4, 8, 12, 16])
+@pytest.mark.parametrize("kib", [4, 8, 16])
 def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
     """The journal, the writer's name, the waiting tails: whatever it is that finds no room."""
     log = a_shelf(stage.root)
@@ -65,7 +65,7 @@ def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
     assert (again.code, verified.code) == (0, 0), again.err
 
 
-@pytest.mark.parametrize("kib", [8, 60, 300])
+@pytest.mark.parametrize("kib", [60, 300])
 def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
     """What does not fit is not released: the records stay readable, and are archived when there is room."""
     log = a_shelf(stage.root)
@@ -79,7 +79,7 @@ def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
     assert sum(row["objects"] for ran in (first, again) for row in ran.rows) == SEGMENTS
 
 
-@pytest.mark.parametrize("kib", [4, 60, 140])
+@pytest.mark.parametrize("kib", [4, 140])
 def test_no_room_for_what_is_recovered(stage: Stage, kib: int) -> None:
     log = a_shelf(stage.root)
     assert stage.run("flush", log=log).code == 0

@@ -1,0 +1,100 @@
+"""Where things are while the store hangs: one deadline per request, and what was known before is told."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+import gateway.offsets
+from gateway.apis import Api, Code
+from gateway.config import GatewayConfig
+from gateway.server import GatewayServer
+from hydration.config import HydrationConfig
+from hydration.logs import Logs, open_logs
+from objectstore.memory import MemoryStore
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from tests.fixtures import unpack
+from tests.gateway.archived import archive
+from tests.gateway.raw import RawClient
+
+EARLIEST, LATEST = -2, -1
+
+
+class HangingStore(MemoryStore):
+    """Heads are not answered while `answers` is clear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        self.answers.wait()
+        return super().get(key, max_bytes=max_bytes)
+
+
+@pytest.fixture
+def store() -> Iterator[HangingStore]:
+    made = HangingStore()
+    archive(unpack("pantry"), made)
+    yield made
+    made.answers.set()
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway.offsets, "LOOK_UP_S", 2.0)
+    monkeypatch.setattr(gateway.offsets, "NEWS_S", 0.5)
+    monkeypatch.setattr("hydration.partition_log.MISS_AGE_S", 0.0)  # every look is a new one
+    monkeypatch.setattr("gateway.catalogue.LISTING_S", 3600.0)
+
+
+def open_over(store: ObjectStore, cache: Path) -> Logs:
+    logs = open_logs(HydrationConfig(), store=store, cache_directory=cache)
+    logs.refresh()
+    return logs
+
+
+def ask(client: RawClient, logs: Logs, timestamp: int, isolation: int = 0) -> list[dict[str, Any]]:
+    """The answers for every partition there is."""
+    topics = [
+        {
+            "name": name,
+            "partitions": [{"partition_index": at, "current_leader_epoch": -1, "timestamp": timestamp} for at in topic.partitions],
+        }
+        for name, topic in logs.topics().items()
+    ]
+    answer = client.ask(Api.LIST_OFFSETS, 7, replica_id=-1, isolation_level=isolation, topics=topics)
+    return [partition for topic in answer["topics"] for partition in topic["partitions"]]
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_known_extents_are_told_while_the_store_hangs(store: HangingStore, tmp_path: Path, isolation: int) -> None:
+    logs = open_over(store, tmp_path)
+    config = GatewayConfig(listen="127.0.0.1:0", metadata_ttl_s=3600.0)
+    with GatewayServer(logs, config) as server, RawClient(server.address) as client:
+        before = [[each["offset"] for each in ask(client, logs, place, isolation)] for place in (EARLIEST, LATEST)]
+        assert len(before[0]) > 3
+        store.answers.clear()
+        began_s = monotonic()
+        during = [ask(client, logs, place, isolation) for place in (EARLIEST, LATEST)]
+        assert monotonic() - began_s < 8.0  # both requests, every partition
+        assert {each["error_code"] for answers in during for each in answers} == {Code.NONE}
+        assert [[each["offset"] for each in answers] for answers in during] == before
+        assert {each["error_code"] for each in ask(client, logs, 1)} == {Code.KAFKA_STORAGE_ERROR}
+        store.answers.set()
+    logs.close()
+
+
+def test_what_was_never_seen_is_to_be_asked_again_by_one_deadline(store: HangingStore, tmp_path: Path) -> None:
+    logs = open_over(store, tmp_path)
+    store.answers.clear()
+    with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server, RawClient(server.address) as client:
+        began_s = monotonic()
+        assert {each["error_code"] for each in ask(client, logs, LATEST)} == {Code.KAFKA_STORAGE_ERROR}
+        assert monotonic() - began_s < 7.0
+        store.answers.set()
+    logs.close()
