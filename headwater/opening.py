@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
@@ -34,8 +36,11 @@ class Bucket:
 
 
 def open_bucket(config: Config) -> Bucket:
-    """For readers. Nothing is asked of the store yet."""
+    """For readers. Nothing is asked of the store yet. Within a verb its connections are closed when the verb ends."""
     store = open_store(config.store.url, endpoint_url=config.store.endpoint_url, region=config.store.region)
+    verb, close = click.get_current_context(silent=True), getattr(store, "close", None)
+    if verb and close:
+        verb.call_on_close(close)
     return Bucket(store, ManifestRepository(store))
 
 

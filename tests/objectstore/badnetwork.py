@@ -4,7 +4,7 @@ import http.client
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -80,13 +80,12 @@ class BadNetwork:
         if fate.forward:
             if fate.flip:
                 body = bytes([body[0] ^ 1]) + body[1:]
-            upstream = http.client.HTTPConnection(self.upstream, timeout=30)
-            upstream.request(request.command, request.path, body, {k: v for k, v in request.headers.items() if k.lower() != "expect"})
-            answer = upstream.getresponse()
-            content = answer.read()
-            if not fate.status:
-                status, headers = answer.status, [(k, v) for k, v in answer.getheaders() if k.lower() != "transfer-encoding"]
-            upstream.close()
+            with closing(http.client.HTTPConnection(self.upstream, timeout=30)) as upstream:
+                upstream.request(request.command, request.path, body, {k: v for k, v in request.headers.items() if k.lower() != "expect"})
+                with closing(upstream.getresponse()) as answer:
+                    content = answer.read()
+                if not fate.status:
+                    status, headers = answer.status, [(k, v) for k, v in answer.getheaders() if k.lower() != "transfer-encoding"]
         if fate.status:
             content = f"<Error><Code>{fate.code}</Code><Message>by the test</Message></Error>".encode() if fate.code else b""
         if fate.hang_up:
