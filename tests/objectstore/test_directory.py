@@ -184,3 +184,13 @@ def test_processes_race_without_losing_anything(tmp_path: Path) -> None:
     for number, keys in enumerate(created):
         for key in keys:
             assert store.get(key)[0] == b"%d" % number * 10_000
+
+
+def test_a_root_that_went_away_is_not_made_again(tmp_path: Path) -> None:
+    """As when its disk is unmounted under a running agent: the next write must not begin an empty archive there."""
+    store = DirectoryStore(tmp_path / "archive")
+    store.create("a", b"1")
+    (tmp_path / "archive").rename(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="no such directory"):
+        store.create("b", b"2")
+    assert not (tmp_path / "archive").exists()
