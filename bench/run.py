@@ -39,12 +39,13 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 WORKERS = 4  # partitions archived at once, as the agent does; as many files at once for the plain upload
 GETS = 8  # ranged GETs in flight
 RANGE_BYTES = 4 << 20  # Headwater's chunk size
+WARM_UP_BYTES = 128 << 20
 CACHED_READS = 4  # of the whole partition per round
 
 SHAPES = (
     (
         "16 KB batches",
-        Shape(topic="large", partitions=4, batch_records=16, value_bytes=1000, partition_bytes=128 << 20, segment_bytes=64 << 20),
+        Shape(topic="large", partitions=4, batch_records=16, value_bytes=1000, partition_bytes=256 << 20, segment_bytes=64 << 20),
     ),
     (
         "200-byte batches",
@@ -205,10 +206,12 @@ class Gateway:
 
 
 def warm_up(gateway: Gateway, log: BenchLog) -> None:
-    """One chunk of the last partition, which nobody measures: a gateway that has run for a while has imported its libraries."""
+    """Some chunks of the last partition, which nobody measures: a gateway that has run for a while has imported its libraries
+    and used its memory before."""
     reader = Discarder(gateway.address, log.topic, log.batch_bytes, log.batch_records, partition=log.partitions - 1)
     while not reader.fetch(0, RANGE_BYTES):
         pass
+    reader.read(min(WARM_UP_BYTES, log.partition_bytes) // log.batch_bytes * log.batch_records)
     reader.close()
 
 

@@ -24,6 +24,7 @@ from model.clock import Clock, SystemClock
 from model.errors import HeadwaterError, UsageError
 
 BACKLOG = 512
+READ_BYTES = 1 << 20  # read from disk at once, for a slice that the page cache does not have
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
 log = structlog.get_logger()
@@ -168,13 +169,14 @@ async def send(client: socket.socket, framed: Framed, timeout_s: float) -> None:
     last = len(framed.parts) - 1
     for at, part in enumerate(framed.parts):
         if isinstance(part, bytes):
-            await _send_bytes(client, part, socket.MSG_MORE if at < last else 0, deadline_s)
+            await _send_bytes(client, memoryview(part), socket.MSG_MORE if at < last else 0, deadline_s)
+        elif part.file.memory is not None:
+            await _send_bytes(client, part.file.memory[part.position : part.position + part.length], 0, deadline_s)
         else:
             await _send_slice(client, part, deadline_s)
 
 
-async def _send_bytes(client: socket.socket, data: bytes, flags: int, deadline_s: float) -> None:
-    left = memoryview(data)
+async def _send_bytes(client: socket.socket, left: memoryview, flags: int, deadline_s: float) -> None:
     while left:
         try:
             left = left[client.send(left, flags) :]
@@ -183,17 +185,40 @@ async def _send_bytes(client: socket.socket, data: bytes, flags: int, deadline_s
 
 
 async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float) -> None:
+    """What the page cache does not have is read in a thread first: a slow disk holds up this client alone."""
     out, source = client.fileno(), part.file.fileno()
     position, end = part.position, part.position + part.length
+    cached_to = position
     while position < end:
+        if position >= cached_to:
+            cached_to = min(position + READ_BYTES, end)
+            if not _is_cached(source, position, cached_to):
+                await asyncio.get_running_loop().run_in_executor(None, _read_in, source, position, cached_to)
         try:
-            sent = os.sendfile(out, source, position, end - position)
+            sent = os.sendfile(out, source, position, cached_to - position)
         except (BlockingIOError, InterruptedError):
             await _writable(client, deadline_s)
             continue
         if not sent:  # the broker has truncated its log: the frame cannot be finished as announced
             raise PeerGone(f"a file ended {end - position} bytes before its slice; the client asks again")
         position += sent
+
+
+def _is_cached(source: int, start: int, end: int) -> bool:
+    """Whether the page cache has both ends of this range. Where that cannot be told, as on tmpfs, it counts as there."""
+    try:
+        return all(os.preadv(source, (bytearray(1),), at, os.RWF_NOWAIT) >= 0 for at in (start, end - 1))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _read_in(source: int, start: int, end: int) -> None:
+    """Have the page cache read a range, and wait for its end."""
+    with suppress(OSError):  # sending it will say what is wrong
+        os.posix_fadvise(source, start, end - start, os.POSIX_FADV_WILLNEED)
+        os.pread(source, 1, end - 1)
 
 
 async def _writable(client: socket.socket, deadline_s: float) -> None:

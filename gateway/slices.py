@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class HasFileno(Protocol):
+class OpenFile(Protocol):
+    """`memory`: the file's bytes from its beginning on, if they are at hand and stay so until its owner lets go of the slice."""
+
+    @property
+    def memory(self) -> memoryview | None: ...
     def fileno(self) -> int: ...
 
 
@@ -14,7 +18,7 @@ class FileSlice(Protocol):
     """`length` bytes of `file` from byte `position` on; the file stays open until its owner says otherwise."""
 
     @property
-    def file(self) -> HasFileno: ...
+    def file(self) -> OpenFile: ...
     @property
     def position(self) -> int: ...
     @property

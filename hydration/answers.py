@@ -66,7 +66,8 @@ class ReadResult:
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.length for each in self.slices)
+        slices = self.slices
+        return slices[0].length if len(slices) == 1 else sum(each.length for each in slices)
 
     def close(self) -> None:
         """Let go of the files. May be called again."""

@@ -18,6 +18,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +31,7 @@ from model.partition import PartitionId
 
 OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are opened anew
 IN_MEMORY_MAX = 64 << 20  # a chunk that finds no place on the disk is served from memory, up to this size
+NAMES_MAX = 4096
 SWEEP_S = 10.0
 PARTIAL_AGE_MS = 3_600_000  # a partial file that old was left by a crash: no download takes an hour
 _NAME = re.compile(r"[A-Za-z0-9_-]{22}-\d{1,10}/[0-9a-zA-Z_-]{1,64}\.(\d{1,19}-\d{1,19}\.run|index)")
@@ -38,6 +40,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 log = structlog.get_logger()
 
 
+@lru_cache(NAMES_MAX)  # each fetch asks for its own chunk and for those ahead of it
 def chunk_name(partition: PartitionId, uid: str, position: int, size_bytes: int) -> str:
     return _checked(f"{folder(partition)}/{uid}.{position}-{size_bytes}.run")
 
@@ -262,7 +265,7 @@ class ChunkCache:
             return
         for kept in self._kept.values():
             if kept.file is not None and not kept.file.is_in_use:
-                kept.file.release()
+                kept.file.drop()
                 kept.file = None
                 self._open -= 1
                 if self._open <= OPEN_FILES_MAX * 3 // 4:
@@ -282,7 +285,7 @@ class ChunkCache:
             self._used_bytes -= kept.size_bytes
             if kept.file is not None:
                 self._open -= 1
-                kept.file.release()
+                kept.file.drop()
             return kept.size_bytes
 
     def _find_files(self, *, clear: bool = False) -> None:

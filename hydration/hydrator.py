@@ -9,6 +9,7 @@ from typing import BinaryIO, TypeVar
 
 import structlog
 
+from hydration.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache import ChunkCache, chunk_name, index_name
 from hydration.chunks import Chunk, ChunkPlan, plan_chunks
 from hydration.counters import ReadCounters
@@ -27,7 +28,8 @@ from segments.runindex import RunIndex, decode_index, encode_index
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests
 DEMAND_WORKERS = 8  # downloads that a reader waits for; what more than these ask for stands in line
-PIECE_BYTES = 8 << 20  # one GET; only a chunk that holds a larger batch takes several. A worker's buffer is as large.
+PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch
+BLOCKS_BYTES_MAX = 64 << 20  # memory that chunks arrive in
 PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory
 
 T = TypeVar("T")
@@ -56,7 +58,7 @@ class Hydrator:
         self._scans = ThreadPoolExecutor(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
         self._heads = ThreadPoolExecutor(HEAD_WORKERS, "heads")
         self._ahead = ThreadPoolExecutor(max(self._ahead_max, 1), "readahead")
-        self._buffers = threading.local()
+        self._blocks = Blocks(chunk_bytes, BLOCKS_BYTES_MAX)
         self._plans = _Plans()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -147,7 +149,7 @@ class Hydrator:
             index = open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
             found.append(index)
             raw = encode_index(index)
-            kept = self.cache.put(name, len(raw), lambda file: _write(file, memoryview(raw)))
+            kept = self.cache.put(name, len(raw), lambda file: write_all(file, memoryview(raw)))
         elif not found:
             with open(kept.fileno(), "rb", buffering=0, closefd=False) as file:
                 file.seek(0)
@@ -159,52 +161,60 @@ class Hydrator:
 
     def _hydrate(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:
         """In a worker: the chunk's file, with one hold."""
-
-        def check(file: BinaryIO) -> None:
-            check_chunk(file, entry, chunk)
-
-        def fill(file: BinaryIO) -> None:
-            self._download(file, entry, chunk)
-            check(file)
-
-        found = self.cache.adopt(name, chunk.size_bytes, check)
+        found = self.cache.adopt(name, chunk.size_bytes, lambda file: check_chunk(file, entry, chunk))
         if found is not None:
             return found
+        block = self._blocks.take() if chunk.size_bytes <= self._blocks.block_bytes else None
+        fetch = self._through_file if block is None else partial(self._through_block, block)
         try:
-            return self.cache.put(name, chunk.size_bytes, fill)
-        except CorruptData as error:  # once more: it may have happened on the way
-            self.counters.damaged += 1
-            log.warning("chunk_damaged", key=entry.key, position=chunk.position, reason=str(error))
-        try:
-            return self.cache.put(name, chunk.size_bytes, fill)
-        except CorruptData as error:
-            log.error("object_damaged", key=entry.key, position=chunk.position, reason=str(error))
+            try:
+                file = fetch(name, entry, chunk)
+            except CorruptData as error:  # once more: it may have happened on the way
+                self.counters.damaged += 1
+                log.warning("chunk_damaged", key=entry.key, position=chunk.position, reason=str(error))
+                file = fetch(name, entry, chunk)
+        except BaseException as error:
+            if block is not None:
+                self._blocks.give_back(block)
+            if isinstance(error, CorruptData):
+                log.error("object_damaged", key=entry.key, position=chunk.position, reason=str(error))
             raise
+        if block is not None:
+            self._blocks.lend(block, file, chunk.size_bytes)
+        return file
 
-    def _download(self, file: BinaryIO, entry: Entry, chunk: Chunk) -> None:
-        layout = open_layout(entry.layout)
-        buffer = self._buffer(min(chunk.size_bytes, PIECE_BYTES))
-        for start in range(0, chunk.size_bytes, PIECE_BYTES):
-            piece = buffer[: min(PIECE_BYTES, chunk.size_bytes - start)]
-            self.counters.downloads += 1
-            layout.read_offloaded(self._store, entry.key, entry.context, piece, chunk.position + start)
-            self.counters.downloaded_bytes += len(piece)
-            _write(file, piece)
+    def _through_block(self, block: memoryview, name: str, entry: Entry, chunk: Chunk) -> RunFile:
+        """Verified in memory, then written."""
+        content = block[: chunk.size_bytes]
+        self._download(content, entry, chunk.position)
+        check_chunk(content, entry, chunk)
+        return self.cache.put(name, chunk.size_bytes, lambda file: write_past_page_cache(file, block, chunk.size_bytes))
 
-    def _buffer(self, size_bytes: int) -> memoryview:
-        """This worker's own, used again and again."""
-        held: memoryview | None = getattr(self._buffers, "view", None)
-        if held is None or len(held) < size_bytes:
-            held = self._buffers.view = memoryview(bytearray(size_bytes))
-        return held
+    def _through_file(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:
+        """Piece by piece, then read back and verified: a chunk for which there is no block."""
+
+        def fill(file: BinaryIO) -> None:
+            piece = memoryview(bytearray(min(chunk.size_bytes, PIECE_BYTES)))
+            for start in range(0, chunk.size_bytes, PIECE_BYTES):
+                some = piece[: chunk.size_bytes - start]
+                self._download(some, entry, chunk.position + start)
+                write_all(file, some)
+            check_chunk(file, entry, chunk)
+
+        return self.cache.put(name, chunk.size_bytes, fill)
+
+    def _download(self, into: memoryview, entry: Entry, position: int) -> None:
+        self.counters.downloads += 1
+        open_layout(entry.layout).read_offloaded(self._store, entry.key, entry.context, into, position)
+        self.counters.downloaded_bytes += len(into)
 
 
-def check_chunk(file: BinaryIO, entry: Entry, chunk: Chunk) -> None:
-    """Raises CorruptData unless `file` holds what the plan says: whole batches, every CRC right, the offsets it should have."""
+def check_chunk(source: BinaryIO | memoryview, entry: Entry, chunk: Chunk) -> None:
+    """Raises CorruptData unless `source` holds what the plan says: whole batches, every CRC right, the offsets it should have."""
     where = f"{entry.key} from byte {chunk.position} on"
     first = last = -1
     try:
-        for _, fields in BatchWalk(file, 0, chunk.size_bytes, where=where):
+        for _, fields in BatchWalk(source, 0, chunk.size_bytes, where=where):
             if first < 0:
                 first = fields[0]
             last = fields[0] + fields[6]
@@ -238,12 +248,6 @@ class _Plans:
             self._bytes += size_bytes
             while self._bytes > PLANS_BYTES_MAX and len(self._plans) > 1:
                 self._bytes -= self._plans.popitem(last=False)[1][1]
-
-
-def _write(file: BinaryIO, data: memoryview) -> None:
-    """All of `data`: an unbuffered file may take less at a time."""
-    while data:
-        data = data[file.write(data) :]
 
 
 def _release_outcome(future: Future[RunFile]) -> None:

@@ -11,16 +11,19 @@ class RunFile:
 
     Made with one hold, its maker's. Reads are positional, so any number of threads may read at once.
 
-    rested   called when only one hold is left: the maker's, when the maker keeps one
+    rested   called when only the maker still holds it
+    memory   the file's bytes from its beginning on, when they are at hand as well: stays for as long as a reader holds the file
     """
 
-    __slots__ = ("_fd", "_holds", "_lock", "_rested", "inode", "modified_ns", "where")
+    __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "inode", "memory", "modified_ns", "where")
 
     def __init__(self, fd: int, where: str, *, rested: Callable[[], None] | None = None) -> None:
         status = os.fstat(fd)
         self._fd, self.where = fd, where
         self.inode, self.modified_ns = status.st_ino, status.st_mtime_ns
         self._holds = 1
+        self._kept = True
+        self.memory: memoryview | None = None
         self._lock = threading.Lock()
         self._rested = rested
 
@@ -44,10 +47,13 @@ class RunFile:
     @property
     def is_in_use(self) -> bool:
         """Whether somebody besides its maker holds it."""
-        return self._holds > 1
+        return self._holds > self._kept
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Up to `size_bytes` bytes, fewer only where the file ends."""
+        memory = self.memory
+        if memory is not None and position + size_bytes <= len(memory):
+            return bytes(memory[position : position + size_bytes])
         return os.pread(self._fd, size_bytes, position)
 
     def hold(self) -> "RunFile":
@@ -60,10 +66,23 @@ class RunFile:
         with self._lock:
             assert self._holds > 0, f"{self.where} was released more often than held"
             self._holds -= 1
-            left = self._holds
+            left, fd = self._holds, self._fd
             if not left:
-                fd, self._fd = self._fd, -1
+                self._fd = -1
         if not left:
             os.close(fd)
-        elif left == 1 and self._rested is not None:
+        elif left == self._kept and self._rested is not None:
             self._rested()
+
+    def drop(self) -> None:
+        """The maker's release."""
+        self._kept = False
+        self.release()
+
+    def forget_memory(self) -> bool:
+        """Read from the file alone from now on, unless somebody is reading."""
+        with self._lock:
+            if self._holds > self._kept:
+                return False
+            self.memory = None
+            return True

@@ -5,7 +5,7 @@ is segments.records' business. The layout: docs/formats/kafka-log.md.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from awscrt.checksums import crc32c, crc64nvme
@@ -157,11 +157,19 @@ def locate(file: BinaryIO, offset: int, start: int, end: int, *, where: str) -> 
     return end
 
 
-class BatchWalk:
-    """One verifying pass over the batches in file[start:end], through one window of 1 MiB: a larger batch is
-    checksummed in pieces, never held whole.
+def wrong_crc(buffer: memoryview, batches: Iterable[tuple[int, int, int]]) -> int | None:
+    """Where the first of `batches` begins, each (position, end, CRC), whose bytes have another CRC; None when all are right."""
+    for position, end, crc in batches:
+        if crc32c(buffer[position + CRC_FROM : end]) != crc:
+            return position
+    return None
 
-    where   names the file in errors
+
+class BatchWalk:
+    """One verifying pass over the batches in source[start:end]. A file is read through one window of 1 MiB: a larger
+    batch is checksummed in pieces, never held whole.
+
+    where   names the source in errors
     up_to   stop before the first batch that reaches this offset. What lies behind the batch that ends right below
             `up_to` is not read: the tail of an active segment may be torn.
 
@@ -171,8 +179,8 @@ class BatchWalk:
     when the file ends before `end`.
     """
 
-    def __init__(self, file: BinaryIO, start: int, end: int, *, where: str, up_to: int | None = None) -> None:
-        self._window = _Window(file, end, where)
+    def __init__(self, source: BinaryIO | memoryview, start: int, end: int, *, where: str, up_to: int | None = None) -> None:
+        self._window = _Whole(source, end, where) if isinstance(source, memoryview) else _Window(source, end, where)
         self._start, self._end, self._where = start, end, where
         self._up_to = OFFSET_MAX + 2 if up_to is None else up_to  # beyond any offset that fits its field
         self._digest = 0
@@ -280,6 +288,20 @@ class _Window:
             if self.filled < HEADER_BYTES:
                 raise _short(self.view[: self.filled], self._where, position)
         return position - self.start
+
+
+class _Whole(_Window):
+    """The same for bytes that are all in memory: nothing is ever read."""
+
+    def __init__(self, content: memoryview, end: int, where: str) -> None:
+        self._where = where
+        self.view = content[:end]
+        self.start, self.filled = 0, len(self.view)
+        if self.filled < end:
+            raise SourceChanged(f"{where} ends at byte {self.filled}, {end} were there")
+
+    def fill(self, position: int) -> None:
+        raise _short(self.view[position:], self._where, position)
 
 
 def _check_fields(fields: tuple[int, ...], where: str, position: int, last_offset: int = -1, last_epoch: int = -1) -> None:

@@ -1,0 +1,79 @@
+"""The memory that chunks arrive in: a few blocks, used again and again.
+
+Touching a page for the first time can cost more than everything else that happens to its bytes, and a page of the page cache
+that a chunk fills is one that a broker on the same machine loses. So a chunk is received and verified in a block, written
+past the page cache, and sent from the block for as long as no other chunk needs it: readers mostly want what just came.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from typing import BinaryIO
+
+from hydration.runfile import RunFile
+
+PAGE_BYTES = mmap.PAGESIZE  # blocks begin at one, as writes past the page cache want it
+
+
+class Blocks:
+    """Up to `limit_bytes` of memory in blocks of `block_bytes`, made when they are first wanted. For many threads."""
+
+    def __init__(self, block_bytes: int, limit_bytes: int) -> None:
+        self.block_bytes = -(-block_bytes // PAGE_BYTES) * PAGE_BYTES
+        self._unmade = limit_bytes // self.block_bytes
+        self._free: list[memoryview] = []
+        self._lent: OrderedDict[RunFile, memoryview] = OrderedDict()  # the longest lent first
+        self._lock = threading.Lock()
+
+    def take(self) -> memoryview | None:
+        """A block, taken back from a file that nobody reads if need be; None when all are in use."""
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            if self._unmade:
+                self._unmade -= 1
+                return memoryview(mmap.mmap(-1, self.block_bytes))
+            for file in self._lent:
+                if file.forget_memory():
+                    return self._lent.pop(file)
+        return None
+
+    def give_back(self, block: memoryview) -> None:
+        with self._lock:
+            self._free.append(block)
+
+    def lend(self, block: memoryview, file: RunFile, size_bytes: int) -> None:
+        """Let `file` be read from `block`, which begins with the file's `size_bytes`, until take() wants it back."""
+        file.memory = block[:size_bytes]
+        with self._lock:
+            self._lent[file] = block
+
+
+def write_past_page_cache(file: BinaryIO, block: memoryview, size_bytes: int) -> None:
+    """Write the block's first `size_bytes` to `file`, new and empty, where the file system can without the page cache."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    padded = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+    try:
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
+        try:
+            written = os.pwrite(file.fileno(), block[:padded], 0)
+        finally:
+            fcntl.fcntl(file, fcntl.F_SETFL, flags)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # tmpfs for one, and file systems with larger sectors
+            raise
+        written = 0
+    if written < padded:  # the disk is full, or it was never begun: let the ordinary way say so
+        os.ftruncate(file.fileno(), 0)
+        write_all(file, block[:size_bytes])
+    else:
+        os.ftruncate(file.fileno(), size_bytes)
+
+
+def write_all(file: BinaryIO, data: memoryview) -> None:
+    """All of `data`: an unbuffered file may take less at a time."""
+    while data:
+        data = data[file.write(data) :]

@@ -1,0 +1,70 @@
+"""Answers leave as they are meant, whether their records are in memory, in the page cache or on the disk alone."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gateway.server import READ_BYTES, send
+from gateway.slices import Answer, Records
+from hydration.answers import Slice
+from hydration.runfile import RunFile
+
+SIZE = 3 * READ_BYTES + 17
+
+
+def sent(records: Slice) -> bytes:
+    """What arrives of an answer of 'before', the records and 'behind', less the frame's size."""
+
+    async def main() -> bytes:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            answer = Answer()
+            answer.gathered += b"before"
+            answer.attach(Records([records], records.length))
+            answer.gathered += b"behind"
+
+            async def received() -> bytes:
+                loop, got = asyncio.get_running_loop(), bytearray()
+                while some := await loop.sock_recv(theirs, 1 << 20):
+                    got += some
+                return bytes(got[4:])
+
+            receiving = asyncio.create_task(received())
+            await send(ours, answer.framed(), 30.0)
+            ours.shutdown(socket.SHUT_WR)
+            return await receiving
+
+    return asyncio.run(main())
+
+
+@pytest.fixture
+def content() -> bytes:
+    return os.urandom(SIZE)
+
+
+@pytest.fixture
+def file(tmp_path: Path, content: bytes) -> RunFile:
+    path = tmp_path / "run"
+    path.write_bytes(content)
+    return RunFile.open(path)
+
+
+def test_from_the_page_cache(file: RunFile, content: bytes) -> None:
+    assert sent(Slice(file, 5, SIZE - 9)) == b"before" + content[5:-4] + b"behind"
+
+
+def test_from_the_disk(file: RunFile, content: bytes) -> None:
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert sent(Slice(file, 0, SIZE)) == b"before" + content + b"behind"
+
+
+def test_from_memory(file: RunFile, content: bytes) -> None:
+    os.ftruncate(os.open(file.where, os.O_RDWR), 0)  # so that it can come from nowhere else
+    file.memory = memoryview(content)
+    assert sent(Slice(file, 1, SIZE - 1)) == b"before" + content[1:] + b"behind"

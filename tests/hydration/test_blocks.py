@@ -1,0 +1,101 @@
+"""Memory that chunks arrive in: never more than its limit, never taken from under a reader."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from hydration.blocks import PAGE_BYTES, Blocks, write_past_page_cache
+from hydration.runfile import RunFile
+
+
+def a_file(tmp_path: Path, content: bytes) -> RunFile:
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.run"
+    path.write_bytes(content)
+    return RunFile.open(path)
+
+
+def test_blocks_are_whole_pages_and_no_more_than_the_limit() -> None:
+    blocks = Blocks(PAGE_BYTES + 1, 4 * PAGE_BYTES)
+    taken = [blocks.take(), blocks.take()]
+    assert [len(block) for block in taken if block is not None] == [2 * PAGE_BYTES, 2 * PAGE_BYTES]
+    assert blocks.take() is None
+    assert taken[0] is not None
+    blocks.give_back(taken[0])
+    assert blocks.take() is taken[0]
+
+
+def test_a_limit_below_one_block_gives_none() -> None:
+    assert Blocks(4 << 20, 1 << 20).take() is None
+
+
+def test_a_lent_block_is_read_from_until_it_is_wanted_and_nobody_reads(tmp_path: Path) -> None:
+    blocks = Blocks(PAGE_BYTES, PAGE_BYTES)
+    file = a_file(tmp_path, b"on disk")
+    block = blocks.take()
+    assert block is not None
+    block[:7] = b"at hand"
+    blocks.lend(block, file, 7)
+    reader = file.hold()
+    assert reader.read(0, 7) == b"at hand"
+    assert reader.read(3, 4) == b"hand"
+    assert reader.read(3, 10) == b"disk", "a read beyond the end is the file's"
+    assert blocks.take() is None, "a reader holds it"
+    reader.release()
+    assert blocks.take() is block
+    assert file.memory is None
+    assert file.read(0, 7) == b"on disk"
+
+
+def test_a_reader_keeps_the_block_of_a_file_that_its_maker_dropped(tmp_path: Path) -> None:
+    blocks = Blocks(PAGE_BYTES, PAGE_BYTES)
+    file = a_file(tmp_path, b"x")
+    block = blocks.take()
+    assert block is not None
+    blocks.lend(block, file, 1)
+    reader = file.hold()
+    file.drop()
+    assert blocks.take() is None
+    reader.release()
+    assert blocks.take() is block
+
+
+def test_the_longest_lent_goes_first(tmp_path: Path) -> None:
+    blocks = Blocks(PAGE_BYTES, 2 * PAGE_BYTES)
+    files = [a_file(tmp_path, b"x"), a_file(tmp_path, b"y")]
+    for file in files:
+        block = blocks.take()
+        assert block is not None
+        blocks.lend(block, file, 1)
+    blocks.take()
+    assert [file.memory is None for file in files] == [True, False]
+
+
+@pytest.mark.parametrize("size_bytes", [1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 3 * PAGE_BYTES])
+def test_a_file_has_its_bytes_and_its_length(tmp_path: Path, size_bytes: int) -> None:
+    block = Blocks(3 * PAGE_BYTES, 3 * PAGE_BYTES).take()
+    assert block is not None
+    block[:] = os.urandom(len(block))
+    with open(tmp_path / "file", "x+b", buffering=0) as file:
+        write_past_page_cache(file, block, size_bytes)
+        assert not fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT
+    assert (tmp_path / "file").read_bytes() == block[:size_bytes]
+
+
+def test_a_file_system_without_direct_writes_is_written_the_ordinary_way() -> None:
+    block = Blocks(PAGE_BYTES, PAGE_BYTES).take()
+    assert block is not None
+    block[:] = os.urandom(len(block))
+    with os.fdopen(os.memfd_create("memory"), "w+b", buffering=0) as file:
+        write_past_page_cache(file, block, 100)
+        assert os.pread(file.fileno(), 200, 0) == block[:100]
+
+
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    block = Blocks(PAGE_BYTES, PAGE_BYTES).take()
+    assert block is not None
+    with open("/dev/full", "w+b", buffering=0) as file, pytest.raises(OSError) as caught:
+        write_past_page_cache(file, block, 100)
+    assert caught.value.errno in (errno.ENOSPC, errno.EINVAL)
