@@ -5,30 +5,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import structlog
 from msgspec.structs import replace
 
 from archival import plan
 from archival.announce import Announcer
-from archival.lineage import branches_at, clip_epochs, ends_at, epoch_in
-from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Upload, next_steps
-from archival.source import ArchivedRun, Logs, OpenSegment, check_unchanged, find_batch, first_hole, local_errors, open_segment
+from archival.archived import ArchivedEntries
+from archival.entries import entries_before, in_order, part_of, place, rest_of, with_gap
+from archival.lineage import branches_at, ends_at, epoch_in
+from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Stop, Upload, next_steps
+from archival.source import Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
-from layouts import Offloader, open_layout
+from layouts import Offloader
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from model import steps
-from model.errors import CorruptData, Fenced, NotFound, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
+from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
 from model.partition import PartitionId
 from objectstore.store import ObjectStore
 from segments.log import LocalLog, LocalSegment
-from segments.runindex import RunIndex
 from segments.scan import RunScan, scan_run
-from segments.transactions import OpenTransaction
 
 STEPS = (
     "archive.planned",
@@ -99,7 +99,7 @@ class PartitionArchiver:
         self._writer, self._new_uid, self._open_segment = writer, new_uid, open_segment
         self._known = False  # is _held what we last saw in the bucket?
         self._held: Versioned | None = None
-        self._open_after: tuple[Entry, tuple[OpenTransaction, ...]] | None = None
+        self._archived = ArchivedEntries(store)
         self._ended: _RunEnd | None = None
         self._log = structlog.get_logger().bind(ntp=str(partition), topic_id=partition.topic_id, writer=writer)
 
@@ -113,8 +113,9 @@ class PartitionArchiver:
 
         log  a look at the partition's directory that the caller has just taken; without it one is taken here
 
-        Raises Fenced when another writer has claimed the partition, SuspectedHole and CorruptData when a person must look
-        at the log, and TransientError (SourceChanged and UnknownOutcome among them) when the same call may succeed later.
+        Raises Fenced when another writer has claimed the partition, SuspectedHole, CorruptData, UnrelatedLog and UnfinishedSwap
+        when a person must look at the log, and TransientError (SourceChanged and UnknownOutcome among them) when the same call
+        may succeed later.
         """
         with self.lock, local_errors(self.partition):
             try:
@@ -142,13 +143,15 @@ class PartitionArchiver:
             if isinstance(step, Idle):
                 return Outcome(action="idle", reason=step.reason)
             steps.reached("archive.planned")
-            outcome = self._take(step, log)
+            outcome = self._take(step, log, policy)
             if outcome:
                 return outcome
         raise AssertionError("a plan ends with Idle")
 
-    def _take(self, step: Claim | Cut | Revive | Gap | Upload, log: LocalLog) -> Outcome | None:
+    def _take(self, step: Stop | Claim | Cut | Revive | Gap | Upload, log: LocalLog, policy: Policy) -> Outcome | None:
         """Do it; None when it turns out to be without substance."""
+        if isinstance(step, Stop):
+            return self._stop(step, log)
         if isinstance(step, Claim):
             return self._claim(step, log)
         assert self._held
@@ -158,7 +161,7 @@ class PartitionArchiver:
             return self._revive(step, self._held.head, log)
         if isinstance(step, Gap):
             return self._gap(step, self._held.head, log)
-        return self._upload(step, self._held.head, log)
+        return self._upload(step, self._held.head, log, policy)
 
     # Claim and commit
 
@@ -210,10 +213,21 @@ class PartitionArchiver:
 
     # Lineage
 
+    def _stop(self, step: Stop, log: LocalLog) -> Outcome:
+        """What was concluded from an outdated head fails at its commit. Here none follows, so the head is read anew."""
+        held, self._held = self._held, self._repository.load(self.partition)
+        if held and self._held is None:
+            raise self._head_is_gone(held.head.version)
+        if self._held != held:
+            return Outcome(action="outrun", reason="another commit came first")
+        self._check_still(log)
+        raise step.error
+
     def _cut(self, step: Cut, head: Head, log: LocalLog) -> Outcome:
         live: list[Entry] = []
         dead: list[Entry] = []
-        for at, entry in enumerate(head.entries):
+        behind = tuple(entry for entry in head.entries if step.until is not None and entry.base_offset >= step.until)
+        for at, entry in enumerate(head.entries[: len(head.entries) - len(behind)]):
             if entry.next_offset <= step.at:
                 live.append(entry)
             elif entry.base_offset >= step.at:
@@ -221,20 +235,25 @@ class PartitionArchiver:
             elif entry.gap:
                 live.append(replace(entry, last_offset=step.at - 1))
             else:
-                scan = self._scan_archived(entry, step.at, self._open_behind(head.entries[:at]))
-                kept = _part(entry, scan, step.at) if scan else None
+                scan = self._archived.scan(entry, step.at, self._archived.open_behind(head.entries[:at]))
+                kept = part_of(entry, scan, step.at) if scan else None
                 live += [kept] if kept else []
-                dead.append(_rest(entry, kept.next_offset if kept else entry.base_offset))
-        next_offset = live[-1].next_offset if live else min(step.at, head.entries[0].base_offset)
+                dead.append(rest_of(entry, kept.next_offset if kept else entry.base_offset))
+        next_offset = live[-1].next_offset if live else min(step.at, head.entries[0].base_offset, plan.log_start(log))
+        if behind:
+            live = list(with_gap(live, next_offset, behind[0].base_offset - 1))
+            told, untold = self._tell_again(live, behind, head.fence)
+            live += told
+            dead += untold
         self._check_still(log)
         self._commit(
             replace(
                 head,
                 leader_epoch=step.leader_epoch,
                 entries=tuple(live),
-                superseded=_sorted([*head.superseded, *(entry for entry in dead if not entry.gap)]),
+                superseded=in_order([*head.superseded, *(entry for entry in dead if not entry.gap)]),
                 start_offset=min(head.start_offset, next_offset),
-                last_offset=next_offset - 1,
+                last_offset=live[-1].last_offset if live else next_offset - 1,
             )
         )
         self._log.warning("branch_superseded", from_offset=step.at, leader_epoch=step.leader_epoch, entries=len(dead))
@@ -248,62 +267,49 @@ class PartitionArchiver:
             whole, before = replace(entry, base_offset=before[-1].base_offset), before[:-1]
         else:
             whole = entry
-        scan = self._scan_archived(whole, step.up_to, self._open_behind(before))
+        scan = self._archived.scan(whole, step.up_to, self._archived.open_behind(before))
         if scan is None or scan.last_offset < entry.base_offset:
             return None
-        live = _part(whole, scan, step.up_to)
+        live = part_of(whole, scan, step.up_to)
         if branches_at(log.epochs, (*before, live)) is not None:
             return None
-        if not self._index_is_true(live, scan):
-            made = self._made(live.base_offset, live.last_offset, scan, head.fence)
-            live = self._offload(made, cast(BinaryIO, ArchivedRun(self._store, open_layout(whole.layout), whole)), scan)
+        live = self._true(live, whole, scan, head.fence)
         superseded = [each for each in head.superseded if each != entry]
         if live.last_offset < entry.last_offset:
-            superseded.append(_rest(entry, live.next_offset))
+            superseded.append(rest_of(entry, live.next_offset))
         self._check_still(log, live)
-        self._commit(replace(head, entries=(*before, live), superseded=_sorted(superseded), last_offset=live.last_offset))
+        self._commit(replace(head, entries=(*before, live), superseded=in_order(superseded), last_offset=live.last_offset))
         self._log.info("branch_revived", base_offset=entry.base_offset, last_offset=live.last_offset)
         return Outcome(action="revived", entry=live)
 
-    def _index_is_true(self, entry: Entry, scan: RunScan) -> bool:
-        index = self._read_index(entry)
-        aborted = tuple(each for each in index.aborted if each.last_offset <= scan.last_offset)
-        return aborted == scan.aborted and (entry.is_cut or index.open_transactions == scan.open_transactions)
+    def _true(self, entry: Entry, whole: Entry, scan: RunScan, fence: int) -> Entry:
+        """`entry`, the part of `whole` that was scanned, when its index is true; else the same bytes archived once more."""
+        if self._archived.index_is_true(entry, scan):
+            return entry
+        return self._offload(self._made(entry.base_offset, entry.last_offset, scan, fence), self._archived.open(whole), scan)
 
-    def _read_index(self, entry: Entry) -> RunIndex:
-        try:
-            return open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
-        except NotFound as error:  # of the store; a partition that is gone says the same of itself
-            raise CorruptData(entry.index_key, 0, "the manifest lists it, the store does not have it") from error
-
-    def _scan_archived(self, entry: Entry, up_to: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
-        """Verify an entry's whole batches below `up_to` again, from the store; None when there are none."""
-        run = cast(BinaryIO, ArchivedRun(self._store, open_layout(entry.layout), entry))
-        scan = scan_run(run, start=0, end=entry.live_bytes, open_before=open_before, up_to=up_to, where=entry.key)
-        if scan and scan.end_position == entry.size_bytes and entry.digest not in ("", scan.digest):
-            raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
-        return scan
-
-    def _open_behind(self, entries: Sequence[Entry]) -> tuple[OpenTransaction, ...]:
-        """The transactions open behind the last of `entries`: from its index, or from its bytes when it was cut."""
-        if not entries or entries[-1].gap or entries[-1].open_from is None:
-            return ()
-        entry = entries[-1]
-        if self._open_after and self._open_after[0] == entry:
-            return self._open_after[1]
-        if entry.is_cut:
-            scan = self._scan_archived(entry, entry.next_offset, self._open_behind(entries[:-1]))
-            found = scan.open_transactions if scan else ()
-        else:
-            found = self._read_index(entry).open_transactions
-        self._open_after = entry, found
-        return found
+    def _tell_again(self, entries: Sequence[Entry], behind: Sequence[Entry], fence: int) -> tuple[tuple[Entry, ...], list[Entry]]:
+        """What is live behind `entries`, with what is now known of transactions that are open at their end, and what of it was
+        archived once more for that. A gap was filled, or a dead run made one, and what follows was archived without knowing; one
+        commit tells all of it, so that it goes on being served."""
+        told: list[Entry] = []
+        for entry in behind:
+            if entry.gap:
+                break
+            scan = self._archived.scan(entry, entry.next_offset, self._archived.open_behind([*entries, *told]))
+            if scan is None:
+                raise CorruptData(entry.key, 0, f"no batch below offset {entry.next_offset}")
+            told.append(self._true(part_of(entry, scan, entry.next_offset), entry, scan, fence))
+            if told[-1] == entry and not entry.is_cut:
+                break  # it ends as it was thought to
+        untold = [entry for entry, now in zip(behind, told, strict=False) if entry.uid != now.uid]
+        return (*told, *behind[len(told) :]), untold
 
     # Uploads
 
     def _gap(self, step: Gap, head: Head, log: LocalLog) -> Outcome | None:
         """A batch that holds the log start also holds offsets below it; the gap ends before that batch."""
-        last, entries = step.last, head.entries
+        last = step.last
         holder = next((each for each in reversed(log.segments) if each.base_offset <= step.last), None)
         if holder:
             with self._open_segment(holder) as file, self._unless_changed(log, holder):
@@ -312,15 +318,13 @@ class PartitionArchiver:
                 last = min(last, found[1] - 1)
         if last < step.first:
             return None
-        entry = Entry(base_offset=step.first, last_offset=last, gap=True)
-        if entries and entries[-1].gap:  # one gap, however often its end moved
-            entry, entries = replace(entries[-1], last_offset=last), entries[:-1]
+        entries = with_gap(head.entries, step.first, last)
         self._check_still(log)
-        self._commit(replace(head, entries=(*entries, entry), last_offset=last))
+        self._commit(replace(head, entries=entries, last_offset=last))
         self._log.error("gap_recorded", base_offset=step.first, last_offset=last)
-        return Outcome(action="gap", entry=entry)
+        return Outcome(action="gap", entry=entries[-1])
 
-    def _upload(self, step: Upload, head: Head, log: LocalLog) -> Outcome | None:
+    def _upload(self, step: Upload, head: Head, log: LocalLog, policy: Policy) -> Outcome | None:
         with self._open_segment(step.segment) as file:
             size = check_unchanged(step.segment, file)
             with self._unless_changed(log, step.segment):
@@ -330,16 +334,19 @@ class PartitionArchiver:
                 return None
             if dead:
                 self._check_still(log, segment=step.segment)
-                return self._cut(Cut(scan.base_offset, head.leader_epoch), head, log)
+                return self._take(plan.supersede(log, head, scan.base_offset, head.leader_epoch, policy), log, policy)
             base_offset, last_offset = _extent(step, scan, log, size)
             entry = self._made(base_offset, last_offset, scan, head.fence)
             self._check_still(log, entry, step.segment)
             steps.reached("archive.scanned")
             entry = self._offload(entry, file, scan)
-        entries, replaced = place(head.entries, entry, step.refills, leaves_open=bool(scan.open_transactions))
-        superseded = _sorted([*head.superseded, *replaced]) if replaced else head.superseded
+        self._archived.ended(entry, scan.open_transactions)
+        entries, behind = place(head.entries, entry, step.refills)
+        told, untold = self._tell_again(entries, behind, head.fence)
+        superseded = in_order([*head.superseded, *untold])
+        entries += told
         self._commit(replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset))
-        self._open_after = entry, scan.open_transactions
+        self._archived.ended(entry, scan.open_transactions)
         self._ended = _RunEnd(step.segment.path, step.segment.generation[0], scan.next_offset, scan.end_position)
         self._log.info("run_archived", base_offset=base_offset, last_offset=last_offset, size_bytes=entry.size_bytes)
         return Outcome(action="refilled" if step.refills else "archived", entry=entry)
@@ -395,10 +402,10 @@ class PartitionArchiver:
         position, base_offset = found
         if not proof and base_offset > step.first:
             raise SuspectedHole(f"{where} goes from offset {step.first - 1} to {base_offset}, and nothing proves compaction")
-        before = _before(entries, step.refills, min(step.first, base_offset))
-        scan = scan_run(file, start=position, end=size, open_before=self._open_behind(before), up_to=step.up_to, where=where)
-        if scan and not proof and (hole := first_hole(file, scan)):
-            raise SuspectedHole(f"{where} goes from offset {hole[0] - 1} to {hole[1]}, and nothing proves compaction")
+        before = entries_before(entries, step.refills, min(step.first, base_offset))
+        scan = scan_run(file, start=position, end=size, open_before=self._archived.open_behind(before), up_to=step.up_to, where=where)
+        if scan and not proof and scan.first_hole is not None:
+            raise SuspectedHole(f"{where} lacks offset {scan.first_hole}, and nothing proves compaction")
         return scan
 
     def _straddles(self, step: Upload, scan: RunScan, head: Head) -> bool:
@@ -444,7 +451,7 @@ class PartitionArchiver:
         both, and `segment` and all that follow it are what they were. The end of the log may have grown.
         """
         again = self._look()
-        if not again.settled or plan.standing(again) != plan.standing(log):
+        if (again.settled, again.leftovers) != (log.settled, log.leftovers) or plan.standing(again) != plan.standing(log):
             raise SourceChanged(f"{self.partition}: a compaction or an election came in between")
         if again.epochs != log.epochs or plan.log_start(again) != plan.log_start(log):
             raise SourceChanged(f"{self.partition}: the leader epochs or the log start changed")
@@ -471,48 +478,6 @@ class PartitionArchiver:
         return self._tails.age_ms(self.partition, head.next_offset)
 
 
-def place(
-    entries: tuple[Entry, ...], entry: Entry, refills: Entry | None, *, leaves_open: bool
-) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """The live entries with the new one, behind the last or in place of the part of a gap that it fills; and what it supersedes.
-
-    What a run leaves of a gap stays one between live entries; at the end of the list it goes, since the log holds, or
-    will hold, those offsets. When the run ends right before live entries with a transaction open, these were archived
-    without knowing of it: they are superseded, so that reviving them finds out.
-    """
-    if refills is None:
-        return (*entries, entry), ()
-    at = entries.index(refills)
-    before, behind = entries[:at], entries[at + 1 :]
-    head = (replace(refills, last_offset=entry.base_offset - 1),) if entry.base_offset > refills.base_offset else ()
-    if entry.last_offset >= refills.last_offset:
-        return ((*before, *head, entry), _runs(behind)) if leaves_open else ((*before, *head, entry, *behind), ())
-    rest = (replace(refills, base_offset=entry.next_offset),) if behind else ()
-    return (*before, *head, entry, *rest, *behind), ()
-
-
-def _runs(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    return tuple(entry for entry in entries if not entry.gap)
-
-
-def _part(entry: Entry, scan: RunScan, up_to: int) -> Entry:
-    """`entry` cut to its whole batches below `up_to`, which `scan` has found."""
-    whole = scan.end_position == entry.live_bytes and up_to == entry.next_offset
-    last_offset = entry.last_offset if whole else scan.last_offset
-    return replace(
-        entry,
-        last_offset=last_offset,
-        live_bytes=scan.end_position,
-        epochs=clip_epochs(scan.epochs, entry.base_offset, last_offset),
-        first_timestamp=scan.first_timestamp,
-        last_timestamp=scan.last_timestamp,
-        records=scan.records,
-        open_from=scan.open_from,
-        aborted=len(scan.aborted),
-        max_producer_id=scan.max_producer_id,
-    )
-
-
 def _extent(step: Upload, scan: RunScan, log: LocalLog, size: int) -> tuple[int, int]:
     """First and last offset of the new entry. A hole that compaction made belongs to it: from the offset that is due, and
     up to the next segment or the next leader epoch, whichever comes first."""
@@ -521,34 +486,6 @@ def _extent(step: Upload, scan: RunScan, log: LocalLog, size: int) -> tuple[int,
         end = ends_at(log.epochs, *scan.epochs[-1]) if scan.epochs else None
         last_offset = max(last_offset, min(step.reach, step.reach if end is None else end) - 1)
     return base_offset, last_offset
-
-
-def _before(entries: tuple[Entry, ...], refills: Entry | None, base_offset: int) -> tuple[Entry, ...]:
-    """The entries that a new one from `base_offset` on follows, what it leaves of a gap included."""
-    if refills is None:
-        return entries
-    at = entries.index(refills)
-    return entries[: at + 1] if base_offset > refills.base_offset else entries[:at]
-
-
-def _rest(entry: Entry, base_offset: int) -> Entry:
-    """The superseded part of an entry from `base_offset` on. What it says of its records is not known for a part."""
-    if base_offset == entry.base_offset:
-        return entry
-    return replace(
-        entry,
-        base_offset=base_offset,
-        epochs=clip_epochs(entry.epochs, base_offset, entry.last_offset),
-        first_timestamp=None,
-        last_timestamp=None,
-        records=0,
-        open_from=None,
-        aborted=0,
-    )
-
-
-def _sorted(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    return tuple(sorted(entries, key=lambda entry: (entry.base_offset, entry.key)))
 
 
 def _files_from(first: int, log: LocalLog, last: LocalSegment) -> dict[int, int]:

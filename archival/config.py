@@ -10,6 +10,8 @@ class ArchivalConfig:
     """seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
     layout          how new runs lie in objects
     release         delete what is archived from directories we own
+    begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
+                    nothing with
     rescan_s        look at every partition this often, whatever the file system told us
     """
 
@@ -17,6 +19,7 @@ class ArchivalConfig:
     layout: str = "segment"
     release: bool = True
     rescan_s: int = 30
+    begin_anew_epoch: int | None = None
 
     def __post_init__(self) -> None:
         if self.seal_timeout_s < 0:

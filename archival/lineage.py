@@ -60,20 +60,41 @@ def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
     """The first offset of `entries`, which abut, that does not lie on `history`; None when all of them do.
 
     An entry knows where each epoch's records begin, not where they end: compaction may have left a hole before the next
-    epoch's first record. A record that lies on the history proves everything below it in the same log, so an epoch that
-    runs on past its end on the history is a hole when the epoch after it lies there, and a branch otherwise.
+    epoch's first record in it. A record that lies on the history proves everything below it in the same log, so an epoch that
+    runs on past its end on the history is a hole when the epoch after it, in the same entry, lies there, and a branch
+    otherwise. What follows in the next entry proves nothing: it may be of another log, whose history was silent below it, and
+    an entry reaches no further than its last epoch did.
     """
     spans = _spans(entries)
-    for at, (epoch, first, last) in enumerate(spans):
+    for at, (epoch, first, last, ends_entry) in enumerate(spans):
         if not lies_on(history, epoch, first):
             return first
         end = ends_at(history, epoch, first)
         if end is None or last < end:
             continue
-        if at + 1 < len(spans) and lies_on(history, *spans[at + 1][:2]):
+        if not ends_entry and lies_on(history, *spans[at + 1][:2]):
             continue
         return max(end, first)
     return None
+
+
+def resumes_at(history: EpochHistory, entries: Sequence[Entry], branch: int) -> int | None:
+    """Base of the first entry behind `branch` from which on everything is proven to lie on `history`; None when there is none.
+
+    So it is where a dead run was joined with a log that was silent about it.
+    """
+    silent_below = history.first_offset or 0
+    for at, entry in enumerate(entries):
+        proven = entry.epochs and entry.epochs[0][1] >= silent_below and branches_at(history, entries[at:]) is None
+        if proven and entry.base_offset > branch:
+            return entry.base_offset
+    return None
+
+
+def written_epochs(history: EpochHistory) -> frozenset[int]:
+    """The epochs of `history` that wrote something, or may yet: not those whose offset went to the next one."""
+    steps = history.steps
+    return frozenset(epoch for at, (epoch, first) in enumerate(steps) if at + 1 == len(steps) or first < steps[at + 1][1])
 
 
 def is_proven(history: EpochHistory, entries: Sequence[Entry], below: int) -> bool:
@@ -81,26 +102,27 @@ def is_proven(history: EpochHistory, entries: Sequence[Entry], below: int) -> bo
     it do. Where only "not newer" can be said, a dead branch looks like the log that retention has removed."""
     first = history.first_offset
     return first is not None and any(
-        first <= last and max(start, first) < below and lies_on(history, epoch, max(start, first)) for epoch, start, last in _spans(entries)
+        first <= last and max(start, first) < below and lies_on(history, epoch, max(start, first))
+        for epoch, start, last, _ in _spans(entries)
     )
 
 
 def epoch_in(entries: Sequence[Entry], offset: int) -> int | None:
     """The leader epoch of what is archived at `offset`; None when nothing is."""
-    spans = [epoch for epoch, first, last in _spans(entries) if first <= offset <= last]
+    spans = [epoch for epoch, first, last, _ in _spans(entries) if first <= offset <= last]
     return spans[-1] if spans else None
 
 
-def _spans(entries: Sequence[Entry]) -> list[tuple[int, int, int]]:
-    """(epoch, first offset, last offset) over all entries; an epoch that goes on in the next entry is one span."""
-    spans: list[tuple[int, int, int]] = []
+def _spans(entries: Sequence[Entry]) -> list[tuple[int, int, int, bool]]:
+    """(epoch, first offset, last offset, is it the last of its entry?); an epoch that goes on in the next entry is one span."""
+    spans: list[tuple[int, int, int, bool]] = []
     for entry in entries:
         for at, (epoch, first) in enumerate(entry.epochs):
-            last = entry.epochs[at + 1][1] - 1 if at + 1 < len(entry.epochs) else entry.last_offset
+            ends_entry = at + 1 == len(entry.epochs)
+            last = entry.last_offset if ends_entry else entry.epochs[at + 1][1] - 1
             if spans and spans[-1][0] == epoch:
-                spans[-1] = (epoch, spans[-1][1], last)
-            else:
-                spans.append((epoch, first, last))
+                first = spans.pop()[1]
+            spans.append((epoch, first, last, ends_entry))
     return spans
 
 

@@ -4,12 +4,14 @@ A step here is an intention. Whether a segment really holds a batch for it is se
 substance gives way to the next one. The last one is always Idle and says why.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from archival.lineage import Behind, CutAt, branches_at, is_proven, verdict
+from archival.config import ArchivalConfig
+from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
 from manifests import keys
 from manifests.head import Entry, Head
+from model.errors import HeadwaterError, UnfinishedSwap, UnrelatedLog
 from segments.log import LocalLog, LocalSegment
 
 
@@ -19,18 +21,33 @@ class Policy:
 
     tail_after_ms  archive the committed part of an unfinished segment when it has waited this long; None: never
     before         archive only what lies wholly below this offset; None: everything
+    begin_anew_epoch  a log whose oldest leader epoch is this one, or older, may supersede an archive that it shares nothing with
     """
 
     tail_after_ms: int | None = None
     before: int | None = None
+    begin_anew_epoch: int | None = None
+
+    @classmethod
+    def of(cls, settings: ArchivalConfig) -> "Policy":
+        """What a pass of the running agent may."""
+        return cls(tail_after_ms=settings.seal_timeout_s * 1000, begin_anew_epoch=settings.begin_anew_epoch)
 
 
 SEALED_ONLY = Policy()
+PolicyFor = Callable[[ArchivalConfig], Policy]
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing goes on until a person has done what `error` says."""
+
+    error: HeadwaterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +60,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Supersede what is live from `at` on."""
+    """Supersede what is live from `at` on, up to the entry that begins at `until`; None: all of it."""
 
     at: int
     leader_epoch: int
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +102,7 @@ class Upload:
     refills: Entry | None = None
 
 
-Step = Idle | Claim | Cut | Revive | Gap | Upload
+Step = Idle | Stop | Claim | Cut | Revive | Gap | Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +136,8 @@ def standing(log: LocalLog) -> Acting | Idle:
 
 
 def log_start(log: LocalLog) -> int:
-    """First offset this log offers.
-
-    The checkpoint is up to a minute old. It lags behind retention, so the first file counts too; and a log that was truncated
-    below it, by an unclean election, begins earlier than it says. The epoch history is cut at once when the log start moves,
-    so it tells.
-    """
-    first = log.epochs.first_offset
-    return max(log.local_start, log.log_start if first is None else min(log.log_start, first))
+    """First offset this log offers."""
+    return log.start_offset
 
 
 def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy, tail_age_ms: int) -> Iterator[Step]:
@@ -136,6 +148,14 @@ def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy,
     acting = standing(log)
     if isinstance(acting, Idle):
         yield acting
+        return
+    if log.leftovers:
+        yield Stop(
+            UnfinishedSwap(
+                f"{log.directory}: {', '.join(log.leftovers)} were left in the middle of a compaction, and the directory is owned: no "
+                "broker finishes it. Start Kafka on it once and stop it in order, it knows which files replace which; then go on"
+            )
+        )
         return
     if not log.settled:
         yield Idle("a compaction is in the middle of its renames")
@@ -150,12 +170,15 @@ def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy,
     if isinstance(found, Behind):
         yield Idle(f"behind: {found.reason}")
         return
-    if head.writer != writer:
-        follows = head.leader_epoch if isinstance(found, CutAt) else acting.leader_epoch
-        yield Claim(head.start_offset, follows)
+    cut = supersede(log, head, found.offset, acting.leader_epoch, policy) if isinstance(found, CutAt) else None
+    if isinstance(cut, Stop):
+        yield cut
         return
-    if isinstance(found, CutAt):
-        yield Cut(found.offset, acting.leader_epoch)
+    if head.writer != writer:
+        yield Claim(head.start_offset, head.leader_epoch if cut else acting.leader_epoch)
+        return
+    if cut:
+        yield cut
         return
     if acting.leader_epoch > head.leader_epoch:
         yield Claim(head.start_offset, acting.leader_epoch)
@@ -165,6 +188,25 @@ def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy,
     if head.next_offset < log_start(log):
         yield Gap(head.next_offset, log_start(log) - 1)
     yield from _uploads(log, head, log.high_watermark, policy, tail_age_ms)
+
+
+def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut | Stop:
+    """Cut what is live from `at` on; stop where nothing shows that log and archive were ever one.
+
+    An epoch has one leader and that one log: with an epoch in common the two are branches of one log, and the newer epoch wins.
+    A log that begins anew, on a replaced disk, has a newer epoch too, and would win over all that the archive alone still holds.
+    """
+    written = written_epochs(log.epochs)
+    consented = policy.begin_anew_epoch is not None and min(written) <= policy.begin_anew_epoch
+    if consented or not written.isdisjoint(epoch for entry in head.entries for epoch, _ in entry.epochs):
+        return Cut(at, leader_epoch, resumes_at(log.epochs, head.entries, at))
+    reason = (
+        f"the archive holds offsets {head.start_offset} to {head.last_offset}, of leader epochs up to {newest_epoch(head.entries)}; "
+        f"the log ends at {log.high_watermark} and begins in epoch {min(written)}. They share no epoch, as after a disk was replaced, and "
+        f"archiving would supersede what is archived from {at} on. Bring that back into the log (headwater recover), or consent to begin "
+        f'anew: begin_anew_epoch = {min(written)} under [topics."{log.partition.topic}"]'
+    )
+    return Stop(UnrelatedLog(reason, min(written)))
 
 
 def _refills(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:

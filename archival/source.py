@@ -1,25 +1,16 @@
-"""The bytes that are archived: a segment of the local log, opened once, or an object that is already in the store."""
+"""The bytes that are archived: a segment of the local log, opened once."""
 
 import errno
 import io
 import os
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
-from layouts.offloader import Offloader
-from manifests.head import Entry
-from model.errors import CorruptData, DiskFull, NotFound, SourceChanged, TransientError, TruncatedData, Unauthorised
+from model.errors import DiskFull, SourceChanged, TransientError, TruncatedData, Unauthorised
 from model.partition import TopicPartition
-from objectstore.store import ObjectStore
 from segments.batches import headers
 from segments.log import LocalLog, LocalSegment
-from segments.scan import RunScan
-
-_OFFSETS = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta at byte 23
-_LENGTH_FROM = 12
-_WINDOW_BYTES = 1 << 20
 
 
 class Logs(Protocol):
@@ -81,40 +72,6 @@ def find_batch(segment: LocalSegment, file: BinaryIO, offset: int, start: int, s
     return None
 
 
-def first_hole(file: BinaryIO, scan: RunScan) -> tuple[int, int] | None:
-    """(offset missing, offset found instead) of the first hole between batches of a run that was just verified.
-
-    Reads three fields per batch: the checksums and lengths stand since the scan.
-    """
-    buffer = bytearray(_WINDOW_BYTES)
-    view, unpack = memoryview(buffer), _OFFSETS.unpack_from
-    expected, position, end = scan.base_offset, scan.start_position, scan.end_position
-    while position < end:
-        file.seek(position)
-        filled = _fill(file, view[: min(_WINDOW_BYTES, end - position)])
-        if filled < _OFFSETS.size:
-            raise SourceChanged(f"the file ends at byte {position + filled}, {end} were scanned")
-        at = 0
-        while at + _OFFSETS.size <= filled:
-            base, length, delta = unpack(view, at)
-            if base != expected:
-                return expected, base
-            expected = base + delta + 1
-            at += _LENGTH_FROM + length
-        position += at
-    return None
-
-
-def _fill(file: BinaryIO, view: memoryview) -> int:
-    filled = 0
-    while filled < len(view):
-        got = file.readinto(view[filled:])  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks it
-        if not got:
-            break
-        filled += got
-    return filled
-
-
 @contextmanager
 def local_errors(where: object) -> Iterator[None]:
     """What the operating system says of a local file, in the words of model.errors. A failing disk concerns its partitions only."""
@@ -126,39 +83,3 @@ def local_errors(where: object) -> Iterator[None]:
         if isinstance(error, PermissionError):
             raise Unauthorised(f"{where}: {error.strerror}") from error
         raise TransientError(f"{where}: {error.strerror or error}") from error
-
-
-class ArchivedRun(io.RawIOBase):
-    """The bytes of one entry, dead ones included, as a file: every read is a ranged GET of what is asked for."""
-
-    def __init__(self, store: ObjectStore, offloader: Offloader, entry: Entry) -> None:
-        super().__init__()
-        self._store, self._offloader, self._entry = store, offloader, entry
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        if whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("seek from elsewhere than the start")
-        self._position = position
-        return position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        size = max(0, min(len(buffer), self._entry.size_bytes - self._position))
-        if size:
-            try:
-                self._offloader.read_offloaded(self._store, self._entry.key, self._entry.context, memoryview(buffer)[:size], self._position)
-            except NotFound as error:
-                raise CorruptData(self._entry.key, self._position, "the manifest lists it, the store does not have it") from error
-            except TruncatedData as error:
-                raise TruncatedData(self._entry.key, self._position, f"{self._entry.size_bytes} bytes are listed") from error
-        self._position += size
-        return size

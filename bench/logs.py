@@ -2,19 +2,28 @@
 
 import os
 import random
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from awscrt.checksums import crc32c
 
 CLUSTER = "bench-cluster"
 TOPIC_ID = "YmVuY2htYXJrLXRvcGljLQ"
 TEMPLATES = 16  # different batches, taken in turn
+FIRST_TIMESTAMP = 1_700_000_000_000
+_CRC_FROM, _TIMES_FROM = 13, 19  # in a batch without its base offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One kind of log: `partitions` of `partition_bytes` each, in segments; every batch of the same size."""
+    """One kind of log: `partitions` of `partition_bytes` each, in segments; every batch of the same size.
+
+    text     values of letters and digits, which compress to about half, instead of random bytes
+    codec    of the batches, as in their attributes
+    span_ms  from the first batch's timestamp to the last one's
+    """
 
     topic: str
     partitions: int
@@ -22,6 +31,9 @@ class Shape:
     value_bytes: int
     partition_bytes: int
     segment_bytes: int
+    text: bool = False
+    codec: int = 0
+    span_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +62,9 @@ class BenchLog:
 
 
 def make_log(directory: Path, shape: Shape, seed: int = 1) -> BenchLog:
-    """Values are random, so nothing on the way can compress them."""
+    """Every record's timestamp is its batch's, give or take 100 ms."""
     random_ = random.Random(seed)
-    tails = [_a_batch(shape, random_)[8:] for _ in range(TEMPLATES)]
+    tails = _batch_tails(shape, random_)
     batch_bytes = 8 + len(tails[0])
     batches = shape.partition_bytes // batch_bytes
     files: list[Path] = []
@@ -79,9 +91,9 @@ def _write_partition(directory: Path, shape: Shape, tails: list[bytes], batches:
     for first in range(0, batches, per_segment):
         files.append(directory / f"{offset:020}.log")
         with files[-1].open("wb", buffering=1 << 20) as file:
-            for at in range(min(per_segment, batches - first)):
+            for at in range(first, min(first + per_segment, batches)):
                 file.write(offset.to_bytes(8, "big"))  # the base offset is not under the CRC
-                file.write(tails[at % TEMPLATES])
+                file.write(_moved(tails[at % TEMPLATES], at * shape.span_ms // batches) if shape.span_ms else tails[at % TEMPLATES])
                 offset += shape.batch_records
     (directory / f"{offset:020}.log").touch()
     (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
@@ -89,12 +101,27 @@ def _write_partition(directory: Path, shape: Shape, tails: list[bytes], batches:
     return files
 
 
+def _batch_tails(shape: Shape, random_: random.Random) -> list[bytes]:
+    """Different batches without their base offsets. Compressed ones are not of one size: the first is there as often as needed."""
+    tails = [_a_batch(shape, random_)[8:] for _ in range(1 if shape.codec else TEMPLATES)]
+    return tails * (TEMPLATES // len(tails))
+
+
+def _moved(tail: bytes, by_ms: int) -> bytes:
+    """The same batch, all of its timestamps later, its CRC made anew."""
+    times = struct.pack(">qq", *(each + by_ms for each in struct.unpack_from(">qq", tail, _TIMES_FROM)))
+    covered: bytes = tail[_CRC_FROM:_TIMES_FROM] + times + tail[_TIMES_FROM + len(times) :]
+    checksum: int = crc32c(covered)
+    return tail[: _CRC_FROM - 4] + checksum.to_bytes(4, "big") + covered
+
+
 def _a_batch(shape: Shape, random_: random.Random) -> bytes:
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 30
+        magic=2, compression_type=shape.codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 30
     )
     for at in range(shape.batch_records):
-        builder.append(at, 1_700_000_000_000 + at % 100, None, random_.randbytes(shape.value_bytes), [])
+        value = random_.randbytes(-(-shape.value_bytes // 2)).hex().encode() if shape.text else random_.randbytes(shape.value_bytes)
+        builder.append(at, FIRST_TIMESTAMP + at % 100, None, value[: shape.value_bytes], [])
     batch = bytearray(builder.build())
     batch[12:16] = bytes(4)  # leader epoch 0
     return bytes(batch)

@@ -12,7 +12,7 @@ from gateway.complaints import Complaints
 from gateway.messages import Facts
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
-from hydration.scope import Scope, epoch_end, scope_of
+from hydration.scope import Scope, epoch_end
 from model.errors import HeadwaterError, TransientError
 
 ToldEpoch = Callable[[str, int], int]
@@ -119,7 +119,7 @@ class LookUps:
                         raise TransientError("the store does not answer; ask again")
                     each.found = from_log(each.log, each.bounds, each.asked, deadline_s)
                 except TransientError:
-                    scope = known_scope(each.log)
+                    scope = each.log.known_scope()
                     each.found = from_known(each.log, scope, each.asked) if scope is not None else None
                     if each.found is None:
                         raise
@@ -142,7 +142,7 @@ class LookUps:
             waiting = [
                 asyncio.wrap_future(each.bounds.future)
                 for each in lookups
-                if isinstance(each.bounds, Pending) and not (needs_news and each.log is not None and known_scope(each.log) is not None)
+                if isinstance(each.bounds, Pending) and not (needs_news and each.log is not None and each.log.known_scope() is not None)
             ]
             for news in waiting:
                 news.add_done_callback(_heed)
@@ -156,18 +156,6 @@ def _heed(done: "asyncio.Future[Bounds]") -> None:
     """A failure is looked at where the bounds are; asyncio need not report it as well."""
     if not done.cancelled():
         done.exception()
-
-
-def known_scope(log: PartitionLog) -> Scope | None:
-    """What both tiers held when they were last seen, without asking the store; None while one of them was never seen."""
-    archived = log.archived
-    if archived is not None and not archived.is_known:
-        return None
-    try:
-        found = log.local.log() if log.local is not None else None
-    except HeadwaterError:
-        return None
-    return scope_of(found, archived.extent if archived is not None else None, log.priority)
 
 
 def known_place(log: PartitionLog, scope: Scope, timestamp: int, isolation: Isolation) -> Place | None:

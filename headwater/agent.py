@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from archival.config import ArchivalConfig
 from archival.plan import Policy
 from archival.watch import Watch
 from control.records import Node
@@ -50,6 +49,7 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
     def stopping(by: signal.Signals) -> None:
         if told.done():
             os._exit(128 + by)  # asked twice: whatever is under way may be cut off anywhere
+        log.info("stop_requested", signal=by.name)
         told.set_result(by)
         stop.set()
         answers.stop()
@@ -75,10 +75,6 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
     return received
 
 
-def agent_policy(settings: ArchivalConfig) -> Policy:
-    return Policy(tail_after_ms=settings.seal_timeout_s * 1000)
-
-
 def keep_archiving(archiving: Archiving, config: Config, stop: threading.Event) -> None:
     """Passes, each over the partitions that something happened to, and over all of them every `rescan_s`."""
     told: dict[TopicPartition, str] = {}
@@ -87,7 +83,7 @@ def keep_archiving(archiving: Archiving, config: Config, stop: threading.Event) 
         while not stop.is_set():
             wanted = due.__contains__ if due is not None else _everything
             try:
-                for outcome in archiving.run(agent_policy, wanted=wanted, stop=stop):
+                for outcome in archiving.run(Policy.of, wanted=wanted, stop=stop):
                     tell(outcome, told)
             except (HeadwaterError, OSError) as error:
                 log.warning("pass_postponed", reason=str(error))

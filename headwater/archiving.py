@@ -9,8 +9,7 @@ from uuid import uuid4
 
 from archival.announce import Announcer
 from archival.archiver import PartitionArchiver
-from archival.config import ArchivalConfig
-from archival.plan import Policy
+from archival.plan import PolicyFor
 from archival.release import Releaser
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
@@ -27,7 +26,6 @@ from segments.log import LocalLog
 
 WORKERS = 4  # partitions at once: enough to keep a store busy with small segments, few enough to bound memory
 CHANGES_MAX = 5  # how often a pass goes back to a log that changes under its hands
-PolicyFor = Callable[[ArchivalConfig], Policy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +100,10 @@ class Archiving:
         def over() -> bool:
             return ended.is_set() or (stop is not None and stop.is_set())
 
-        present = [log.partition for log in logs if wanted(log.partition.topic_partition)]
+        present = [log for log in logs if wanted(log.partition.topic_partition)]
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
             try:
-                yield from self._noted(workers.map(lambda partition: self._advance(partition, policy_for, over), present))
+                yield from self._noted(workers.map(lambda log: self._advance(log, policy_for, over), present))
             finally:
                 ended.set()
         self._tails.save()
@@ -118,8 +116,13 @@ class Archiving:
                 self.troubles.pop(outcome.place, None)
             yield outcome
 
-    def _advance(self, partition: PartitionId, policy_for: PolicyFor, over: Callable[[], bool]) -> Archived:
-        """Step one partition to its end. A log that changes under our hands is looked at again, within reason."""
+    def _advance(self, surveyed: LocalLog, policy_for: PolicyFor, over: Callable[[], bool]) -> Archived:
+        """Step one partition to its end, the first step on the look that was surveyed: a pass that finds nothing to do looks once.
+
+        A log that changes under our hands is looked at again, within reason.
+        """
+        partition = surveyed.partition
+        look: LocalLog | None = surveyed
         archiver = self._archiver(partition)
         settings = self._config.archival_for(partition.topic)
         objects = archived_bytes = released_bytes = changes = 0
@@ -127,7 +130,8 @@ class Archiving:
         error: HeadwaterError | None = None
         while not over():
             try:
-                outcome = archiver.step(policy_for(settings))
+                log, look = look, None  # a look is good for one step, whatever comes of it
+                outcome = archiver.step(policy_for(settings), log)
                 if outcome.entry and not outcome.entry.gap:
                     objects += 1
                     archived_bytes += outcome.entry.live_bytes

@@ -6,6 +6,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from archival.config import ArchivalConfig
 from archival.plan import Policy
 from control.lock import DataDirLock
@@ -21,6 +23,8 @@ from model.clock import SystemClock
 from model.errors import HeadwaterError, Locked, NotFound, Partial, TransientError
 from model.partition import TopicPartition
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -34,9 +38,9 @@ class Order:
     tail_older_than_s: float | None = None
     before: int | None = None
 
-    def policy(self, _: ArchivalConfig) -> Policy:
-        tail = self.tail_older_than_s
-        return Policy(tail_after_ms=None if tail is None else int(tail * 1000), before=self.before)
+    def policy(self, settings: ArchivalConfig) -> Policy:
+        tail_ms = None if self.tail_older_than_s is None else int(self.tail_older_than_s * 1000)
+        return Policy(tail_after_ms=tail_ms, before=self.before, begin_anew_epoch=settings.begin_anew_epoch)
 
     def wants(self, place: TopicPartition) -> bool:
         if self.selection is None:
@@ -63,6 +67,12 @@ def holding(config: Config) -> Iterator[Held]:
         dirs = open_log_dirs(config) if config.log.dirs else None
         if dirs is not None:
             dirs.survey()  # says at once what is wrong with the directories as a whole
+            if dirs.metadata() is None and not config.log.owned:
+                log.warning(
+                    "leadership_unknown",
+                    reason="no log directory holds the broker's metadata log: the agents of all its replicas archive each partition in "
+                    "turn. Set log.metadata_dir to the broker's metadata.log.dir",
+                )
         bucket = open_bucket_to_write(config)
         control = stack.enter_context(ControlNode(config.node.data_dir, config.control))
         if not control.ready(PUBLISH_TIMEOUT_S):

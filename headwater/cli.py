@@ -17,10 +17,12 @@ VERBS = {  # verb: where it lives, what it does
     "archive": ("headwater.commands.archive:archive", "One pass now over sealed segments, then exit."),
     "flush": ("headwater.commands.archive:flush", "Like archive, and the committed tail of active segments too."),
     "read": ("headwater.commands.read:read", "Print records, from the archive and the local log alike."),
+    "scan": ("headwater.commands.scan:scan", "Archived topics to Parquet files, straight from the bucket."),
     "status": ("headwater.commands.status:status", "How far each partition is archived, how far behind, and why."),
     "verify": ("headwater.commands.verify:verify", "Check the archive against its manifests."),
     "recover": ("headwater.commands.recover:recover", "Rebuild log directories from nothing but the bucket."),
     "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of hydrated chunks."),
+    "jobs": ("headwater.commands.jobs:jobs", "Bulk work over the archive, here or on Spark: scrub, export."),
     "topics": ("headwater.commands.topics:topics", "List and show archived topics."),
     "config": ("headwater.commands.config:config", "Check or show the configuration."),
 }

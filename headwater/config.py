@@ -51,9 +51,14 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The broker's log directories. owned: no broker runs here, headwater itself deletes what it has archived."""
+    """The broker's log directories.
+
+    metadata_dir  the broker's metadata.log.dir, when it is set there; it tells who leads
+    owned         no broker runs here, headwater itself deletes what it has archived
+    """
 
     dirs: tuple[Path, ...] = ()
+    metadata_dir: Path | None = None
     layout: str = "kafka"
     owned: bool = False
 
@@ -71,7 +76,12 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "control": ControlConfig,
     "gateway": GatewayConfig,
 }
-_PER_TOPIC = {"read_priority": "hydration", "seal_timeout": "archival", "release": "archival"}  # key: whose it overrides
+_PER_TOPIC = {  # key: whose it overrides
+    "read_priority": "hydration",
+    "seal_timeout": "archival",
+    "release": "archival",
+    "begin_anew_epoch": "archival",
+}
 
 
 @dataclass(frozen=True, slots=True)

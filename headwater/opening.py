@@ -14,7 +14,7 @@ from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
 from manifests.head import Head
-from manifests.repository import ManifestRepository
+from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest
 from model.clock import SystemClock
 from model.errors import DiskFull, NotFound, UsageError
@@ -61,7 +61,7 @@ def open_bucket_to_write(config: Config) -> Bucket:
 def open_log_dirs(config: Config) -> LogDirs:
     if not config.log.dirs:
         raise UsageError("no log directory is given (log.dirs, or --log-dir DIR)")
-    return LogDirs(config.log.dirs)
+    return LogDirs(config.log.dirs, metadata_dir=config.log.metadata_dir, owned=config.log.owned)
 
 
 def writer_id(config: Config) -> str:
@@ -94,11 +94,15 @@ def cache_directory(config: Config) -> Path:
     return config.node.data_dir / "cache"
 
 
-def archived(bucket: Bucket, selection: str | None) -> Iterator[tuple[TopicManifest, PartitionId]]:
-    """The partitions in the bucket that `selection` names: current incarnations only. Raises NotFound when it names none."""
+def archived(bucket: Bucket, selection: str | None, lost: list[Lost]) -> Iterator[tuple[TopicManifest, PartitionId]]:
+    """The partitions in the bucket that `selection` names: current incarnations only. Raises NotFound when it names none.
+
+    lost  is told, before the first partition, of the topics whose partitions nobody can tell
+    """
     topic, partition = parse_selection(selection) if selection else (None, None)
-    topics = bucket.manifests.topics() if topic is None else [bucket.manifests.resolve(topic)]
-    found = False
+    topics, unreadable = bucket.manifests.survey_topics(topic)
+    lost += unreadable
+    found = bool(unreadable)
     for manifest in topics:
         for each in bucket.manifests.partitions(manifest.topic, manifest.topic_id):
             if partition is None or each.partition == partition:

@@ -56,6 +56,12 @@ def emit(form: str, columns: Sequence[Column], rows: Iterable[Row], *, title: st
     stream.flush()
 
 
+def summarise(facts: Row) -> None:
+    """Print one JSON object: what a job came to."""
+    sys.stdout.write(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
+    sys.stdout.flush()
+
+
 def _table(columns: Sequence[Column], rows: Iterable[Row], title: str | None, stream: TextIO) -> None:
     from rich import box
     from rich.console import Console

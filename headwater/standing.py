@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from archival import plan
 from archival.lineage import Behind, verdict
-from archival.plan import Idle, Policy, log_start, next_steps
+from archival.plan import Idle, Policy, Stop, log_start, next_steps
 from archival.source import open_segment
 from manifests.head import Head
 from model.errors import HeadwaterError
@@ -98,6 +98,8 @@ def _state(log: LocalLog, head: Head | None, lag: Backlog, policy: Policy, tail_
     step = next(next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms))
     if isinstance(step, Idle):
         return ("archived" if head and lag.size_bytes == 0 else "waiting"), step.reason
+    if isinstance(step, Stop):
+        return "stopped", str(step.error)
     return "due", f"{type(step).__name__.lower()} comes next"
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from archival.plan import Policy
+from archival.plan import Policy, PolicyFor
 from archival.tails import Tails
 from headwater import agent_socket
 from headwater.config import Config
@@ -14,18 +14,21 @@ from headwater.options import parse_selection
 from headwater.output import say
 from headwater.standing import Standing, standing
 from hydration.cache import folder
+from manifests.repository import Lost
 from model.clock import SystemClock
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, Unauthorised, UnsupportedFormat
+from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, Partial, TransientError, Unauthorised, UnsupportedFormat
 from model.partition import PartitionId, TopicPartition
 from segments.discover import parse_directory_name
 from segments.log import LocalLog
 
 
-def survey(config: Config, selection: str | None, policy: Policy | None = None) -> Iterator[Standing]:
-    """One Standing per partition that is local, archived, or both, by topic and number. Raises NotFound when there is none, and
-    what keeps the bucket from being asked; that after everything which is known without it.
+def survey(config: Config, selection: str | None, policy_for: PolicyFor = Policy.of) -> Iterator[Standing]:
+    """One Standing per partition that is local, archived, or both, by topic and number.
 
-    policy  what a pass would be allowed to archive; None: what the agent's passes may, by each topic's settings
+    Raises NotFound when there is none; what keeps the bucket from being asked, after everything which is known without it; and
+    Partial, after everything else, when the bucket does not tell the partitions of some topic.
+
+    policy_for  what a pass may archive of a topic with these settings
     """
     topic, number = parse_selection(selection) if selection else (None, None)
 
@@ -46,9 +49,10 @@ def survey(config: Config, selection: str | None, policy: Policy | None = None) 
     bucket = _bucket(config)
     everywhere = set(local)
     unreachable: HeadwaterError | None = None
+    lost: list[Lost] = []
     if bucket is not None:
         try:
-            everywhere |= {partition for _, partition in archived(bucket, selection)}
+            everywhere |= {partition for _, partition in archived(bucket, selection, lost)}
         except NotFound:
             pass
         except (TransientError, Unauthorised) as error:
@@ -56,9 +60,12 @@ def survey(config: Config, selection: str | None, policy: Policy | None = None) 
             if not everywhere and not unreadable:
                 raise
     if not everywhere and not unreadable:
+        for each in lost:
+            raise each.error
         raise NotFound(f"{selection or 'no partition'} is neither in a log directory nor in {config.store.url}")
     tails = Tails(config.node.data_dir / "tails.json", SystemClock())
     troubles = _troubles(config)
+    damaged = {each.topic: str(each.error) for each in lost}
     cached = _cached(config)
     now_ms = SystemClock().now_ms()
     for partition in sorted(everywhere, key=lambda each: (each.topic, each.partition, each not in local)):
@@ -74,11 +81,11 @@ def survey(config: Config, selection: str | None, policy: Policy | None = None) 
             partition,
             local.get(partition),
             head,
-            policy=policy or Policy(tail_after_ms=config.archival_for(partition.topic).seal_timeout_s * 1000),
+            policy=policy_for(config.archival_for(partition.topic)),
             tail_age_ms=tails.age_ms(partition, head.next_offset) if head else 0,
             now_ms=now_ms,
             cached_bytes=cached.get(folder(partition), 0),
-            trouble=damage or unreadable.pop(place, "") or troubles.get(place, ""),
+            trouble=damage or unreadable.pop(place, "") or damaged.get(place.topic, "") or troubles.get(place, ""),
         )
         if unreachable:
             found = replace(found, lag_bytes=None, lag_s=None, state="unknown", reason=f"the bucket cannot be asked: {unreachable}")
@@ -87,6 +94,8 @@ def survey(config: Config, selection: str | None, policy: Policy | None = None) 
         yield replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
     if unreachable:
         raise unreachable
+    if lost:
+        raise Partial("of these topics the archive does not tell all: " + "; ".join(f"{topic}: {why}" for topic, why in damaged.items()))
 
 
 _NOTHING = Standing(

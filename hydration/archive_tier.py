@@ -8,7 +8,7 @@ from hydration.answers import ReadResult, Slice
 from hydration.archived import Archived
 from hydration.chunks import Chunk, ChunkPlan
 from hydration.hydrator import Hydrator
-from hydration.ranges import Boundary, cut, first_at
+from hydration.ranges import Boundary, cut, first_at, headers
 from hydration.readahead import Streams
 from hydration.runfile import RunFile
 from hydration.scope import Span
@@ -31,22 +31,26 @@ class ArchiveTier:
         self._hydrator = hydrator
         self._streams = Streams(hydrator.readahead_chunks)
 
-    def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int) -> Steps[int]:
+    def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int, local: Span | None) -> Steps[int]:
         """Add slices from `cursor` on and below `limit`, about `max_bytes`; the offset to go on with.
 
         Waits for the first slice; more are added only as far as they are at hand. An offset that compaction took leads on
-        to the next chunk and entry, and so does a gap. Without slices the answer is the end of what was looked through.
+        to the next chunk and entry, and so does a gap, up to where it is filled by what `local` holds. Without slices the
+        answer is the end of what was looked through.
 
         Raises CorruptData when what the manifest lists is damaged or not there, NotFound when it lists nothing at `cursor`.
         """
-        asked, looked_again = answer.next_offset, 0
+        asked, begun, looked_again = answer.next_offset, cursor, 0
         while cursor < limit and answer.size_bytes < max_bytes:
             entry = self.archived.entry_at(cursor)
             if entry is not None and entry.gap:
-                if answer.slices:
+                if answer.slices or (local is not None and cursor in local and cursor > begun):
                     break
-                self.moved_over_gap(cursor, entry.next_offset)
-                cursor = entry.next_offset
+                if local is not None and cursor in local:
+                    raise NotFound(f"{self._partition}: the manifest lists a gap at offset {cursor}")
+                end = entry.next_offset if local is None or local.start < cursor else min(entry.next_offset, local.start)
+                self._moved_over_gap(cursor, end)
+                cursor = end
                 continue
             try:
                 if entry is None:
@@ -111,7 +115,21 @@ class ArchiveTier:
             entry = self.archived.entry_at(entry.next_offset)
         return None
 
-    def moved_over_gap(self, offset: int, next_offset: int) -> None:
+    def next_held(self, span: Span) -> int:
+        """The first offset in `span` for which the manifest lists data; the span's end when there is none."""
+        offset = span.start
+        while offset < span.end and (entry := self.archived.entry_at(offset)) is not None and entry.gap:
+            offset = entry.next_offset
+        return min(offset, span.end)
+
+    def first_gap(self, span: Span) -> int:
+        """The first offset in `span` for which the manifest lists no data; the span's end when there is none."""
+        offset = span.start
+        while offset < span.end and (entry := self.archived.entry_at(offset)) is not None and not entry.gap:
+            offset = entry.next_offset
+        return min(offset, span.end)
+
+    def _moved_over_gap(self, offset: int, next_offset: int) -> None:
         self._hydrator.counters.gaps_skipped += 1
         log.warning("read_moved_over_gap", partition=str(self._partition), offset=offset, next_offset=next_offset)
 
@@ -137,7 +155,7 @@ class ArchiveTier:
             try:
                 end = _chunk_end(file, plan, chunk, following.first_offset if following else entry.next_offset, limit)
                 found = cut(
-                    file,
+                    partial(headers, file),
                     cursor,
                     start=plan.start_for(chunk, cursor),
                     end=end,
@@ -215,5 +233,5 @@ def _chunk_end(file: RunFile, plan: ChunkPlan, chunk: Chunk, next_offset: int, l
     """Where the chunk's batches below `limit` end."""
     if next_offset <= limit:
         return Boundary(chunk.size_bytes, next_offset)
-    found = first_at(file, limit, plan.start_for(chunk, limit).position, chunk.size_bytes)
+    found = first_at(partial(headers, file), limit, plan.start_for(chunk, limit).position, chunk.size_bytes)
     return Boundary(found[0], found[1].base_offset) if found is not None else Boundary(chunk.size_bytes, limit)

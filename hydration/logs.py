@@ -39,7 +39,8 @@ class Topic:
 class Logs:
     """The catalogue. topics() and partition() answer from memory as of the last refresh(); refresh() lists directories and bucket.
 
-    Owns the hydrator and its cache. Safe to use from many threads.
+    Owns the hydrator and its cache. Safe to use from many threads. `lost` are the topics whose partitions the bucket did not tell
+    at the last refresh, and why.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Logs:
         priority_for  a topic's own read priority; the configured one for all when there is none
         """
         self.hydrator = hydrator
+        self.lost: dict[str, HeadwaterError] = {}
         self._dirs, self._repository = dirs, repository
         self._index = index or HeldEntries()
         self._clock = clock or SystemClock()
@@ -147,15 +149,16 @@ class Logs:
 
     def _list_archive(self) -> HeadwaterError | None:
         try:
-            owner = self._repository.owner()
-            if owner is not None and self._own_cluster_id not in ("", owner.cluster_id):
-                raise ForeignOwner(f"the bucket is the archive of cluster {owner.cluster_id}, not of {self._own_cluster_id}")
-            manifests, problems = self._repository.survey_topics()
+            manifests, lost = self._repository.survey_topics()
+            cluster_id = self._archive_cluster(manifests)
+            if self._own_cluster_id and cluster_id not in ("", self._own_cluster_id):
+                raise ForeignOwner(f"the bucket is the archive of cluster {cluster_id}, not of {self._own_cluster_id}")
             archived = {each.topic: each for each in manifests}
-            for topic, problem in problems:
-                log.error("topic_not_listed", topic=topic, reason=str(problem))
-                if topic in self._archived:
-                    archived[topic] = self._archived[topic]
+            for each in lost:
+                log.error("topic_not_listed", topic=each.topic, reason=str(each.error))
+                if each.topic in self._archived:
+                    archived[each.topic] = self._archived[each.topic]
+            self.lost = {each.topic: each.error for each in lost}
             for local in self._local.values():
                 known = archived.get(local.topic)
                 if known is None or known.topic_id != local.topic_id:  # the name means another incarnation in the bucket
@@ -164,7 +167,7 @@ class Logs:
                     if own is not None:
                         archived[local.topic] = own
             if not self._cluster_id:
-                self._cluster_id = owner.cluster_id if owner is not None else ""
+                self._cluster_id = cluster_id
             self._archived = archived
         except ForeignOwner:
             raise
@@ -173,10 +176,20 @@ class Logs:
             return error
         return None
 
+    def _archive_cluster(self, manifests: Iterable[TopicManifest]) -> str:
+        """Whose archive this is; "" for nobody's. While headwater.json is damaged, which keeps writers away, the topics say it."""
+        try:
+            owner = self._repository.owner()
+            return owner.cluster_id if owner is not None else ""
+        except CorruptData as error:
+            log.error("archive_owner_not_read", reason=str(error))
+        others = sorted({each.cluster_id for each in manifests} - {self._own_cluster_id})
+        return others[0] if others else self._own_cluster_id
+
     def _own_manifest(self, local: PartitionId) -> TopicManifest | None:
         try:
             return self._repository.load_topic(local.topic, local.topic_id)
-        except (CorruptData, UnsupportedFormat) as error:
+        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
             log.error("topic_not_listed", topic=local.topic, reason=str(error))
             return None
 

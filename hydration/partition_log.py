@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -14,6 +16,7 @@ from hydration.archived import Archived, Extent
 from hydration.config import ReadPriority
 from hydration.hydrator import Hydrator
 from hydration.local import LOOK_S, LocalTier
+from hydration.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
 from hydration.scope import Scope, Span, Tier, epoch_end, scope_of
 from hydration.times import RecordTime
 from hydration.transactions import LocalScans, overlapping
@@ -76,6 +79,8 @@ class PartitionLog:
         self._hydrator = hydrator
         self._scans = LocalScans(local) if local is not None else None
         self._scanning = threading.Lock()
+        self._walk_lock = threading.Lock()
+        self._walk: Future[None] | None = None  # the turn under way, or the last one
         self._stable: tuple[object, int | None] | None = None  # where it was looked for last, what was open there
         self._last_scope: tuple[LocalLog | None, Extent | None, Scope] | None = None
 
@@ -85,6 +90,13 @@ class PartitionLog:
         return self.archive.archived if self.archive is not None else None
 
     # What is asked
+
+    def known_scope(self) -> Scope | None:
+        """What both tiers held when they were last seen, without asking the store; None while one of them was never seen."""
+        if self.archived is not None and not self.archived.is_known:
+            return None
+        found, failure, _ = self._local_log(LOOK_S)
+        return self._scope(found) if failure is None else None
 
     def bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED, *, timeout_s: float | None = TIMEOUT_S) -> Bounds:
         """last_stable_offset is filled in for READ_COMMITTED only, where it may cost a scan of the local tail."""
@@ -157,7 +169,7 @@ class PartitionLog:
         if settle or (not view.scope.holds(offset) and not at_end):
             view = yield from self._known_view(partly=True, settle=settle)
             if not view.scope.holds(offset):
-                self._check_in_range(offset, view)
+                yield from self._check_in_range(offset, view)
         scope = view.scope
         stable = (yield from self._stable_offset(view)) if isolation is Isolation.READ_COMMITTED else None
         limit = scope.high_watermark if stable is None else stable
@@ -240,7 +252,7 @@ class PartitionLog:
             return None
         return TransientError(f"{last.directory} is gone, and the archive does not reach its high watermark {last.high_watermark}")
 
-    def _check_in_range(self, offset: int, view: _View) -> None:
+    def _check_in_range(self, offset: int, view: _View) -> Steps[None]:
         """Raises unless `offset` is between log start and log end, in a hole maybe. Says out of range only when sure."""
         scope = view.scope
         if view.failure is not None:
@@ -248,7 +260,7 @@ class PartitionLog:
         if offset < scope.log_start or offset > scope.high_watermark:
             end = scope.high_watermark
             if offset > end and view.log is not None and self.local is not None:
-                end = max(end, self.local.end_offset())
+                end = max(end, (yield from self._walk_local(self.local.end_offset)))
             if not scope.log_start <= offset <= end:
                 raise OffsetOutOfRange(offset, scope.log_start, end)
 
@@ -256,7 +268,7 @@ class PartitionLog:
         """Put slices into `answer` from the first tier that has them; which one that was."""
         scope, cursor, tier = view.scope, answer.next_offset, Tier.LOCAL
         while not answer.slices and cursor < limit:
-            tiers = scope.order(self.priority, cursor)
+            tiers = self._tiers(scope, cursor)
             if not tiers:
                 moved = scope.next_held(cursor)
                 self._move_over_hole(view, cursor, moved)
@@ -283,26 +295,46 @@ class PartitionLog:
         answer.next_offset = cursor
         return tier
 
+    def _tiers(self, scope: Scope, offset: int) -> tuple[Tier, ...]:
+        """Those that may hold `offset`, the one to ask first in front. A gap of the archive is none that the local log has to share."""
+        tiers = scope.order(self.priority, offset)
+        if len(tiers) > 1 and self._next_archived(scope, offset) != offset:
+            return (Tier.LOCAL,)
+        return tiers
+
+    def _next_archived(self, scope: Scope, offset: int) -> int | None:
+        """The first offset at or past `offset` that the archive has data for."""
+        if self.archive is None or scope.archive is None:
+            return None
+        span = Span(max(offset, scope.archive.start), scope.archive.end)
+        found = self.archive.next_held(span) if span.start < span.end else span.end
+        return found if found < span.end else None
+
     def _fill_from(self, tier: Tier, answer: ReadResult, view: _View, cursor: int, limit: int, max_bytes: int) -> Steps[int]:
         """The same from one tier; the offset to go on with."""
         scope = view.scope
         if tier is Tier.ARCHIVE:
             assert self.archive is not None
             assert scope.archive is not None
-            return (yield from self.archive.fill(answer, cursor, min(limit, scope.archive.end), max_bytes))
+            return (yield from self.archive.fill(answer, cursor, min(limit, scope.archive.end), max_bytes, scope.local))
         assert self.local is not None
         assert view.log is not None
         assert scope.local is not None
-        piece, moved = self.local.read(view.log, cursor, min(limit, scope.local.end), max_bytes)
+        read = partial(self.local.read, view.log, cursor, min(limit, scope.local.end), max_bytes)
+        piece, moved = yield from self._walk_local(read, lambda found: _release(found[0]))
         try:
             begins = moved if piece is None else _base_offset(piece)
             if begins > cursor and not scope.compacted:
-                if scope.archive is not None and cursor in scope.archive:
+                archived = self._next_archived(scope, cursor)
+                if archived == cursor:
                     raise NotFound(f"{self.partition}: the local log goes on with {begins}, not with {cursor}")
+                if archived is not None and archived < begins:
+                    self._move_over_hole(view, cursor, archived)
+                    _release(piece)
+                    return archived
                 self._move_over_hole(view, cursor, begins)
         except BaseException:
-            if piece is not None:
-                piece.file.release()
+            _release(piece)
             raise
         if piece is not None:
             answer.slices.append(piece)
@@ -316,6 +348,32 @@ class PartitionLog:
             raise _Unsettled(f"{self.partition}: offset {offset} is in no tier, as far as a manifest older than the look tells")
         self._hydrator.counters.gaps_skipped += 1
         log.warning("read_moved_over_gap", partition=str(self.partition), offset=offset, next_offset=next_offset)
+
+    def _walk_local(self, ask: Callable[[Allowance], T], discard: Callable[[T], None] | None = None) -> Steps[T]:
+        """What `ask` finds in the local log. Where it is far to walk, as in a segment without a usable index, workers do so, a turn
+        at a time: what they meet on the way is kept, so that in the end it is near.
+
+        discard   what to do with an answer that only showed the way
+        """
+        while True:
+            try:
+                return ask(Allowance(WALK_BYTES))
+            except LongWalk:
+                yield self._walk_on(ask, discard)
+
+    def _walk_on(self, ask: Callable[[Allowance], T], discard: Callable[[T], None] | None) -> Future[None]:
+        """The turn that is under way for whomever, so that a partition never has two workers; else one that walks for `ask`."""
+
+        def turn() -> None:
+            with suppress(LongWalk, HeadwaterError):  # who asks again meets the error
+                found = ask(Allowance(TURN_BYTES))
+                if discard is not None:
+                    discard(found)
+
+        with self._walk_lock:
+            if self._walk is None or self._walk.done():
+                self._walk = self._hydrator.submit(turn)
+            return self._walk
 
     # Transactions
 
@@ -381,25 +439,30 @@ class PartitionLog:
     # Times
 
     def _offset_for_time(self, timestamp_ms: int) -> Steps[RecordTime | None]:
-        """Archive first, as far as it goes: it knows each entry's last timestamp. The rest is scanned."""
+        """Archive first, as far as it goes: it knows each entry's last timestamp. What it lacks is scanned."""
         view = yield from self._known_view()
-        scope = view.scope
-        searched_to = scope.log_start
+        scope, local = view.scope, view.scope.local
+        archived, searched_to = None, scope.log_start
         if self.archive is not None and scope.archive is not None:
             try:
-                found = yield from self.archive.first_not_older(timestamp_ms, scope.archive)
-                if found is not None:
-                    return found
-                searched_to = scope.archive.end
+                archived = yield from self.archive.first_not_older(timestamp_ms, scope.archive)
+                searched_to = scope.archive.end if local is None else self.archive.first_gap(Span(local.start, scope.archive.end))
             except HeadwaterError:
-                if scope.local is None or scope.local.start > scope.log_start:
+                if local is None or local.start > scope.log_start:
                     raise
-        if scope.local is None or searched_to >= scope.local.end:
-            return None
-        span = Span(max(searched_to, scope.local.start), scope.local.end)
+        if local is None:
+            return archived
+        span = Span(max(searched_to, local.start), local.end if archived is None else min(archived.offset, local.end))
+        if span.start >= span.end:
+            return archived
         carried = yield from self._carried(view)
-        later: RecordTime | None = yield self._scan_local(lambda local, scans: scans.first_not_older(local, timestamp_ms, span, carried))
-        return later
+        later: RecordTime | None = yield self._scan_local(lambda found, scans: scans.first_not_older(found, timestamp_ms, span, carried))
+        return later or archived
+
+
+def _release(piece: Slice | None) -> None:
+    if piece is not None:
+        piece.file.release()
 
 
 def _base_offset(piece: Slice) -> int:

@@ -1,13 +1,20 @@
 """Finding whole batches in an open file by their headers, without reading what lies between them."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from hydration.runfile import RunFile
 from model.errors import CorruptData
 from segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
 
 _WINDOW_BYTES = 32 << 10  # one read finds all headers of small batches in it, and costs little for a large one
+
+
+class Readable(Protocol):
+    """An open file, for reads by position; `where` names it in errors."""
+
+    where: str
+
+    def read(self, position: int, size_bytes: int) -> bytes: ...
 
 
 class Boundary(NamedTuple):
@@ -25,7 +32,11 @@ class Range(NamedTuple):
     next_offset: int
 
 
-def headers(file: RunFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+Headers = Callable[[int, int], Iterator[tuple[int, BatchHeader]]]
+"""`headers` of one file."""
+
+
+def headers(file: Readable, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of every whole batch in file[start:end]; a torn one at the end is not there yet.
 
     Raises CorruptData for what cannot be a header or for offsets that do not rise. Checksums are not looked at.
@@ -48,16 +59,16 @@ def headers(file: RunFile, start: int, end: int) -> Iterator[tuple[int, BatchHea
         position, last_offset = following, header.last_offset
 
 
-def first_at(file: RunFile, offset: int, start: int, end: int) -> tuple[int, BatchHeader] | None:
-    """The first batch in file[start:end] that reaches `offset`."""
-    for position, header in headers(file, start, end):
+def first_at(headers: Headers, offset: int, start: int, end: int) -> tuple[int, BatchHeader] | None:
+    """The first batch between the positions `start` and `end` that reaches `offset`."""
+    for position, header in headers(start, end):
         if header.last_offset >= offset:
             return position, header
     return None
 
 
 def cut(
-    file: RunFile,
+    headers: Headers,
     offset: int,
     *,
     start: Boundary,
@@ -80,7 +91,7 @@ def cut(
     if position >= end.position:
         return None
     if start.offset != offset:
-        found = first_at(file, offset, position, end.position)
+        found = first_at(headers, offset, position, end.position)
         if found is None:
             return None
         position = found[0]
@@ -91,13 +102,13 @@ def cut(
         return Range(position, stop.position - position, stop.offset)
     if not walk:
         return None
-    stop = _walked(file, position, stop.position if stop is not None else position, end, max_bytes)
+    stop = _walked(headers, position, stop.position if stop is not None else position, end, max_bytes)
     return Range(position, stop.position - position, stop.offset)
 
 
-def _walked(file: RunFile, start: int, known: int, end: Boundary, max_bytes: int) -> Boundary:
+def _walked(headers: Headers, start: int, known: int, end: Boundary, max_bytes: int) -> Boundary:
     """Where an answer from `start` on ends; `known` is a boundary at or behind `start` to walk from."""
-    for position, header in headers(file, known, end.position):
+    for position, header in headers(known, end.position):
         if position + header.size_bytes - start > max_bytes and position > start:
             return Boundary(position, header.base_offset)
     return end

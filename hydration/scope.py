@@ -79,7 +79,7 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
     """
     log = log if priority.uses_local else None
     extent = extent if priority.uses_archive else None
-    local = Span(max(log.local_start, log.log_start), log.high_watermark) if log is not None and log.high_watermark is not None else None
+    local = Span(log.start_offset, log.high_watermark) if log is not None and log.high_watermark is not None else None
     archive = Span(extent.start_offset, extent.next_offset) if extent is not None else None
     epochs = log.epochs if log is not None else EpochHistory()
     if log is not None and extent is not None:
@@ -91,7 +91,7 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
     ends = [span.end for span in (local, archive) if span is not None]
     starts = [span.start for span in (local, archive) if span is not None]
     if log is not None:
-        starts.append(max(log.local_start, log.log_start))
+        starts.append(log.start_offset)
         if log.high_watermark is None or not ends:
             ends.append(log.high_watermark if log.high_watermark is not None else starts[-1])
     newest = [epochs.newest, extent.leader_epoch if extent else None, log.leadership.leader_epoch if log and log.leadership else None]

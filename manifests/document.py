@@ -31,11 +31,13 @@ def unseal(raw: bytes, kind: type[T], check: Callable[[T], object], where: str) 
     try:
         body: Any = msgspec.json.decode(raw)
         version = body["format"]
-        if not isinstance(version[0], int) or version[0] != FORMAT_MAJOR:
-            raise UnsupportedFormat(f"{where} has format {str(version)[:40]}; this version reads {FORMAT_MAJOR}.x")
+        if type(version[0]) is not int:
+            raise CorruptData(where, 0, f"no format version: {str(version)[:40]!r}")
+        if version[0] != FORMAT_MAJOR:
+            raise UnsupportedFormat(f"{where} has format {str(version)[:40]!r}; this version reads {FORMAT_MAJOR}.x")
         digest = body.pop("digest")
         if digest != _digest(body):
-            raise CorruptData(where, 0, f"its digest says {str(digest)[:40]}, its content {_digest(body)}")
+            raise CorruptData(where, 0, f"its digest says {str(digest)[:40]!r}, its content {_digest(body)}")
         value = msgspec.convert(body, kind)
         check(value)
         return value

@@ -11,6 +11,7 @@ from manifests import keys
 from manifests.document import FORMAT, seal, unseal
 from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from model.partition import PartitionId
+from objectstore.digest import is_digest
 from objectstore.store import DOCUMENT_BYTES_MAX
 
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
@@ -119,7 +120,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_head(head: Head) -> Head:
-    """`head` when everything in it agrees (I4, I9, I22); CorruptData otherwise."""
+    """`head` when everything in it agrees (I4, I9, I22); CorruptData otherwise, UsageError for names that nobody may have."""
+    partition = head.partition_id  # before anything is said in its name
 
     def bad(reason: str) -> CorruptData:
         return CorruptData(f"manifest of {head.topic}:{head.partition}", 0, reason)
@@ -134,7 +136,6 @@ def check_head(head: Head) -> Head:
         raise bad(f"start {head.start_offset} beyond the end {head.last_offset}")
     if head.pages:
         raise UnsupportedFormat(f"manifest of {head.topic}:{head.partition} lists pages, which this version cannot read")
-    partition = head.partition_id
     expected = None
     for entry in head.entries:
         if expected is not None and entry.base_offset != expected:
@@ -176,6 +177,8 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
         raise bad(f"impossible counts: {entry.records} records, {entry.aborted} aborted")
     if not all(-(2**63) <= number < 2**63 for number in (entry.first_timestamp or 0, entry.last_timestamp or 0, entry.max_producer_id)):
         raise bad(f"impossible timestamps or producer id: {entry.first_timestamp}, {entry.last_timestamp}, {entry.max_producer_id}")
+    if not all(digest == "" or is_digest(digest) for digest in (entry.digest, entry.index_digest)):
+        raise bad(f"no digests: {entry.digest[:40]!r}, {entry.index_digest[:40]!r}")
     if entry.open_from is not None and not 0 <= entry.open_from <= entry.last_offset:
         raise bad(f"open transaction at {entry.open_from}")
     previous = (-1, -1)

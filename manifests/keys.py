@@ -15,12 +15,17 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _DATA_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.(log|index)")
 
 
+def name_prefix(topic: str) -> str:
+    """Everything but the data of every incarnation that had this name."""
+    return f"meta/{check_topic_name(topic)}/"
+
+
 def current(topic: str) -> str:
-    return f"meta/{check_topic_name(topic)}/current.json"
+    return name_prefix(topic) + "current.json"
 
 
 def topic_prefix(topic: str, topic_id: str) -> str:
-    return f"meta/{check_topic_name(topic)}/{check_topic_id(topic_id)}/"
+    return f"{name_prefix(topic)}{check_topic_id(topic_id)}/"
 
 
 def topic_manifest(topic: str, topic_id: str) -> str:
@@ -61,6 +66,17 @@ def data_prefix(partition: PartitionId) -> str:
     partition, not the object, keeps a partition's garbage collection one listing."""
     place = f"{partition.topic}/{partition.topic_id}/{partition.partition}"
     return f"data/{hashlib.sha256(place.encode()).hexdigest()[:8]}/{place}/"
+
+
+def parse_data_prefix(prefix: str) -> tuple[str, str, int] | None:
+    """(topic, topic id, partition) of what `data_prefix` gave; None for anything else. The hash is not compared."""
+    try:
+        match prefix.split("/"):
+            case ["data", _, topic, topic_id, number, ""] if _NUMBER.fullmatch(number):
+                return TopicPartition(topic, int(number)).topic, check_topic_id(topic_id), int(number)
+    except UsageError:
+        pass
+    return None
 
 
 def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int, uid: str) -> str:

@@ -6,6 +6,8 @@ without an answer may have happened. So a commit ends in one of three ways: it i
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -42,14 +44,16 @@ from objectstore.store import ObjectStore
 
 _ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading back
 
+_Document = TypeVar("_Document")
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A document that is not there although others say it must be."""
+    """A topic's document that is gone although others say it must be there, `error` being NotFound, or that cannot be read."""
 
     topic: str
     key: str
-    problem: str
+    error: HeadwaterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,63 +214,62 @@ class ManifestRepository:
             return None
 
     def resolve(self, topic: str) -> TopicManifest:
-        """The manifest of the incarnation that the bare name means. Raises NotFound."""
-        manifest = self._current_manifest(topic)
+        """The manifest of the incarnation that the bare name means.
+
+        Raises NotFound, which says when the topic is lost rather than unknown, and what is wrong with a damaged document.
+        """
+        current = self.current(topic)
+        manifest = self.load_topic(topic, current.topic_id) if current else None
         if manifest is None:
+            for lost in self.survey_topics(topic)[1]:
+                raise lost.error
             raise NotFound(f"topic {topic} is not in {self._store.url}")
         return manifest
-
-    def _current_manifest(self, topic: str) -> TopicManifest | None:
-        current = self.current(topic)
-        return self.load_topic(topic, current.topic_id) if current else None
 
     def incarnations(self) -> list[tuple[str, str]]:
         """(topic, topic id) of every incarnation in the bucket, in key order. A listing is a hint."""
         return sorted({(topic, topic_id) for topic, topic_id, _ in self._places()})
 
-    def topics(self) -> list[TopicManifest]:
-        """The current incarnation's manifest of every topic, by name."""
-        names = sorted({topic for topic, _, _ in self._places()})
-        return [manifest for manifest in map(self._current_manifest, names) if manifest]
+    def survey_topics(self, topic: str | None = None, *, earlier: bool = False) -> tuple[list[TopicManifest], list[Lost]]:
+        """The current incarnation's manifest of every topic, by name, and what is lost: no document hides another.
 
-    def lost(self) -> list[Lost]:
-        """What `topics` has to leave out, by key: names without their current.json, incarnations without their topic.json.
-
-        A listing only raises the suspicion; each absence is the store's definite word.
+        topic    look at this one alone
+        earlier  look for the manifests of earlier incarnations too, which takes a request for each
+        A listing only raises the suspicion that something is gone; each absence is the store's definite word. Raises what
+        keeps the store from answering.
         """
-        listed = [info.key for info in self._store.list(keys.META)]
-        places = [place for place in map(keys.parse_manifest, listed) if place]
-        named = {topic for topic in map(keys.parse_current, listed) if topic}
-        incarnations = {(topic, topic_id) for topic, topic_id, _ in places}
-        described = {(topic, topic_id) for topic, topic_id, partition in places if partition is None}
-        found = []
-        for topic in sorted(named | {topic for topic, _ in incarnations}):
-            current = self.current(topic)
-            if current is None:
-                found.append(Lost(topic, keys.current(topic), "gone: nobody knows which incarnation the name means"))
-            else:
-                incarnations.add((topic, current.topic_id))
-        for topic, topic_id in incarnations - described:
-            if self.load_topic(topic, topic_id) is None:
-                found.append(Lost(topic, keys.topic_manifest(topic, topic_id), "gone: the topic's partition count and settings"))
-        return sorted(found, key=lambda lost: lost.key)
-
-    def survey_topics(self) -> tuple[list[TopicManifest], list[tuple[str, HeadwaterError]]]:
-        """The same, one damaged document hiding no other: the manifests, and (topic, why) for those that cannot be read.
-
-        Raises what keeps the store from answering.
-        """
+        incarnations: dict[str, set[str]] = {}
+        for info in self._store.list(keys.META if topic is None else keys.name_prefix(topic)):
+            if place := keys.parse_manifest(info.key):
+                incarnations.setdefault(place[0], set()).add(place[1])
+            elif name := keys.parse_current(info.key):
+                incarnations.setdefault(name, set())
         manifests: list[TopicManifest] = []
-        problems: list[tuple[str, HeadwaterError]] = []
-        for name in sorted({topic for topic, _, _ in self._places()}):
-            try:
-                manifest = self._current_manifest(name)
-            except (CorruptData, UnsupportedFormat) as error:
-                problems.append((name, error))
-                continue
-            if manifest:
-                manifests.append(manifest)
-        return manifests, problems
+        lost: list[Lost] = []
+        for name, ids in sorted(incarnations.items()):
+            decode = partial(decode_current, topic=name)
+            current = self._find(name, keys.current(name), decode, "nobody knows which incarnation the name means")
+            meant = set()
+            if isinstance(current, Lost):
+                lost.append(current)
+            else:
+                meant.add(current.topic_id)
+            for topic_id in sorted(meant | ids if earlier else meant):
+                key = keys.topic_manifest(name, topic_id)
+                manifest = self._find(name, key, partial(decode_topic, topic=name, topic_id=topic_id), "with it the partition count")
+                if isinstance(manifest, Lost):
+                    lost.append(manifest)
+                elif topic_id in meant:
+                    manifests.append(manifest)
+        return manifests, lost
+
+    def _find(self, topic: str, key: str, decode: Callable[[bytes], _Document], gone: str) -> _Document | Lost:
+        try:
+            return decode(self._store.get(key)[0])
+        except NotFound:
+            return Lost(topic, key, NotFound(f"{key} is gone: {gone}"))
+        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+            return Lost(topic, key, error)
 
     def partitions(self, topic: str, topic_id: str) -> list[PartitionId]:
         """The partitions of one incarnation that have a head, in order. Raises NotFound for an unknown incarnation."""

@@ -9,6 +9,7 @@ from manifests.document import FORMAT, seal, unseal
 from model.errors import CorruptData, ForeignOwner
 from model.partition import PartitionId, check_topic_id, topic_id_text
 
+PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and whoever reads the number makes room for as many
 PREVIOUS_MAX = 10_000  # earlier incarnations remembered, about 300 KB; the oldest are forgotten first
 
 
@@ -87,7 +88,7 @@ def turn_to(held: Current | None, seen: TopicManifest) -> Current | None:
 def check_topic(manifest: TopicManifest) -> None:
     """Raises UsageError for impossible names, CorruptData for an impossible number of partitions."""
     manifest.partition_id(max(manifest.partitions - 1, 0))
-    if manifest.partitions < 1 or manifest.version < 0:
+    if not 1 <= manifest.partitions <= PARTITIONS_MAX or manifest.version < 0:
         raise CorruptData(f"topic manifest of {manifest.topic}", 0, f"{manifest.partitions} partitions, version {manifest.version}")
 
 

@@ -95,8 +95,24 @@ class SuspectedHole(HeadwaterError):
     """A log lacks offsets it should hold and nothing proves compaction. Archiving stops here and nothing is released."""
 
 
+class UnfinishedSwap(HeadwaterError):
+    """A compaction stopped in the middle of its renames in a log that no broker goes on with. Nothing was done."""
+
+
+class UnrelatedLog(HeadwaterError):
+    """A log contradicts its archive and shares no leader epoch with it: a replaced disk, most likely. Nothing was done."""
+
+    def __init__(self, message: str, begins_in: int) -> None:
+        super().__init__(message)
+        self.begins_in = begins_in  # the log's oldest leader epoch
+
+
 class SourceChanged(TransientError):
     """A local file was replaced, cut or removed while it was read. Plan again."""
+
+
+class Superseded(HeadwaterError):
+    """What was read earlier is no longer what the archive holds: a dead branch, or a topic that was created again. Read anew."""
 
 
 class OffsetOutOfRange(HeadwaterError):
@@ -105,6 +121,10 @@ class OffsetOutOfRange(HeadwaterError):
     def __init__(self, offset: int, start: int, end: int) -> None:
         super().__init__(f"offset {offset} is outside [{start}, {end})")
         self.offset, self.start, self.end = offset, start, end
+
+
+class DataLoss(HeadwaterError):
+    """Offsets that were asked for are not in the archive: dropped by retention, a gap, or not archived yet."""
 
 
 class VerificationFailed(HeadwaterError):

@@ -74,7 +74,7 @@ class ObjectStore(Protocol):
         """Objects whose key begins with `prefix`, those of one folder in key order. A listing is a hint: it may miss what is
         being written.
 
-        start_after  a key that an earlier listing of the same prefix gave: go on behind it
+        start_after  go on behind this key of an earlier listing of the same prefix, or behind where it would stand
         """
         ...
 

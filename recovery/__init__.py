@@ -5,9 +5,8 @@ from uuid import uuid4
 
 from manifests.repository import ManifestRepository
 from model.clock import Clock, SystemClock
-from model.errors import NotFound, NothingExamined
 from recovery.apply import STEPS, Progress, RecoveryReport, RecoveryStatus, apply, status
-from recovery.discover import discover, lost
+from recovery.discover import discover
 from recovery.identity import new_kafka_id
 from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, decode_plan, encode_plan
 from recovery.planning import make_plan
@@ -34,17 +33,11 @@ def plan(
 ) -> RecoveryPlan:
     """What recovering `topics`, None for all, will do; `apply` does it. Only reads.
 
-    Raises NotFound for a topic that the archive does not know, NothingExamined when it holds none, UsageError for
-    options that contradict each other.
+    Of all topics those that are damaged or lost are left out, and the plan says so; one that is named raises what is wrong
+    with it. Raises NotFound for a topic that the archive does not know, NothingExamined when it holds none,
+    VerificationFailed when it holds none that can be read, UsageError for options that contradict each other.
     """
     names = None if topics is None else tuple(sorted(set(topics)))
     request = Request(topics=names, options=options or Options())
     now_ms = (clock or SystemClock()).now_ms()
-    gone = lost(repository, names)
-    try:
-        found = discover(repository, names)
-    except (NotFound, NothingExamined) as error:
-        if not gone:
-            raise
-        raise NotFound("; ".join(gone)) from error
-    return make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id(), lost=gone)
+    return make_plan(discover(repository, names), request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())

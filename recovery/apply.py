@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -22,7 +23,7 @@ from recovery.files import disk_errors, publish, sync_directory
 from recovery.identity import new_kafka_id
 from recovery.layout import Files, partition_directory, partitions
 from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan, check_plan
-from recovery.runs import restore, segment_name
+from recovery.runs import Restored, restore, segment_name
 from recovery.target import MARK, Mark, check_same, check_unused, locked, read_mark, write_mark
 from segments.checkpoints import META_PROPERTIES
 
@@ -32,6 +33,7 @@ STEPS = (
     "recover.directories",
     "recover.fetched",
     "recover.placed",
+    "recover.indexed",
     "recover.segments",
     "recover.partitions",
     "recover.checkpoints",
@@ -59,13 +61,14 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in the directory now. again: it had been finished before, and nothing was done."""
+    """What lies in the directory now, and what the plan `left_out`. again: it had been finished before, and nothing was done."""
 
     recovery_id: str
     into: str
     cluster_id: str
     node_id: int
     topics: tuple[TopicReport, ...]
+    left_out: tuple[str, ...] = ()
     notes: tuple[str, ...]
     started_ms: int
     finished_ms: int
@@ -140,7 +143,7 @@ def status(into: Path) -> RecoveryStatus | None:
     mark = read_mark(into)
     if mark is None:
         return None
-    sizes = [(entry.live_bytes, path.exists()) for entry, path in _segment_files(mark.plan, into)]
+    sizes = [(entry.live_bytes, path.exists()) for _, entry, path in _segment_files(mark.plan, into)]
     return RecoveryStatus(
         recovery_id=mark.plan.recovery_id,
         cluster_id=mark.plan.cluster_id,
@@ -173,7 +176,7 @@ class _Recovery:
     def __init__(self, mark: Mark, into: Path, store: ObjectStore, progress: Progress, workers: int) -> None:
         self._mark, self._plan, self._into, self._store, self._workers = mark, mark.plan, into, store, workers
         self._progress, self._progress_lock = progress, threading.Lock()
-        self._log_ends: dict[Path, int] = {}  # behind the last batch of each segment
+        self._restored: dict[Path, Restored] = {}
 
     def run(self) -> None:
         self._make_directories()
@@ -204,16 +207,16 @@ class _Recovery:
             sync_directory(self._into)
 
     def _check_space(self) -> None:
-        missing = sum(entry.live_bytes for entry, path in _segment_files(self._plan, self._into) if not path.exists())
+        missing = sum(entry.live_bytes for _, entry, path in _segment_files(self._plan, self._into) if not path.exists())
         free = shutil.disk_usage(self._into).free
         if missing > free:
             raise DiskFull(
                 f"{self._into} needs {missing} more bytes and has {free}; nothing is lost: make room and run the same command again"
             )
 
-    def _restore(self, segment: tuple[Entry, Path]) -> None:
-        entry, path = segment
-        self._log_ends[path] = restore(self._store, entry, path)
+    def _restore(self, segment: "_Segment") -> None:
+        topic, entry, path = segment
+        self._restored[path] = restore(self._store, entry, path, layout.index_interval_bytes(topic))
         with self._progress_lock:
             self._progress(entry.live_bytes)
 
@@ -222,7 +225,7 @@ class _Recovery:
         for topic, partition in partitions(self._plan):
             directory = self._into / partition_directory(topic, partition)
             last = directory / segment_name(partition.files[-1].base_offset) if partition.files else None
-            yield directory, layout.partition_files(topic, partition, self._log_ends[last] if last else None)
+            yield directory, layout.partition_files(topic, partition, self._restored[last].next_offset if last else None)
 
     def _publish(self, file: tuple[Path, bytes]) -> None:
         publish(*file)
@@ -234,10 +237,12 @@ class _Recovery:
     def _verify(self) -> None:
         """Raises VerificationFailed unless the directory holds what was planned and not one file more.
 
-        What is in the segments was verified when each was placed.
+        What is in the segments was verified when each was placed, and their indexes were made from it.
         """
         expected = {self._into / MARK: -1}
-        expected |= {path: entry.live_bytes for entry, path in _segment_files(self._plan, self._into)}
+        expected |= {path: entry.live_bytes for _, entry, path in _segment_files(self._plan, self._into)}
+        for restored in self._restored.values():
+            expected |= restored.index_bytes
         small = {directory / name: content for directory, files in self._beside() for name, content in files.items()}
         for files in (layout.checkpoint_files(self._plan), layout.bootstrap_files(self._plan, self._mark.started_ms)):
             small |= {self._into / name: content for name, content in files.items()}
@@ -264,11 +269,17 @@ def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _segment_files(plan: RecoveryPlan, into: Path) -> Iterator[tuple[Entry, Path]]:
+class _Segment(NamedTuple):
+    topic: TopicPlan
+    entry: Entry
+    path: Path
+
+
+def _segment_files(plan: RecoveryPlan, into: Path) -> Iterator[_Segment]:
     for topic, partition in partitions(plan):
         directory = into / partition_directory(topic, partition)
         for entry in partition.files:
-            yield entry, directory / segment_name(entry.base_offset)
+            yield _Segment(topic, entry, directory / segment_name(entry.base_offset))
 
 
 def _tell(control: ControlLog | None, record: Record) -> None:
@@ -293,6 +304,7 @@ def _report(into: Path, mark: Mark, *, resumed: bool, again: bool) -> RecoveryRe
         cluster_id=plan.cluster_id,
         node_id=plan.node_id,
         topics=tuple(_topic_report(topic) for topic in plan.topics),
+        left_out=plan.left_out,
         notes=plan.notes,
         started_ms=mark.started_ms,
         finished_ms=mark.finished_ms or 0,

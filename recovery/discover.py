@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from model.errors import NothingExamined
-from model.partition import PartitionId
+from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, UnsupportedFormat, VerificationFailed
 
 _READERS = 16  # heads are small, so it is round trips that take the time
 
@@ -21,27 +20,61 @@ class ArchivedTopic:
     heads: Mapping[int, Head]
 
 
-def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Sequence[ArchivedTopic]:
-    """The named topics, or with None all of them, by name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The topics to recover, by name.
 
-    Raises NotFound for a name that the archive does not know, and NothingExamined when there is nothing at all: a wrong
-    bucket must not look like an empty cluster.
+    lost   what cannot be recovered of everything that is there, and why, for people
+    notes  what else was noticed
     """
-    manifests = repository.topics() if topics is None else [repository.resolve(name) for name in sorted(set(topics))]
-    if not manifests:
-        raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
+
+    topics: Sequence[ArchivedTopic]
+    lost: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Found:
+    """The named topics, or with None every one that can be read.
+
+    Raises what is wrong with a named topic, NotFound for a name that the archive does not know among it. With None raises
+    NothingExamined when there is nothing at all, for a wrong bucket must not look like an empty cluster, and
+    VerificationFailed when nothing of what there is can be read.
+    """
+    if topics is None:
+        manifests, unreadable = repository.survey_topics()
+        lost = [f"{each.topic}: {each.error}" for each in unreadable]
+    else:
+        manifests, lost = [repository.resolve(name) for name in sorted(set(topics))], []
+    found: list[ArchivedTopic] = []
     with ThreadPoolExecutor(_READERS, "recover-discover") as pool:
-        partitions = list(pool.map(lambda each: repository.partitions(each.topic, each.topic_id), manifests))
-        heads = list(pool.map(lambda of_topic: _heads(repository, of_topic), partitions))
-    return [ArchivedTopic(manifest=manifest, heads=found) for manifest, found in zip(manifests, heads, strict=True)]
+        for manifest, archived in zip(manifests, pool.map(lambda each: _archived(repository, each), manifests), strict=True):
+            if isinstance(archived, ArchivedTopic):
+                found.append(archived)
+            elif topics is None:
+                lost.append(f"{manifest.topic}: {archived}")
+            else:
+                raise archived
+    if not found and lost:
+        raise VerificationFailed("nothing can be recovered: " + "; ".join(lost))
+    if not found:
+        raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
+    return Found(topics=found, lost=lost, notes=_notes(repository))
 
 
-def lost(repository: ManifestRepository, topics: Iterable[str] | None) -> Sequence[str]:
-    """Why these topics, or with None any, cannot be recovered although the bucket holds something of them."""
-    wanted = None if topics is None else set(topics)
-    return [f"{each.topic}: {each.key} is {each.problem}" for each in repository.lost() if wanted is None or each.topic in wanted]
+def _archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:
+    """The topic with its heads, or what is wrong with it; raises what keeps the store from answering."""
+    try:
+        partitions = repository.partitions(manifest.topic, manifest.topic_id)
+        loaded = ((partition.partition, repository.load(partition)) for partition in partitions)
+        heads = {number: versioned.head for number, versioned in loaded if versioned is not None}
+    except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
+        return error
+    return ArchivedTopic(manifest=manifest, heads=heads)
 
 
-def _heads(repository: ManifestRepository, partitions: Iterable[PartitionId]) -> dict[int, Head]:
-    loaded = ((partition.partition, repository.load(partition)) for partition in partitions)
-    return {number: versioned.head for number, versioned in loaded if versioned is not None}
+def _notes(repository: ManifestRepository) -> Sequence[str]:
+    try:
+        repository.owner()
+    except CorruptData as error:
+        return [f"{error}; whose archive this is was taken from the topics"]
+    return ()

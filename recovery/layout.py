@@ -6,6 +6,7 @@ from pathlib import PurePath
 from model.epochs import EpochHistory
 from model.partition import TopicPartition
 from recovery.bootstrap import bootstrap_checkpoint
+from recovery.indexes import INTERVAL, INTERVAL_BYTES
 from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan
 from recovery.runs import segment_name
 from segments import checkpoints
@@ -34,11 +35,20 @@ def partition_files(topic: TopicPlan, partition: PartitionPlan, log_end: int | N
     return files
 
 
+def index_interval_bytes(topic: TopicPlan) -> int:
+    """What the broker will index this topic's segments by."""
+    value = topic.configs.get(INTERVAL, "")
+    return int(value) if value.isdecimal() else INTERVAL_BYTES
+
+
 def epoch_history(partition: PartitionPlan) -> EpochHistory:
+    """Cut at the log start, as a broker cuts it: whoever reads the directory takes what begins earlier for a log that does."""
     steps: list[tuple[int, int]] = []
     for entry in partition.entries:
         steps += (step for step in entry.epochs if not steps or step[0] > steps[-1][0])
-    return EpochHistory.of(steps)
+    start = partition.start_offset
+    begun = [epoch for epoch, first in steps if first <= start][-1:]
+    return EpochHistory.of([*((epoch, start) for epoch in begun), *(step for step in steps if step[1] > start)])
 
 
 def checkpoint_files(plan: RecoveryPlan) -> Files:

@@ -103,6 +103,7 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `apply` does, and nothing that it has to decide.
 
+    left_out  of everything that was asked for, what the archive cannot give back, and why: applying the plan is a partial success
     problems  why it cannot be applied as it is
     notes     what the user should know before and after
     """
@@ -115,6 +116,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     node_id: int
     topics: tuple[TopicPlan, ...]
+    left_out: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -3,34 +3,31 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from manifests.head import Entry, Head
+from manifests.topic import PARTITIONS_MAX
 from model.errors import UsageError
-from recovery.discover import ArchivedTopic
+from recovery.discover import ArchivedTopic, Found
 from recovery.plan import NODE_ID_MAX, Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_cluster_id
 
 _INTERNAL_COMPACTED = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _HELD = ("retention.ms", "retention.bytes")
-_PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and the number comes from outside
 _REMOTE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
 
 
-def make_plan(
-    found: Sequence[ArchivedTopic], request: Request, *, now_ms: int, recovery_id: str, cluster_id: str, lost: Sequence[str] = ()
-) -> RecoveryPlan:
-    """The plan for the topics in `found`, which is not empty.
+def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, cluster_id: str) -> RecoveryPlan:
+    """The plan for the topics in `found`, of which there is at least one.
 
-    lost        what the archive has lost of the topics that were asked for; without leave they are not left out
     cluster_id  for the recovered cluster, unless the options name one
     Raises UsageError for options that contradict each other.
     """
     options = request.options
-    _check_options(options, found)
-    clusters = sorted({topic.manifest.cluster_id for topic in found})
-    problems = [f"{each}; name the topics to recover without it" for each in lost]
-    notes: list[str] = []
+    _check_options(options, found.topics)
+    clusters = sorted({topic.manifest.cluster_id for topic in found.topics})
+    problems: list[str] = []
+    notes = list(found.notes)
     if len(clusters) > 1:
         problems.append(f"topics of several clusters: {', '.join(clusters)}; recover them one by one")
     topics = []
-    for archived in found:
+    for archived in found.topics:
         topic = _plan_topic(archived, options, now_ms)
         topics.append(topic)
         problems += _problems(archived, options)
@@ -45,6 +42,7 @@ def make_plan(
         cluster_id=options.cluster_id or cluster_id,
         node_id=options.node_id,
         topics=tuple(topics),
+        left_out=tuple(found.lost),
         problems=tuple(problems),
         notes=tuple(notes),
     )
@@ -71,8 +69,8 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
     if options.partitions is not None and (len(found) != 1 or options.partitions < 1):
         raise UsageError("a partition count is for exactly one topic, and at least 1")
     count = max(options.partitions or topic.manifest.partitions for topic in found)
-    if count > _PARTITIONS_MAX:
-        raise UsageError(f"a topic of {count} partitions; at most {_PARTITIONS_MAX} are recovered")
+    if count > PARTITIONS_MAX:
+        raise UsageError(f"a topic of {count} partitions; at most {PARTITIONS_MAX} are recovered")
     if options.apply_retention and (options.retention_ms is not None or options.retention_bytes is not None):
         raise UsageError("either the topics' own retention or given values, not both")
     if any(value is not None and value < 0 for value in (options.retention_ms, options.retention_bytes)):
@@ -210,4 +208,4 @@ def _notes(topic: TopicPlan) -> Iterable[str]:
     if dropped := sum(partition.below_retention for partition in topic.partitions):
         yield f"{topic.topic}: retention leaves out {dropped} archived runs; they stay in the archive"
     if (wanted := topic.configs.get("min.insync.replicas", "1")) != "1":
-        yield f"{topic.topic} wants {wanted} replicas in sync and is recovered with one: acks=all waits for more"
+        yield f"{topic.topic} wants {wanted[:20]!r} replicas in sync and is recovered with one: acks=all waits for more"

@@ -1,8 +1,8 @@
-"""One archived run becomes one segment file, verified on both ends of its journey."""
+"""One archived run becomes one segment file, verified on both ends of its journey, and Kafka's indexes beside it."""
 
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from layouts import open_layout
 from manifests.head import Entry
@@ -10,7 +10,8 @@ from model import steps
 from model.errors import CorruptData
 from objectstore.digest import Digest
 from objectstore.store import ObjectStore
-from recovery.files import PARTIAL, disk_errors, sync_directory
+from recovery.files import PARTIAL, disk_errors, publish, sync_directory
+from recovery.indexes import INTERVAL_BYTES, Indexes
 from segments.batches import BatchWalk
 
 PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
@@ -20,18 +21,50 @@ def segment_name(base_offset: int) -> str:
     return f"{base_offset:020}.log"
 
 
-def restore(store: ObjectStore, entry: Entry, path: Path) -> int:
-    """Make `path` the live part of `entry`; return the offset behind its last batch.
+class Restored(NamedTuple):
+    """
+    next_offset   behind the segment's last batch
+    index_bytes   sizes of the index files beside it
+    """
+
+    next_offset: int
+    index_bytes: dict[Path, int]
+
+
+def restore(store: ObjectStore, entry: Entry, path: Path, index_interval_bytes: int = INTERVAL_BYTES) -> Restored:
+    """Make `path` the live part of `entry`, with Kafka's indexes of exactly these bytes beside it.
 
     A file that is there was whole when it got its name; it is verified again all the same, and fetched again when
     something has happened to it. Raises CorruptData when the object is not what the manifest says, DiskFull.
     """
-    if path.exists():
-        try:
-            with path.open("rb") as file:
-                return check_run(file, entry, str(path))
-        except CorruptData:
-            path.unlink()
+    indexes = Indexes(entry.base_offset, index_interval_bytes)
+    log_end = _kept(entry, path, indexes)
+    if log_end is None:
+        indexes = Indexes(entry.base_offset, index_interval_bytes)
+        log_end = _fetch(store, entry, path, indexes)
+    index_bytes = {}
+    for suffix, content in indexes.files().items():
+        beside = path.with_suffix(suffix)
+        if not beside.exists() or beside.read_bytes() != content:
+            publish(beside, content)
+        index_bytes[beside] = len(content)
+    steps.reached("recover.indexed")
+    return Restored(log_end, index_bytes)
+
+
+def _kept(entry: Entry, path: Path, indexes: Indexes) -> int | None:
+    """The offset behind the last batch of what is there already; None when that is nothing, or nothing good."""
+    if not path.exists():
+        return None
+    try:
+        with path.open("rb") as file:
+            return check_run(file, entry, str(path), indexes)
+    except CorruptData:
+        path.unlink()
+        return None
+
+
+def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> int:
     partial = path.with_name(path.name + PARTIAL)
     with disk_errors(path):
         try:
@@ -41,7 +74,7 @@ def restore(store: ObjectStore, entry: Entry, path: Path) -> int:
             raise
     steps.reached("recover.fetched")
     with partial.open("rb") as file:
-        log_end = check_run(file, entry, entry.key)
+        log_end = check_run(file, entry, entry.key, indexes)
     with disk_errors(path):
         partial.rename(path)
         sync_directory(path.parent)
@@ -66,8 +99,8 @@ def _download(store: ObjectStore, entry: Entry, partial: Path) -> None:
         raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.digest}")
 
 
-def check_run(file: BinaryIO, entry: Entry, where: str) -> int:
-    """The offset behind the last batch of `file`; compaction may have left it below the entry's end.
+def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int:
+    """The offset behind the last batch of `file`; compaction may have left it below the entry's end. `indexes` hears of each batch.
 
     Raises CorruptData unless the file holds exactly the live part of `entry`: its length, every batch's CRC, its offsets
     and epochs, and of an entry that was not cut the digest.
@@ -79,9 +112,10 @@ def check_run(file: BinaryIO, entry: Entry, where: str) -> int:
     first = last = -1
     records = 0
     epochs: set[int] = set()
-    for _, (base, _, epoch, _, _, attributes, delta, _, _, _, _, _, count) in walk:
+    for position, (base, _, epoch, _, _, attributes, delta, _, max_timestamp, _, _, _, count) in walk:
         first = base if first < 0 else first
         last = base + delta
+        indexes.add(position, last, max_timestamp)
         epochs.add(epoch)
         records += 0 if attributes & 0x20 else count
     if not entry.base_offset <= first <= last <= entry.last_offset:

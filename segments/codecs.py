@@ -17,7 +17,7 @@ _XERIAL_HEAD_BYTES = 16  # the magic and two versions
 _SNAPPY_RATIO_MAX = 64  # a copy of 64 bytes takes two or three; a larger claim is a lie
 
 
-def decompress(codec: int, data: bytes | bytearray | memoryview, limit: int = LIMIT_BYTES, *, where: str = "batch") -> bytes | memoryview:
+def decompress(codec: int, data: bytes | bytearray | memoryview, limit: int = LIMIT_BYTES, *, where: str = "batch") -> memoryview:
     """What `data`, the body of a batch, was before its producer or broker compressed it with `codec`.
 
     limit   most bytes that may come out; memory stays below twice that
@@ -28,55 +28,59 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, limit: int = LI
     """
     if codec == NONE:
         return memoryview(data)
-    try:
-        if codec == SNAPPY:
-            if bytes(data[: len(_XERIAL)]) == _XERIAL:
-                return _xerial(memoryview(data), limit, where)
-            return _snappy_block(data, limit, where)
-        if codec in _FRAMED:
-            return _framed(codec, data, limit, where)
-    except cramjam.DecompressionError as error:
-        raise CorruptData(where, 0, f"{NAMES[codec]}: {error}") from error
-    raise UnsupportedFormat(f"{where}: codec {codec} is not one of {', '.join(NAMES)}")
-
-
-def _framed(codec: int, data: bytes | bytearray | memoryview, limit: int, where: str) -> memoryview:
     room = min(max(_FIRST_GUESS_BYTES, len(data) * _GROWTH), limit)
     while True:
-        out = bytearray(room)
-        try:
-            return memoryview(out)[: _FRAMED[codec](data, out)]
-        except cramjam.DecompressionError as error:
-            if str(error) != _NO_ROOM:
-                raise
+        out = memoryview(bytearray(room))
+        size = decompress_into(codec, data, out, where=where)
+        if size is not None:
+            return out[:size]
         if room >= limit:
             raise CorruptData(where, 0, f"{NAMES[codec]}: more than {limit} bytes come out of {len(data)}")
         room = min(room * _GROWTH, limit)
 
 
-def _snappy_block(data: bytes | bytearray | memoryview, limit: int, where: str) -> bytes:
-    size = cramjam.snappy.decompress_raw_len(data)
-    if size > limit or size > len(data) * _SNAPPY_RATIO_MAX:
+def decompress_into(codec: int, data: bytes | bytearray | memoryview, out: memoryview, *, where: str = "batch") -> int | None:
+    """As decompress, to the front of `out`: how many bytes there are, or None when they are more than it holds."""
+    try:
+        if codec == SNAPPY:
+            if bytes(data[: len(_XERIAL)]) == _XERIAL:
+                return _xerial(memoryview(data), out, where)
+            return _snappy_block(data, out, where)
+        if codec in _FRAMED:
+            return int(_FRAMED[codec](data, out))
+    except cramjam.DecompressionError as error:
+        if str(error) == _NO_ROOM:
+            return None
+        raise CorruptData(where, 0, f"{NAMES[codec]}: {error}") from error
+    raise UnsupportedFormat(f"{where}: codec {codec} is not one of {', '.join(NAMES[1:])}")
+
+
+def _snappy_block(data: bytes | bytearray | memoryview, out: memoryview, where: str) -> int | None:
+    size: int = cramjam.snappy.decompress_raw_len(data)
+    if size > len(data) * _SNAPPY_RATIO_MAX:
         raise CorruptData(where, 0, f"snappy: {len(data)} bytes claim to hold {size}")
-    out = bytearray(size)
+    if size > len(out):
+        return None
     if size:
-        cramjam.snappy.decompress_raw_into(data, out)
+        cramjam.snappy.decompress_raw_into(data, out[:size])
     elif len(data) != 1:
         raise CorruptData(where, 0, f"snappy: {len(data)} bytes claim to hold nothing")
-    return bytes(out)
+    return size
 
 
-def _xerial(data: memoryview, limit: int, where: str) -> bytes:
+def _xerial(data: memoryview, out: memoryview, where: str) -> int | None:
     """Blocks, each behind its length in four bytes."""
     if len(data) < _XERIAL_HEAD_BYTES:
         raise CorruptData(where, 0, "snappy: the stream ends inside its head")
-    out = bytearray()
-    at = _XERIAL_HEAD_BYTES
+    filled, at = 0, _XERIAL_HEAD_BYTES
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
         at += 4
         if size < 0 or at + size > len(data):
             raise CorruptData(where, at, f"snappy: a block of {size} bytes, {len(data) - at} are left")
-        out += _snappy_block(data[at : at + size], limit - len(out), where)
+        block = _snappy_block(data[at : at + size], out[filled:], where)
+        if block is None:
+            return None
+        filled += block
         at += size
-    return bytes(out)
+    return filled

@@ -18,7 +18,7 @@ from segments.metadata_log import ClusterMetadata, MetadataLog
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _DIRECTORY_NAME = re.compile(r"(.+)-(\d{1,10})", re.ASCII)  # greedy: split at the last '-'
 _RENAMED = ("-delete", "-future", "-stray")
-_UNSETTLED = (".swap", ".cleaned")
+_SWAP, _CLEANED = ".swap", ".cleaned"
 _LOOKS = 5
 
 
@@ -31,12 +31,17 @@ class Survey:
 
 
 class LogDirs:
-    """A broker's log.dirs, read-only. Safe to use from one thread at a time."""
+    """A broker's log.dirs, read-only. Safe to use from one thread at a time.
 
-    def __init__(self, dirs: Sequence[Path]) -> None:
+    metadata_dir  the broker's metadata.log.dir, when that is none of `dirs`
+    owned         no broker works on them
+    """
+
+    def __init__(self, dirs: Sequence[Path], *, metadata_dir: Path | None = None, owned: bool = False) -> None:
         if not dirs:
             raise UsageError("no log directory is given")
         self._dirs = tuple(dirs)
+        self._metadata_dir, self._owned = metadata_dir, owned
         self._metadata_log: MetadataLog | None = None
 
     @property
@@ -52,10 +57,20 @@ class LogDirs:
         return self._identity().node_id
 
     def metadata(self) -> ClusterMetadata | None:
-        """What the broker's own metadata log says by now; None when there is none in these directories."""
-        directory = next((found for each in self._dirs if _is_directory(found := each / metadata_log.DIRECTORY)), None)
+        """What the broker's own metadata log says by now; None when there is none in these directories.
+
+        Raises UsageError when there is none where it should be, and ForeignOwner when it is another broker's.
+        """
+        named = self._metadata_dir
+        directory = next(
+            (found for each in ([named] if named else self._dirs) if _is_directory(found := each / metadata_log.DIRECTORY)), None
+        )
         if directory is None:
-            return None
+            if named is None:
+                return None
+            raise UsageError(f"log.metadata_dir: {named} holds no {metadata_log.DIRECTORY}; it is the broker's metadata.log.dir")
+        if named and self._metadata_log is None:
+            _same_cluster([_Root.read(each, ()) for each in (named, *self._dirs)])
         if self._metadata_log is None:
             self._metadata_log = MetadataLog(directory)
         try:
@@ -89,7 +104,7 @@ class LogDirs:
         for root in roots:
             for topic_partition, path in root.partitions.items():
                 try:
-                    log = _look(path, topic_partition, root, metadata)
+                    log = _look(path, topic_partition, root, metadata, owned=self._owned)
                     if topic_partition in logs:
                         raise CorruptData(str(path), 0, f"{topic_partition} is also in {logs[topic_partition].directory}")
                     logs[topic_partition] = log
@@ -108,7 +123,7 @@ class LogDirs:
         name = f"{topic_partition.topic}-{topic_partition.partition}"
         for directory in self._dirs:
             if _is_directory(directory / name):
-                return _look(directory / name, topic_partition, _Root.read(directory, (name,)), self.metadata())
+                return _look(directory / name, topic_partition, _Root.read(directory, (name,)), self.metadata(), owned=self._owned)
         for directory in self._dirs:
             _list(directory)  # a directory that cannot be read proves no absence, nor does the empty mount point of one
             _Root.read(directory, ())
@@ -162,14 +177,14 @@ def parse_directory_name(name: str) -> TopicPartition | None:
         return None
 
 
-def _look(path: Path, topic_partition: TopicPartition, root: _Root, metadata: ClusterMetadata | None) -> LocalLog:
+def _look(path: Path, topic_partition: TopicPartition, root: _Root, metadata: ClusterMetadata | None, *, owned: bool) -> LocalLog:
     """Read one partition directory between two listings that agree on names and inodes."""
     try:
-        before = _segments(path)
+        before = _segments(path, owned)
         for _ in range(_LOOKS):
             topic_id = _topic_id(path)
             epochs = _epochs(path)
-            after = _segments(path)
+            after = _segments(path, owned)
             if before.same_files(after):
                 return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs)
             before = after
@@ -213,22 +228,27 @@ def _assemble(
             in_sync=state.isr,
         ),
         settled=listing.settled,
+        leftovers=listing.leftovers,
     )
 
 
 class _Listing(NamedTuple):
     segments: tuple[LocalSegment, ...]
     settled: bool
+    leftovers: tuple[str, ...]
 
     def same_files(self, other: "_Listing") -> bool:
-        return self.settled == other.settled and [(each.base_offset, each.generation[0]) for each in self.segments] == [
-            (each.base_offset, each.generation[0]) for each in other.segments
-        ]
+        return (self.settled, self.leftovers, self._files()) == (other.settled, other.leftovers, other._files())
+
+    def _files(self) -> list[tuple[int, int]]:
+        return [(each.base_offset, each.generation[0]) for each in self.segments]
 
 
-def _segments(directory: Path) -> _Listing:
+def _segments(directory: Path, owned: bool) -> _Listing:
+    """A broker at work finishes its renames, one that starts deletes .cleaned files first: where there is none, only .swap files
+    are a compaction that was begun."""
     found: list[tuple[int, os.stat_result, str]] = []
-    settled = True
+    unsettled: list[str] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             match = _SEGMENT_NAME.fullmatch(entry.name)
@@ -237,8 +257,8 @@ def _segments(directory: Path) -> _Listing:
                     found.append((int(match[1]), entry.stat(follow_symlinks=False), entry.path))
                 except FileNotFoundError:
                     continue  # dropped since the directory was read; the next listing will agree
-            elif entry.name.endswith(_UNSETTLED):
-                settled = False
+            elif entry.name.endswith(_SWAP) or (entry.name.endswith(_CLEANED) and not owned):
+                unsettled.append(entry.name)
     found.sort(key=lambda each: each[0])
     return _Listing(
         tuple(
@@ -251,7 +271,8 @@ def _segments(directory: Path) -> _Listing:
             )
             for at, (base, stat, path) in enumerate(found)
         ),
-        settled,
+        not unsettled,
+        tuple(sorted(unsettled)) if owned else (),
     )
 
 

@@ -32,6 +32,7 @@ class LocalLog:
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
     leader          what the broker's own metadata log says; None when it is not known
     settled         False while .swap or .cleaned files are there: a compaction is in the middle of its renames
+    leftovers       names of those .swap files when there is no broker that would finish
     """
 
     partition: PartitionId
@@ -44,11 +45,23 @@ class LocalLog:
     compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log tells
     leadership: "Leadership | None" = None
     settled: bool = True
+    leftovers: tuple[str, ...] = ()
 
     @property
     def local_start(self) -> int:
         """Base of the first local segment; the log start when there is none."""
         return self.segments[0].base_offset if self.segments else self.log_start
+
+    @property
+    def start_offset(self) -> int:
+        """First offset this log offers.
+
+        The checkpoint is up to a minute old. It lags behind retention, so the first file counts too; and a log that was truncated
+        below it, by an unclean election, begins earlier than it says. The epoch history is cut at once when the log start moves,
+        so it tells.
+        """
+        first = self.epochs.first_offset
+        return max(self.local_start, self.log_start if first is None else min(self.log_start, first))
 
     @property
     def topic_policy_proves_compaction(self) -> bool:

@@ -1,12 +1,12 @@
 """The index of one run: what a reader must know before it fetches bytes (docs/formats/run-index.md)."""
 
+import operator
 import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from awscrt.checksums import crc32c
@@ -181,7 +181,7 @@ def _check(index: RunIndex, where: str) -> RunIndex:
         raise bad("the first point is not the run's start")
     if not _rises(points.offsets) or not _rises(points.positions) or points.offsets[-1] > last or points.positions[-1] >= index.size_bytes:
         raise bad("points out of order")
-    if any(a > b for a, b in pairwise(points.max_timestamps)):
+    if not all(map(operator.le, points.max_timestamps, points.max_timestamps[1:])):
         raise bad("timestamps of points fall")
     if not _rises([epoch for epoch, _ in index.epochs]) or not _rises([first for _, first in index.epochs]):
         raise bad("leader epochs out of order")
@@ -199,7 +199,7 @@ def _check(index: RunIndex, where: str) -> RunIndex:
 
 
 def _rises(values: Sequence[int]) -> bool:
-    return all(a < b for a, b in pairwise(values))
+    return all(map(operator.lt, values, values[1:]))
 
 
 def _column_bytes(column: "array[int]") -> bytes:

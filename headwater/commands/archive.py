@@ -82,5 +82,8 @@ def _show_due(config: "Config", order: "Order", form: str) -> None:
         Column("lag_bytes", "lag", as_size, numeric=True),
         Column("reason", "next"),
     )
-    policy = order.policy(config.archival)
-    emit(form, columns, (asdict(each) for each in survey(config, order.selection, policy) if each.state == "due"))
+    due: list[dict[str, Any]] = []
+    try:
+        due.extend(asdict(each) for each in survey(config, order.selection, order.policy) if each.state == "due")
+    finally:  # what is known without the bucket, or without a damaged topic in it, comes before what is wrong
+        emit(form, columns, due)

@@ -10,7 +10,7 @@ import click
 
 from headwater.options import Selection, configured, parse_selection
 from headwater.output import emit
-from model.errors import HeadwaterError, OffsetOutOfRange, UsageError
+from model.errors import HeadwaterError, OffsetOutOfRange, Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -46,14 +46,18 @@ def read(config: "Config", selection: str, first: str, end: str, count: int | No
     topic, number = parse_selection(selection)
     level = Isolation[isolation.upper()]
     with open_logs(config, open_bucket(config)) as logs:
+        known, lost = logs.topics().get(topic), logs.lost.get(topic)
+        if lost and (known is None or number not in (None, *known.partitions)):
+            raise lost  # whether there is such a partition, nobody can tell
         if number is not None:
             numbers: tuple[int, ...] = (number,)
         else:
-            known = logs.topics().get(topic)
             numbers = known.partitions if known else (0,)
         chosen = [logs.partition(topic, each) for each in numbers]
         rows = itertools.chain.from_iterable(_rows(log, first, end, level) for log in chosen)
         emit(form, (), itertools.islice(rows, count))
+        if lost and number is None:
+            raise Partial(f"only those partitions of {topic} that the log directories hold: {lost}")
 
 
 def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, progress, say
 from headwater.units import duration_text, size_text
-from model.errors import HeadwaterError, NotFound, UsageError
+from model.errors import HeadwaterError, NotFound, Partial, UsageError
 from model.partition import check_topic_name
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     """The arguments that make up a recovery plan."""
 
     @click.argument("topics", metavar="[NAME]...", nargs=-1)
-    @click.option("--all", "everything", is_flag=True, help="Every topic in the bucket, internal ones too.")
+    @click.option(
+        "--all", "everything", is_flag=True, help="Every topic in the bucket, internal ones too; damaged ones are left out: exit code 3."
+    )
     @click.option("--mode", type=click.Choice(["full"]), default="full", show_default=True, help="full: everything live in the archive.")
     @click.option("--partitions", type=click.IntRange(min=1), help="Of the one topic: when the archive's count is not to be believed.")
     @click.option("--apply-retention", is_flag=True, help="Let the topics' own retention bound what comes back.")
@@ -84,11 +86,7 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str,
 
         document = encode_plan(made)
         sys.stdout.buffer.write(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
-    for note in made.notes:
-        say(f"note: {note}")
-    say(f"{len(made.topics)} topics, {made.records} records, {size_text(made.size_bytes)}" + (f", into {into}" if into else ""))
-    if made.problems:
-        raise UsageError("the plan cannot be applied: " + "; ".join(made.problems))
+    _conclude(made, into)
 
 
 @recover.group(invoke_without_command=True)
@@ -132,8 +130,7 @@ def apply_topic(
     made = _plan(config, names, asked)
     if dry_run:
         emit(form, TOPICS, _planned(made))
-        for note in (*made.notes, *made.problems):
-            say(f"note: {note}")
+        _conclude(made, into)
         return
     _apply(config, made, into, form)
 
@@ -173,6 +170,29 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
     return recovery.plan(open_bucket(config).manifests, names, recovery.Options(**asked))
 
 
+def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
+    """What else there is to say of a plan; the exit code tells what its application would come to."""
+    for note in made.notes:
+        say(f"note: {note}")
+    say(f"{len(made.topics)} topics, {made.records} records, {size_text(made.size_bytes)}" + (f", into {into}" if into else ""))
+    if made.problems:
+        _say_left_out(made.left_out)
+        raise UsageError("the plan cannot be applied: " + "; ".join(made.problems))
+    _check_complete(made.left_out)
+
+
+def _say_left_out(left_out: Sequence[str]) -> None:
+    for each in left_out:
+        say(f"left out: {each}")
+
+
+def _check_complete(left_out: Sequence[str]) -> None:
+    """Raises Partial unless nothing was left out."""
+    _say_left_out(left_out)
+    if left_out:
+        raise Partial(f"{len(left_out)} of the topics in the archive cannot be recovered; `headwater verify` says what is wrong with it")
+
+
 def _planned(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
     for topic in made.topics:
         yield {
@@ -204,6 +224,7 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str) -> Non
     took = duration_text((done.finished_ms - done.started_ms) / 1000)
     how = "was finished before, nothing was done" if done.again else f"verified, {took}"
     say(f"{done.records} records, {size_text(done.size_bytes)} in {done.into}, cluster id {done.cluster_id}, node id {done.node_id}: {how}")
+    _check_complete(done.left_out)
 
 
 @contextmanager

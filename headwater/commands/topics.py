@@ -1,17 +1,19 @@
 """`headwater topics list|show`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwater.options import configured
-from headwater.output import Column, as_size, emit, format_option
+from headwater.output import Column, as_size, emit, format_option, say
+from model.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat
 
 if TYPE_CHECKING:
     from headwater.config import Config
     from headwater.opening import Bucket
+    from model.partition import PartitionId
 
 
 @click.group()
@@ -23,7 +25,10 @@ def topics() -> None:
 @format_option
 @configured
 def list_(config: "Config", form: str) -> None:
-    """Every topic in the bucket: its current incarnation, partitions, objects and bytes."""
+    """Every topic in the bucket: its current incarnation, partitions, objects and bytes.
+
+    What is damaged is named on stderr; the exit code is 3 then.
+    """
     from headwater.opening import open_bucket
 
     columns = (
@@ -33,12 +38,24 @@ def list_(config: "Config", form: str) -> None:
         Column("objects", "objects", numeric=True),
         Column("archived_bytes", "archived", as_size, numeric=True),
     )
-    emit(form, columns, _topics(open_bucket(config)))
+    problems: list[str] = []
+    emit(form, columns, _topics(open_bucket(config), problems))
+    _check_all_shown(problems)
 
 
-def _topics(bucket: "Bucket") -> Iterator[dict[str, Any]]:
-    for manifest in bucket.manifests.topics():
-        rows = list(_partitions(bucket, manifest.topic))
+def _check_all_shown(problems: list[str]) -> None:
+    """Names what is missing from what was shown; raises Partial when something is."""
+    for each in problems:
+        say(f"not shown: {each}")
+    if problems:
+        raise Partial(f"{len(problems)} in the archive cannot be read; `headwater verify` says what is wrong with it")
+
+
+def _topics(bucket: "Bucket", problems: list[str]) -> Iterator[dict[str, Any]]:
+    manifests, lost = bucket.manifests.survey_topics()
+    problems += (f"{each.topic}: {each.error}" for each in lost)
+    for manifest in manifests:
+        rows = list(_partitions(bucket, bucket.manifests.partitions(manifest.topic, manifest.topic_id), problems))
         yield {
             "topic": manifest.topic,
             "topic_id": manifest.topic_id,
@@ -68,14 +85,21 @@ def show(config: "Config", topic: str, form: str) -> None:
         Column("fence", "fence", numeric=True),
         Column("writer", "writer"),
     )
-    emit(form, columns, _partitions(open_bucket(config), topic))
+    bucket = open_bucket(config)
+    problems: list[str] = []
+    emit(form, columns, _partitions(bucket, bucket.manifests.partitions(topic, bucket.manifests.resolve(topic).topic_id), problems))
+    _check_all_shown(problems)
 
 
-def _partitions(bucket: "Bucket", topic: str) -> Iterator[dict[str, Any]]:
-    from headwater.opening import archived, load_head
+def _partitions(bucket: "Bucket", partitions: "Iterable[PartitionId]", problems: list[str]) -> Iterator[dict[str, Any]]:
+    from headwater.opening import load_head
 
-    for _, partition in archived(bucket, topic):
-        head = load_head(bucket, partition)
+    for partition in partitions:
+        try:
+            head = load_head(bucket, partition)
+        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+            problems.append(f"{partition}: {error}")
+            continue
         if head is not None:
             live = [entry for entry in head.entries if not entry.gap]
             yield asdict(partition) | {

@@ -128,7 +128,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.uids = 0
-        self.logs = LogDirs([self.root])
+        self.logs = LogDirs([self.root], owned=self.owned)
         self.repository = ManifestRepository(self.store)
         self.archiver = self.archiver_of(self.partition)
         self.releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.writer, owned=self.owned)

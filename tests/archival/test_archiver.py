@@ -8,7 +8,7 @@ import pytest
 from archival.plan import Policy
 from manifests.head import Head
 from model.epochs import EpochHistory
-from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, TransientError, UnknownOutcome
+from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, TransientError, UnfinishedSwap, UnknownOutcome, UnrelatedLog
 from model.partition import PartitionId, TopicPartition, topic_id_text
 from objectstore.memory import MemoryStore
 from segments.log import LocalLog
@@ -138,7 +138,7 @@ def test_a_hole_inside_a_segment_stops_everything(directory: Directory, agent: A
     directory.segment(0, a_batch(0), a_batch(3))
     directory.segment(4)
     directory.high_watermark(4)
-    with pytest.raises(SuspectedHole, match="0 to 3"):
+    with pytest.raises(SuspectedHole, match="lacks offset 1"):
         agent.run()
     assert agent.head.entries == ()
 
@@ -246,8 +246,135 @@ def test_a_dead_branch_below_a_silent_history_shows_in_a_batch_that_reaches_acro
     directory.epochs((3, 21))
     directory.log_start(21)
     directory.high_watermark(24)
-    assert agent.run() == ["claimed", "cut", "archived", "caught up"]
+    with pytest.raises(UnrelatedLog, match="archived from 18 on"):
+        agent.run()
+    assert agent.run(replace(EVERYTHING, begin_anew_epoch=3)) == ["cut", "archived", "caught up"]
     assert ranges(agent.head.entries) == [(0, 17), (18, 23)]
+
+
+def test_swap_files_in_an_owned_directory_stop_the_partition_until_they_are_gone(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=20)
+    left = directory.path / f"{0:020}.log.swap"
+    left.write_bytes(b"")
+    with pytest.raises(UnfinishedSwap, match=f"{left.name}.*Start Kafka"):
+        agent.run()
+    left.rename(left.with_suffix(".cleaned"))
+    assert agent.run() == ["claimed", "archived", "archived", "caught up"]
+    left.write_bytes(b"")
+    with pytest.raises(UnfinishedSwap):
+        agent.run()
+    with pytest.raises(SourceChanged):
+        agent.releaser.release(agent.archiver)
+    assert len(list(directory.path.glob("*.log"))) == 2
+
+
+def test_a_dead_run_under_live_ones_is_replaced_alone(directory: Directory, agent: Agent, tmp_path: Path) -> None:
+    """Broker 2's log won by an unclean election, and had dropped all up to the end of the dead branch before an agent saw it. What
+    follows was released since. Broker 1 still has all of it."""
+    fill(directory, 0, end=8)
+    agent.run()
+    second = Directory(tmp_path / "second")
+    won = a_segment(0, 8, epoch=4), a_segment(8, 4, epoch=6)
+    second.segment(8, won[1])
+    second.epochs((6, 8))
+    second.high_watermark(12)
+    assert Agent(second.root, agent.store, writer="agent-b").run() == ["claimed", "archived", "caught up"]
+    first = Directory(tmp_path / "first")
+    first.segment(0, won[0])
+    first.segment(8, won[1])
+    first.epochs((4, 0), (6, 8))
+    first.high_watermark(12)
+    third = Agent(first.root, agent.store, writer="agent-c")
+    assert third.run() == ["claimed", "cut", "refilled", "caught up"]
+    assert ranges(third.head.entries) == [(0, 7), (8, 11)]
+    assert ranges(third.head.superseded) == [(0, 7)]
+    assert live_bytes(agent.store, third.head) == b"".join(won)
+
+
+# A log that begins anew
+
+
+def replace_disk(directory: Directory, *, epoch: int, end: int) -> None:
+    """The partition as a broker makes it again on an empty disk, in the next leader epoch."""
+    for path in directory.path.glob("*.log"):
+        path.unlink()
+    directory.epochs((epoch, 0))
+    fill(directory, 0, end=end, epoch=epoch)
+
+
+@pytest.mark.parametrize("end", [0, 3, 10, 30])
+def test_a_replaced_disk_supersedes_nothing_without_consent(end: int, directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=20)
+    agent.run()
+    before = agent.head
+    replace_disk(directory, epoch=4, end=end)
+    for archiver in (agent, Agent(directory.root, agent.store, writer="agent-b")):
+        with pytest.raises(UnrelatedLog, match=f"0 to 19.*ends at {end} and begins in epoch 4.*recover.*begin_anew_epoch = 4") as stopped:
+            archiver.run()
+        assert stopped.value.begins_in == 4
+    assert agent.head == before
+    assert not agent.releaser.release(agent.archiver).segments
+
+
+def test_with_consent_the_archive_begins_anew_at_the_log_start(directory: Directory, agent: Agent) -> None:
+    """It began at 10 before; the new log offers all it has."""
+    fill(directory, 0, 10, end=20)
+    directory.log_start(10)
+    agent.run()
+    directory.log_start(0)
+    replace_disk(directory, epoch=4, end=5)
+    with pytest.raises(UnrelatedLog):
+        agent.run(replace(EVERYTHING, begin_anew_epoch=3))
+    assert agent.run(replace(EVERYTHING, begin_anew_epoch=4))[:-1] == ["cut", "archived"]
+    assert ranges(agent.head.entries) == [(0, 4)]
+    assert ranges(agent.head.superseded) == [(10, 19)]
+    assert agent.head.start_offset == 0
+
+
+def test_consent_is_for_one_disk(directory: Directory, agent: Agent) -> None:
+    consent = replace(EVERYTHING, begin_anew_epoch=4)
+    fill(directory, 0, end=20)
+    agent.run()
+    replace_disk(directory, epoch=4, end=5)
+    agent.run(consent)
+    replace_disk(directory, epoch=7, end=5)
+    with pytest.raises(UnrelatedLog, match="epoch 7"):
+        agent.run(consent)
+
+
+def test_a_log_with_an_older_branch_in_common_cuts_all_that_is_archived(directory: Directory, agent: Agent) -> None:
+    """The archive was begun behind the fork: nothing of it survives, and yet the two were one log."""
+    fill(directory, 0, 10, end=20)
+    directory.log_start(10)
+    agent.run()
+    directory.log_start(0)
+    (directory.path / f"{10:020}.log").unlink()
+    directory.segment(0, a_segment(0, 5), a_segment(5, 3, epoch=2))
+    directory.epochs((0, 0), (2, 5))
+    directory.high_watermark(8)
+    assert agent.run()[0] == "cut"
+    assert ranges(agent.head.entries) == [(0, 7)]
+
+
+def test_a_log_emptied_by_retention_goes_on_under_a_new_epoch(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, end=20)
+    agent.run()
+    (directory.path / f"{0:020}.log").unlink()
+    directory.segment(20, a_segment(20, 4, epoch=3))
+    directory.epochs((3, 20))
+    directory.high_watermark(24)
+    assert agent.run()[:-1] == ["claimed", "archived"]
+    assert ranges(agent.head.entries) == [(0, 19), (20, 23)]
+
+
+def test_a_refusal_from_an_outdated_head_is_thought_over(directory: Directory, agent: Agent, tmp_path: Path) -> None:
+    """No commit follows that would fail: the head is read again."""
+    fill(directory, 0, end=20)
+    agent.run()
+    replace_disk(directory, epoch=4, end=5)
+    other = Agent(directory.root, agent.store, writer="agent-b")
+    other.run(replace(EVERYTHING, begin_anew_epoch=4))
+    assert agent.run() == ["outrun", "claimed", "caught up"]
 
 
 # Gaps
@@ -284,8 +411,9 @@ def test_what_follows_a_filled_gap_learns_of_its_transactions(directory: Directo
     whole.segment(0, *before, *behind)
     whole.high_watermark(5)
     other = Agent(whole.root, store=agent.store, writer="agent-b")
-    assert other.run() == ["claimed", "refilled", "revived", "caught up"]
+    assert other.run() == ["claimed", "refilled", "caught up"]
     assert [(entry.open_from, entry.aborted) for entry in other.head.entries] == [(1, 0), (None, 1)]
+    assert ranges(other.head.superseded) == [(2, 4)]
     assert head.version < other.head.version
     assert live_bytes(agent.store, other.head) == b"".join(before + behind)
 

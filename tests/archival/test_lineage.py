@@ -1,6 +1,19 @@
 import pytest
 
-from archival.lineage import Behind, CutAt, Ok, branches_at, clip_epochs, ends_at, epoch_in, is_proven, lies_on, verdict
+from archival.lineage import (
+    Behind,
+    CutAt,
+    Ok,
+    branches_at,
+    clip_epochs,
+    ends_at,
+    epoch_in,
+    is_proven,
+    lies_on,
+    resumes_at,
+    verdict,
+    written_epochs,
+)
 from model.epochs import EpochHistory
 from tests.manifests.builders import a_gap, a_head, an_entry
 
@@ -45,11 +58,24 @@ def test_a_branch_begins_in_the_right_one_of_many_entries() -> None:
 def test_a_hole_before_the_next_epoch_is_no_branch() -> None:
     """Compaction took the first records of epoch 4; its next one proves all before it."""
     assert branches_at(HISTORY, (an_entry(10, 80, epochs=((2, 10), (4, 60))),)) is None
-    assert branches_at(HISTORY, (an_entry(10, 55, epochs=((2, 10),)), an_entry(56, 80, epochs=((4, 60),)))) is None
+    assert branches_at(HISTORY, (an_entry(10, 30, epochs=((2, 10),)), an_entry(31, 80, epochs=((2, 31), (4, 60))))) is None
+
+
+def test_what_follows_in_another_entry_proves_nothing() -> None:
+    """It was archived from a log that no longer had what came before, and so could not know it for a dead branch."""
+    assert branches_at(HISTORY, (an_entry(10, 55, epochs=((2, 10),)), an_entry(56, 80, epochs=((4, 60),)))) == 47
+    assert branches_at(HISTORY, (an_entry(10, 46, epochs=((2, 10),)), an_entry(47, 80, epochs=((4, 60),)))) is None
 
 
 def test_a_hole_before_a_dead_epoch_proves_nothing() -> None:
     assert branches_at(HISTORY, (an_entry(10, 80, epochs=((2, 10), (3, 60))),)) == 47
+
+
+def test_what_lies_on_the_history_behind_a_dead_run_is_where_it_resumes() -> None:
+    dead, proven = an_entry(10, 55, epochs=((2, 10),)), an_entry(56, 80, epochs=((4, 60),))
+    assert resumes_at(HISTORY, (dead, proven), 47) == 56
+    assert resumes_at(HISTORY, (dead, proven, an_entry(81, 90, epochs=((3, 81),))), 47) is None
+    assert resumes_at(EpochHistory.of([(4, 61)]), (dead, proven), 47) is None
 
 
 def test_a_gap_has_no_epoch_to_be_wrong() -> None:
@@ -82,6 +108,11 @@ def test_where_only_not_newer_can_be_said_nothing_is_proven() -> None:
     assert not is_proven(EpochHistory.of([(3, 20)]), (entry,), 20)
     assert is_proven(EpochHistory.of([(1, 5), (3, 20)]), (entry,), 20)
     assert not is_proven(EpochHistory.of([(1, 5), (3, 20)]), (entry,), 5)
+
+
+def test_an_epoch_whose_offset_went_to_the_next_wrote_nothing() -> None:
+    assert written_epochs(EpochHistory.of([(0, 0), (1, 20), (2, 20), (5, 30)])) == {0, 2, 5}
+    assert written_epochs(EpochHistory()) == frozenset()
 
 
 def test_the_epoch_of_an_archived_offset() -> None:

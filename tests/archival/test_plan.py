@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Upload, next_steps, standing
+from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, next_steps, standing
 from manifests.head import Head
+from model.errors import UnfinishedSwap, UnrelatedLog
 from segments.log import LocalLog
 from tests.archival.builders import PARTITION, a_log, led_by
 from tests.manifests import builders
@@ -83,6 +84,15 @@ def test_a_compaction_in_its_renames_is_waited_for() -> None:
     assert "compaction" in idle(a_log(0, 10, hw=20, settled=False), None)
 
 
+def test_swap_files_that_nobody_will_finish_stop_the_partition() -> None:
+    log = replace(a_log(0, 10, hw=20, settled=False), leftovers=("00000000000000000000.log.swap",))
+    for head in (None, a_head(an_entry(0, 9))):
+        found = first(log, head)
+        assert isinstance(found, Stop)
+        assert isinstance(found.error, UnfinishedSwap)
+        assert "/logs/soup-0: 00000000000000000000.log.swap" in str(found.error)
+
+
 # Claims and lineage
 
 
@@ -144,6 +154,34 @@ def test_a_compacted_log_that_holds_the_offsets_revives_nothing() -> None:
     head = a_head(an_entry(0, 9), superseded=(dead,), leader_epoch=2)
     log = a_log(0, 40, hw=40, epochs=[(0, 0), (2, 10)], compacted=True)
     assert not any(isinstance(step, Revive) for step in steps(log, head))
+
+
+# Logs that are not the archive's
+
+
+def test_a_log_that_shares_no_epoch_with_the_archive_stops_before_it_claims_or_cuts() -> None:
+    log = a_log(0, hw=5, epochs=[(4, 0)])
+    for writer in ("me", "she"):
+        found = steps(log, a_head(an_entry(0, 9)), writer=writer)
+        assert [type(step) for step in found] == [Stop]
+        assert isinstance(found[0], Stop)
+        assert isinstance(found[0].error, UnrelatedLog)
+        assert found[0].error.begins_in == 4
+
+
+def test_an_epoch_that_wrote_nothing_is_not_shared() -> None:
+    assert isinstance(first(a_log(0, hw=5, epochs=[(0, 0), (4, 0)]), a_head(an_entry(0, 9))), Stop)
+
+
+def test_what_the_archive_has_given_up_is_not_shared_either() -> None:
+    head = a_head(an_entry(0, 9, epochs=((3, 0),)), superseded=(an_entry(0, 9, uid="b" * 32),), leader_epoch=3)
+    assert isinstance(first(a_log(0, hw=9, epochs=[(0, 0), (4, 5)]), head), Stop)
+
+
+def test_consent_holds_for_logs_that_began_by_then() -> None:
+    log, head = a_log(0, hw=5, epochs=[(4, 0), (5, 3)]), a_head(an_entry(0, 9))
+    assert isinstance(first(log, head, Policy(begin_anew_epoch=3)), Stop)
+    assert first(log, head, Policy(begin_anew_epoch=4)) == Cut(0, 5)
 
 
 # Gaps

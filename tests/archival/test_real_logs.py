@@ -2,7 +2,7 @@
 
 import pytest
 
-from archival.source import ArchivedRun
+from archival.archived import ArchivedRun
 from layouts import open_layout
 from objectstore.memory import MemoryStore
 from segments.discover import LogDirs

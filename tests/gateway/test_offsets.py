@@ -89,6 +89,38 @@ def test_known_extents_are_told_while_the_store_hangs(store: HangingStore, tmp_p
     logs.close()
 
 
+def ends_of_epochs(client: RawClient, logs: Logs) -> list[dict[str, Any]]:
+    topics = [
+        {"topic": name, "partitions": [{"partition": at, "current_leader_epoch": -1, "leader_epoch": 0} for at in topic.partitions]}
+        for name, topic in logs.topics().items()
+    ]
+    answer = client.ask(Api.OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1, topics=topics)
+    return [partition for topic in answer["topics"] for partition in topic["partitions"]]
+
+
+def test_where_an_epoch_ended_is_told_from_what_is_known_else_to_be_asked_again(store: HangingStore, tmp_path: Path) -> None:
+    logs = open_over(store, tmp_path)
+    config = GatewayConfig(listen="127.0.0.1:0", metadata_ttl_s=3600.0)
+    with GatewayServer(logs, config) as server, RawClient(server.address) as client:
+        store.answers.clear()
+        began_s = monotonic()
+        never_seen = ends_of_epochs(client, logs)
+        assert monotonic() - began_s < 7.0
+        assert len(never_seen) > 3
+        assert {(each["error_code"], each["leader_epoch"], each["end_offset"]) for each in never_seen} == {
+            (Code.KAFKA_STORAGE_ERROR, -1, -1)
+        }
+        store.answers.set()
+        seen = ends_of_epochs(client, logs)
+        assert {each["error_code"] for each in seen} == {Code.NONE}
+        store.answers.clear()
+        began_s = monotonic()
+        assert ends_of_epochs(client, logs) == seen
+        assert monotonic() - began_s < 7.0
+        store.answers.set()
+    logs.close()
+
+
 def test_what_was_never_seen_is_to_be_asked_again_by_one_deadline(store: HangingStore, tmp_path: Path) -> None:
     logs = open_over(store, tmp_path)
     store.answers.clear()

@@ -1,5 +1,6 @@
 """The agent as a process: it archives by itself, serves, answers one-shot verbs, and stops when told."""
 
+import errno
 import json
 import os
 import signal
@@ -26,9 +27,10 @@ class Agent:
     process: "subprocess.Popen[str]"
     events: list[dict[str, Any]]
     seen: threading.Condition
+    silent: threading.Event  # set when nothing more will be told: the process has ended, or closed its stderr
 
     def wait_for(self, event: str, times: int = 1, **fields: object) -> dict[str, Any]:
-        """The event once it was told `times` times with these fields."""
+        """The event once it was told `times` times with these fields. Fails at once when the process ends before."""
 
         def told() -> list[dict[str, Any]]:
             return [
@@ -36,7 +38,8 @@ class Agent:
             ]
 
         with self.seen:
-            assert self.seen.wait_for(lambda: len(told()) >= times, DEADLINE_S), (event, self.events[-5:])
+            self.seen.wait_for(lambda: len(told()) >= times or self.silent.is_set(), DEADLINE_S)
+            assert len(told()) >= times, f"no {event}; " + "\n".join(str(each) for each in self.events[-20:])
         return told()[-1]
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
@@ -53,7 +56,7 @@ def running(stage: Stage, log: Path | None, *options: str, **environ: str) -> It
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=stage.root, env={**os.environ, "PYTHONPATH": repository, **environ}
     )
-    agent = Agent(process, [], threading.Condition())
+    agent = Agent(process, [], threading.Condition(), threading.Event())
 
     def listen() -> None:
         assert process.stderr is not None
@@ -61,6 +64,9 @@ def running(stage: Stage, log: Path | None, *options: str, **environ: str) -> It
             with agent.seen:
                 agent.events.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
                 agent.seen.notify_all()
+        with agent.seen:
+            agent.silent.set()
+            agent.seen.notify_all()
 
     listener = threading.Thread(target=listen)
     listener.start()
@@ -100,11 +106,52 @@ def test_the_agent_can_be_interrupted(stage: Stage) -> None:
         assert agent.stop(signal.SIGINT) == 130
 
 
+def test_whoever_waits_for_an_agent_that_ended_learns_why(stage: Stage) -> None:
+    with running(stage, stage.root / "absent") as agent:
+        with pytest.raises(AssertionError, match="absent does not exist"):
+            agent.wait_for("gateway_started")
+        assert agent.process.wait(DEADLINE_S) == 2
+
+
+@contextmanager
+def held_up(path: Path, agent: Agent) -> Iterator[None]:
+    """From when the agent reads `path` to the end of the block, it waits for what is in there."""
+    path.unlink()
+    os.mkfifo(path)
+    pause, fd = threading.Event(), -1
+    while fd < 0:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nobody reads it yet
+                raise
+            assert agent.process.poll() is None
+            pause.wait(0.02)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def test_an_agent_that_is_told_twice_goes_at_once(stage: Stage) -> None:
-    with running(stage, stage.log("kitchen")) as agent:
+    log = stage.log("kitchen")
+    with running(stage, log) as agent:
         agent.wait_for("gateway_started")
-        agent.process.send_signal(signal.SIGTERM)
-        assert agent.stop() in (0, 143)  # 0 when it was quicker than the second signal
+        with held_up(log / "orders.in-0" / "leader-epoch-checkpoint", agent):
+            agent.process.send_signal(signal.SIGTERM)
+            agent.wait_for("stop_requested", signal="SIGTERM")
+            assert agent.process.poll() is None
+            assert agent.stop() == 143
+
+
+def test_an_agent_that_is_told_once_finishes_what_it_does(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log) as agent:
+        agent.wait_for("gateway_started")
+        with held_up(log / "orders.in-0" / "leader-epoch-checkpoint", agent):
+            agent.process.send_signal(signal.SIGTERM)
+            agent.wait_for("stop_requested")
+        assert agent.process.wait(DEADLINE_S) == 0
 
 
 def test_the_agent_tells_what_stops_a_partition(stage: Stage) -> None:

@@ -57,8 +57,10 @@ def test_exit_codes_are_frozen() -> None:
         "Unauthorised": 8,
         "NothingExamined": 10,
         "AlreadyExists": 1,
+        "DataLoss": 1,
         "DiskFull": 1,
         "OffsetOutOfRange": 1,
+        "Superseded": 1,
         "SuspectedHole": 1,
         "UnsupportedFormat": 1,
     }

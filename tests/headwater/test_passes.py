@@ -1,10 +1,12 @@
 """Passes end when they are told to, and survive what goes wrong with one partition."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from archival.archiver import Outcome, PartitionArchiver
 from archival.plan import Policy
@@ -13,6 +15,9 @@ from headwater.agent_socket import Ask
 from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import load
 from model.errors import TransientError
+from model.partition import TopicPartition
+from segments.discover import LogDirs
+from segments.log import LocalLog
 from tests.headwater.conftest import Stage
 
 
@@ -26,10 +31,10 @@ def held(stage: Stage) -> Iterator[Held]:
 def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     step = PartitionArchiver.step
 
-    def failing(archiver: PartitionArchiver, policy: Policy) -> Outcome:
+    def failing(archiver: PartitionArchiver, policy: Policy, log: LocalLog | None = None) -> Outcome:
         if archiver.partition.topic == "orders.in":
             raise OSError(5, "Input/output error")
-        return step(archiver, policy)
+        return step(archiver, policy, log)
 
     monkeypatch.setattr(PartitionArchiver, "step", failing)
     assert held.archiving is not None
@@ -37,6 +42,24 @@ def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Held, mon
     assert {outcome.place.topic for outcome in outcomes if outcome.error} == {"orders.in"}
     assert all(isinstance(outcome.error, TransientError) for outcome in outcomes if outcome.error)
     assert len(outcomes) > 5
+
+
+def test_a_pass_that_finds_nothing_to_do_looks_at_each_partition_once(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert held.archiving is not None
+    order = Order(tail_older_than_s=0)
+    assert sum(outcome.objects for outcome in held.archiving.run(order.policy)) > 0
+    looks: list[TopicPartition] = []
+    look = LogDirs.look
+
+    def counted(dirs: LogDirs, place: TopicPartition) -> LocalLog:
+        looks.append(place)
+        return look(dirs, place)
+
+    monkeypatch.setattr(LogDirs, "look", counted)
+    outcomes = list(held.archiving.run(order.policy))
+    assert {outcome.error for outcome in outcomes} == {None}
+    assert len(outcomes) > 5
+    assert looks == []
 
 
 def test_a_stopped_pass_says_that_it_was_stopped(held: Held) -> None:
@@ -67,3 +90,20 @@ def test_an_answer_that_nobody_waits_for_ends_and_leaves_the_archivers_usable(he
             await anext(answers.answer(Ask("archive")))
 
     asyncio.run(talk())
+
+
+@pytest.mark.parametrize("case", ["aside", "named", "owned", "beside"])
+def test_a_broker_whose_metadata_is_nowhere_is_told_of_once(case: str, stage: Stage) -> None:
+    """Then nothing says who leads. In an owned directory nobody does."""
+    log_dir, aside = stage.log("kitchen"), stage.root / "metadata"
+    flags: dict[str, object] = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "log.dirs": [str(log_dir)]}
+    if case != "beside":
+        aside.mkdir()
+        shutil.copy(log_dir / "meta.properties", aside)
+        shutil.move(log_dir / "__cluster_metadata-0", aside)
+    if case == "named":
+        flags["log.metadata_dir"] = str(aside)
+    flags["log.owned"] = case == "owned"
+    with capture_logs() as logs, holding(load(None, {}, flags)):
+        pass
+    assert [event["log_level"] for event in logs if event["event"] == "leadership_unknown"] == (["warning"] if case == "aside" else [])

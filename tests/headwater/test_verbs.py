@@ -259,20 +259,6 @@ def test_a_lost_head_is_found(stage: Stage) -> None:
     assert "orders.in" in plan.err
 
 
-@pytest.mark.parametrize("name", ["current.json", "topic.json"])
-def test_a_lost_topic_is_found_and_not_left_out(stage: Stage, name: str) -> None:
-    assert stage.run("flush", log=stage.log("kitchen")).code == 0
-    next(path for path in objects(stage, name) if "orders.in" in path.parts).unlink()
-    for selection in ([], ["orders.in"]):
-        ran = stage.run("verify", *selection, "-o", "jsonl")
-        assert ran.code == 4
-        assert [(row["topic"], row["key"].rpartition("/")[2]) for row in ran.rows] == [("orders.in", name)]
-    plan = stage.run("recover", "plan", "topic", "--all")
-    assert plan.code == 2
-    assert "orders.in" in plan.err
-    assert stage.run("recover", "plan", "topic", "orders.in").code == 6
-
-
 def test_options_before_the_noun_are_not_lost(stage: Stage) -> None:
     early = stage.run_bare("recover", "apply", "--into", str(stage.root / "early"), "topic", "--all")
     assert early.code == 2

@@ -6,6 +6,7 @@ import pytest
 
 from hydration.local import LocalTier, OpenFiles
 from hydration.offset_hints import hint_by_offset, hint_by_position
+from hydration.open_segment import Allowance
 from model.clock import ManualClock
 from model.errors import SourceChanged, TransientError
 from segments.log import LocalLog, LocalSegment
@@ -41,7 +42,7 @@ def test_a_partition_that_was_deleted_is_gone_at_the_next_look(tmp_path: Path) -
     tier = a_tier(broker, clock)
     log = tier.log()
     assert log is not None
-    piece, reached = tier.read(log, 0, 3, 100)
+    piece, reached = tier.read(log, 0, 3, 100, Allowance())
     assert piece is not None
     assert reached == 1
     piece.file.release()
@@ -91,7 +92,7 @@ def test_the_end_of_the_log_counts_whole_batches(tmp_path: Path) -> None:
     broker.write(0, a_segment(0, 10))
     broker.write(10, a_segment(10, 5) + a_segment(15, 1)[:-1])
     broker.set_high_watermark(12)
-    assert a_tier(broker).end_offset() == 15
+    assert a_tier(broker).end_offset(Allowance()) == 15
 
 
 def test_hints_end_at_the_zeros_of_a_preallocated_index(tmp_path: Path) -> None:

@@ -132,12 +132,30 @@ def test_one_damaged_topic_hides_no_other(a_world: AWorld, key: str) -> None:
         repository.ensure_topic(a_topic(type(PARTITION)(PARTITION.cluster_id, PARTITION.topic_id, 0, name)))
     world.store.replace(key, b"{", expected_tag=world.store.get(key)[1])
     assert sorted(world.logs.topics()) == ["a", "c"]
-    manifests, problems = repository.survey_topics()
-    assert ([each.topic for each in manifests], [topic for topic, _ in problems]) == (["a", "c"], ["b"])
-    with pytest.raises(CorruptData):
-        repository.topics()
+    assert isinstance(world.logs.lost["b"], CorruptData)
     with pytest.raises(NotFound):
         world.logs.partition("b", 0)
+
+
+def test_a_damaged_owner_is_told_by_the_topics(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, a_segment(0, 5))
+    repository = Archive(world.store).repository
+    repository.ensure_topic(a_topic(type(PARTITION)(PARTITION.cluster_id, PARTITION.topic_id, 0, "a")))
+    world.store.replace(keys.OWNER, b"{", expected_tag=world.store.get(keys.OWNER)[1])
+    assert sorted(world.logs.topics()) == ["a", TOPIC]
+    assert world.logs.cluster_id == PARTITION.cluster_id
+    repository.ensure_topic(a_topic(type(PARTITION)("other-cluster", PARTITION.topic_id, 0, "b")))
+    with pytest.raises(ForeignOwner):
+        world.logs.refresh()
+
+
+def test_a_damaged_owner_does_not_keep_the_archive_from_being_read(a_world: AWorld) -> None:
+    world = a_world(local=False)
+    Archive(world.store).repository.ensure_topic(a_topic(PARTITION))
+    world.store.replace(keys.OWNER, b"{", expected_tag=world.store.get(keys.OWNER)[1])
+    assert list(world.logs.topics()) == [TOPIC]
+    assert world.logs.cluster_id == PARTITION.cluster_id
 
 
 def test_a_store_that_hangs_keeps_no_local_scan_waiting(a_world: AWorld) -> None:

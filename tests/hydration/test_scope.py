@@ -161,3 +161,20 @@ def test_epoch_ends_are_kafkas() -> None:
     assert epoch_end(epochs, 3, 20) == (3, 20)
     assert epoch_end(epochs, 4, 20) == (-1, -1)
     assert epoch_end(EpochHistory(), 0, 20) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("base", "checkpoint", "epochs", "expected"),
+    [
+        (0, 100, (), 100),
+        (0, 100, ((3, 100),), 100),
+        (0, 100, ((3, 40),), 40),  # truncated below it by an unclean election, less than a minute ago
+        (50, 100, ((3, 40),), 50),
+        (0, 20, ((3, 40),), 20),
+    ],
+)
+def test_a_log_begins_where_its_epoch_history_does_when_that_is_below_the_checkpoint(
+    base: int, checkpoint: int, epochs: tuple[tuple[int, int], ...], expected: int
+) -> None:
+    scope = scope_of(a_log(base, 200, epochs=epochs, log_start=checkpoint), None, ReadPriority.LOCAL_FIRST)
+    assert (scope.local, scope.log_start) == (Span(expected, 200), expected)

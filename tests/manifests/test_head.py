@@ -168,11 +168,34 @@ def test_impossible_heads_are_refused_though_their_digest_is_right(fields: dict[
         {"epochs": ((2**31, 0),)},
         {"last_timestamp": 2**63},
         {"gap": True},
+        {"digest": "md5:0"},
+        {"index_digest": "crc64nvme:0123456789ABCDEF"},
     ],
 )
 def test_impossible_entries_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(CorruptData):
         check_head(a_head(msgspec.structs.replace(an_entry(0, 9), **fields)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"topic": "\x1b[2J", "version": 0},
+        {"topic": "\x1b[2J", "pages": [{"key": "k", "base_offset": 0, "last_offset": 1, "entries": 1, "digest": "d"}]},
+        {"cluster_id": "\x1b[2J"},
+        {"commit_id": "\x1b[2J" * 100},
+        {"format": "\x1b[2J"},
+        {"format": ["\x1b[2J"]},
+        {"digest": "\x1b[2J"},
+    ],
+)
+def test_what_is_said_of_a_hostile_document_is_fit_for_a_terminal(fields: dict[str, Any]) -> None:
+    body = {**msgspec.to_builtins(HEAD), **fields}
+    loose = msgspec.defstruct("Loose", [(name, Any) for name in body if name != "digest"], kw_only=True)
+    raw = json.dumps(body).encode() if "digest" in fields else seal(loose(**body))
+    with pytest.raises((CorruptData, UnsupportedFormat)) as told:
+        decode_head(raw, PARTITION)
+    assert str(told.value).isprintable()
 
 
 def test_entries_must_abut() -> None:

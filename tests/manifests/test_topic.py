@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from manifests.document import seal
 from manifests.topic import (
+    PARTITIONS_MAX,
     PREVIOUS_MAX,
     Current,
     Owner,
@@ -71,7 +72,14 @@ def test_documents_of_other_topics_and_impossible_ones_are_refused() -> None:
         decode_topic(encode_topic(seen()), "payments", TOPIC_ID)
     with pytest.raises(ForeignOwner):
         decode_current(encode_current(Current(cluster_id="c", topic="a", topic_id=TOPIC_ID)), "b")
-    for document in (seen(partitions=0), seen(partitions=2**40), seen(topic="../x"), seen(cluster_id="a/b"), seen(version=-1)):
+    for document in (
+        seen(partitions=0),
+        seen(partitions=2**40),
+        seen(partitions=PARTITIONS_MAX + 1),
+        seen(topic="../x"),
+        seen(cluster_id="a/b"),
+        seen(version=-1),
+    ):
         with pytest.raises(CorruptData):
             decode_topic(seal(document), document.topic, TOPIC_ID)
     with pytest.raises(CorruptData):

@@ -69,7 +69,7 @@ listen = "127.0.0.1:0"
     def heads(self) -> dict[tuple[str, int], Head]:
         manifests = open_bucket(self.config).manifests
         found = {}
-        for topic in manifests.topics():
+        for topic in manifests.survey_topics()[0]:
             for partition in manifests.partitions(topic.topic, topic.topic_id):
                 held = manifests.load(partition)
                 if held is not None:

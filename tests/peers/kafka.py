@@ -236,8 +236,9 @@ def produce(producer: Producer, topic: str, values: Sequence[bytes], *, partitio
 def produce_aborts_over_segments(broker: KafkaBroker, topic: str) -> None:
     """A log of many small segments in which transactions begin in one segment and abort, or commit, segments later.
 
-    Three transactional producers interleave with a plain one: `long` aborts over at least three segments, `steady` commits
-    over as many, `brief` aborts within one and then leaves nothing open.
+    Three transactional producers interleave with a plain one: `long` aborts over at least three segments, its marker two
+    segments or more behind the last of its data; `steady` commits over as many, `brief` aborts within one and then leaves
+    nothing open.
     """
     broker.create_topic(topic, 1, internal_segment_bytes=4096)
     producers = {name: broker.producer(transactional_id=f"{topic}.{name}") for name in ("long", "steady", "brief")}
@@ -255,6 +256,7 @@ def produce_aborts_over_segments(broker: KafkaBroker, topic: str) -> None:
                 producers["brief"].begin_transaction()
                 produce(producers["brief"], topic, [b"brief-" + bytes([48 + round_]) * 200] * 2)
                 producers["brief"].abort_transaction(30)
+        produce(plain, topic, [b"meanwhile-%d-" % round_ + b"m" * 1200] * 9)
         producers["long"].abort_transaction(30)
         produce(plain, topic, [b"between-%d-" % round_ + b"b" * 1200] * 2)
         producers["steady"].commit_transaction(30)

@@ -1,7 +1,11 @@
 """What the Java client reads through the gateway is what it reads from a real broker."""
 
+import base64
 import json
 import shutil
+import struct
+import time
+from bisect import bisect_right
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +29,23 @@ ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 TOPIC = "returns"
 
 
+class Abort(NamedTuple):
+    """One aborted transaction of `long`: its data, by the values, and its marker, by the broker's own .txnindex."""
+
+    first: int
+    last: int
+    marker: int
+
+
 class Answers(NamedTuple):
-    """What a real broker says about the log of aborts in `log_dir`, which it has left behind."""
+    """What a real broker says about the log of aborts in `log_dir`, which it has left behind.
+
+    bases  of its segments
+    """
 
     log_dir: Path
+    bases: list[int]
+    aborts: list[Abort]
     reads: dict[Isolation, JavaRead]
     middle: int
     from_middle: list[dict[str, Any]]
@@ -55,8 +72,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
             records[-1]["timestamp"],
             records[-1]["timestamp"] + 1,
         ]
+        bases = sorted(int(path.stem) for path in (root / "kafka" / f"{TOPIC}-0").glob("*.log"))
         return Answers(
             root / "kafka",
+            bases,
+            aborts_of_long(root / "kafka" / f"{TOPIC}-0", records),
             reads,
             middle,
             java_seek(broker.bootstrap, TOPIC, 0, middle, 5, "read_committed"),
@@ -65,16 +85,37 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         )
 
 
-@pytest.mark.parametrize("border", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
-def test_aborts_over_segments_and_across_the_border(border: float, answers: Answers, tmp_path: Path) -> None:
-    """border: how much of the log's segments is archived and gone from the disk."""
+def aborts_of_long(directory: Path, records: list[dict[str, Any]]) -> list[Abort]:
+    found = []
+    indexes = b"".join(path.read_bytes() for path in sorted(directory.glob("*.txnindex")))
+    markers = {first: last for _, _, first, last, _ in struct.iter_unpack(">hqqqq", indexes)}
+    for round_ in range(2):
+        name = b"long-%d-" % round_
+        data = [record["offset"] for record in records if base64.b64decode(record["value"] or "").startswith(name)]
+        found.append(Abort(data[0], data[-1], markers[data[0]]))
+    return found
+
+
+def test_the_log_of_aborts_is_what_it_should_be(answers: Answers) -> None:
+    """Data over several segments, the marker two segments or more behind the last of it, and read_committed shows none of it."""
+    committed = {record["offset"] for record in answers.reads["read_committed"].records}
+    for abort in answers.aborts:
+        first, last, marker = (bisect_right(answers.bases, offset) for offset in abort)
+        assert first < last
+        assert marker - last >= 2
+        assert committed.isdisjoint({abort.first, abort.last})
+
+
+def check_border(at: int, answers: Answers, tmp_path: Path) -> None:
+    """Both isolations, a seek and look-ups by time, when all below `at` is in the archive only, and all from there on local only."""
     log_dir = Path(shutil.copytree(answers.log_dir, tmp_path / "kafka"))
     headwater = Headwater(tmp_path / "work", log_dir, owned=True)
-    bases = sorted(int(path.stem) for path in (log_dir / f"{TOPIC}-0").glob("*.log"))
-    at = bases[round(border * (len(bases) - 1))]
     headwater.archive(before=at)
     left = sorted(int(path.stem) for path in (log_dir / f"{TOPIC}-0").glob("*.log"))
-    assert left == [base for base in bases if base >= at]
+    assert left == [base for base in answers.bases if base >= at]
+    head = headwater.heads()[TOPIC, 0]
+    assert [entry.base_offset for entry in head.entries] == [base for base in answers.bases if base < at]
+    assert head.next_offset == at
     with headwater.gateway() as bootstrap:
         for isolation in ISOLATIONS:
             read = java_consume(bootstrap, [TOPIC], isolation)
@@ -83,6 +124,49 @@ def test_aborts_over_segments_and_across_the_border(border: float, answers: Answ
         assert java_seek(bootstrap, TOPIC, 0, answers.middle, 5, "read_committed") == answers.from_middle
         found = java_offsets_for_times(bootstrap, TOPIC, 0, answers.times)
         assert answers.first_records(found) == answers.first_records(answers.offsets_for_times)
+
+
+@pytest.mark.parametrize("border", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+def test_aborts_over_segments_and_across_the_border(border: float, answers: Answers, tmp_path: Path) -> None:
+    """border: how much of the log's segments is archived and gone from the disk."""
+    check_border(answers.bases[round(border * (len(answers.bases) - 1))], answers, tmp_path)
+
+
+@pytest.mark.parametrize("round_", [0, 1])
+def test_an_abort_whose_data_is_archived_and_whose_marker_is_local(round_: int, answers: Answers, tmp_path: Path) -> None:
+    abort = answers.aborts[round_]
+    at = answers.bases[bisect_right(answers.bases, abort.last)]
+    assert abort.last < at <= abort.marker
+    assert at < answers.bases[bisect_right(answers.bases, abort.marker) - 1], "a whole segment lies between the border and the marker's"
+    check_border(at, answers, tmp_path)
+
+
+@pytest.mark.parametrize("tails", [False, True])
+def test_a_look_up_by_time_names_the_record_where_a_broker_names_a_marker_before_it(tails: bool, tmp_path: Path) -> None:
+    """A broker counts a marker as a record. Who seeks to either offset meets the same record first."""
+    now_ms = int(time.time() * 1000)
+    early, between, late = now_ms - 600_000, now_ms - 1, now_ms + 600_000
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "work") as broker:
+        for topic in ("ended", TOPIC):
+            broker.create_topic(topic, 1)
+        writer = broker.producer(transactional_id="x")
+        writer.init_transactions(30)
+        for timestamp, topics in ((early, ("ended", TOPIC)), (late, (TOPIC,))):
+            writer.begin_transaction()  # the second one waits for the first one's markers
+            for topic in topics:
+                writer.produce(topic, b"soup", timestamp=timestamp)
+            writer.commit_transaction(30)
+        told = {topic: offsets(broker.bootstrap, topic, early, between, late, late + 1) for topic in ("ended", TOPIC)}
+    assert told == {"ended": [0, 1, None, None], TOPIC: [0, 1, 2, None]}
+    headwater = Headwater(tmp_path / "headwater", tmp_path / "kafka", owned=True)
+    headwater.archive(tails=tails)
+    with headwater.gateway() as bootstrap:
+        found = {topic: offsets(bootstrap, topic, early, between, late, late + 1) for topic in ("ended", TOPIC)}
+    assert found == {"ended": [0, None, None, None], TOPIC: [0, 2, 2, None]}
+
+
+def offsets(bootstrap: str, topic: str, *timestamps: int) -> list[int | None]:
+    return [each["offset"] for each in java_offsets_for_times(bootstrap, topic, 0, timestamps)]
 
 
 @pytest.mark.parametrize("name", ["pantry", "kitchen"])

@@ -64,3 +64,16 @@ def test_groups_and_open_transactions_come_back_with_the_internal_topics(tmp_pat
         expect_same(read.records, expected("pantry", "read_uncommitted"), "pantry")
         for group in expected_cluster("pantry")["groups"]:
             assert broker.committed(group["group"]) == {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
+
+
+def test_a_broker_that_finds_no_indexes_makes_the_same(tmp_path: Path) -> None:
+    store, repository = archived(["pantry"])
+    topics = sorted({line["topic"] for line in expected_offsets("pantry", "read_uncommitted")})
+    recovery.apply(recovery.plan(repository, topics), tmp_path / "kafka", store)
+    made = {path: path.read_bytes() for suffix in ("index", "timeindex") for path in tmp_path.rglob(f"*.{suffix}")}
+    assert len(made) > 20
+    for path in made:
+        path.unlink()
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "work", compaction=False) as broker:
+        broker.topics()
+    assert {path: path.read_bytes() for path in made} == made

@@ -74,4 +74,4 @@ def batches(log_dir: Path) -> Iterator[tuple[str, int, int, bytes]]:
 def bounds(log_dir: Path) -> dict[tuple[str, int], tuple[str, int, int | None]]:
     """Topic id, log start and high watermark of every partition."""
     logs = LogDirs([log_dir]).partitions()
-    return {(log.partition.topic, log.partition.partition): (log.partition.topic_id, log.log_start, log.high_watermark) for log in logs}
+    return {(log.partition.topic, log.partition.partition): (log.partition.topic_id, log.start_offset, log.high_watermark) for log in logs}

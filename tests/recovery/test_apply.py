@@ -114,6 +114,18 @@ def test_the_end_of_a_log_stays_where_it_was_when_its_last_offsets_are_gone(tmp_
     assert (log.segments[-1].base_offset, log.segments[-1].size_bytes) == (gap.next_offset, 0)
 
 
+def test_a_log_that_starts_within_a_segment_says_so_in_its_epoch_history_too(tmp_path: Path) -> None:
+    """A broker cuts it there, and a reader of the directory trusts what begins below the checkpointed log start."""
+    store, repository = archive_in_memory(unpack("kitchen"))
+    partition = next(each for each in repository.partitions("bills", repository.resolve("bills").topic_id) if each.partition == 0)
+    held = repository.load(partition)
+    assert held is not None
+    repository.commit(held, replace(held.head, start_offset=7))
+    recovery.apply(recovery.plan(repository, ["bills"]), tmp_path / "log", store)
+    log = next(each for each in LogDirs([tmp_path / "log"]).partitions() if each.partition.partition == 0)
+    assert (log.segments[0].base_offset, log.epochs.first_offset, log.start_offset) == (0, 7, 7)
+
+
 # Once, and only in a directory of its own
 
 

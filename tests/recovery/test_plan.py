@@ -11,7 +11,7 @@ from manifests.head import Entry, Head
 from manifests.topic import TopicManifest
 from model.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError
 from model.partition import PartitionId
-from recovery.discover import ArchivedTopic
+from recovery.discover import ArchivedTopic, Found
 from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
 from recovery.planning import make_plan, plan_partition
 
@@ -70,7 +70,8 @@ def a_topic(*heads: Head, partitions: int | None = None, **configs: str) -> Arch
 
 
 def planned(*topics: ArchivedTopic, **options: Any) -> RecoveryPlan:
-    return make_plan(topics, Request(topics=None, options=Options(**options)), now_ms=NOW, recovery_id="r1", cluster_id="new")
+    request = Request(topics=None, options=Options(**options))
+    return make_plan(Found(topics=topics), request, now_ms=NOW, recovery_id="r1", cluster_id="new")
 
 
 def bases(partition: PartitionPlan) -> list[int]:
@@ -183,6 +184,16 @@ def test_remote_storage_is_set_aside() -> None:
     [topic] = planned(a_topic(a_head(), cleanup_policy="compact", remote_storage_enable="true", local_retention_ms="5")).topics
     assert topic.configs == {"cleanup.policy": "compact"}
     assert topic.held == {"remote.storage.enable": "true", "local.retention.ms": "5"}
+
+
+# What was found
+
+
+def test_what_is_lost_is_left_out_by_name_and_what_was_noticed_is_noted() -> None:
+    found = Found(topics=[a_topic(a_head())], lost=["soup: gone"], notes=["headwater.json is damaged"])
+    plan = make_plan(found, Request(topics=None, options=Options()), now_ms=NOW, recovery_id="r1", cluster_id="new")
+    assert (plan.left_out, plan.problems, plan.notes[0]) == (("soup: gone",), (), "headwater.json is damaged")
+    assert decode_plan(encode_plan(plan)) == plan
 
 
 # Partition counts

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.errors import CorruptData, UnsupportedFormat
 from segments import codecs
-from segments.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, decompress
+from segments.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, decompress, decompress_into
 from segments.varint import uvarint
 from tests.segments.builders import compress
 
@@ -22,6 +22,19 @@ contents = st.binary(max_size=3000) | st.builds(lambda piece, times: piece * tim
 @given(data=contents)
 def test_what_was_compressed_comes_out_again(codec: int, xerial: bool, data: bytes) -> None:
     assert bytes(decompress(codec, compress(codec, data, xerial=xerial))) == data
+
+
+@each_codec
+@given(data=contents, room=st.integers(0, 5000))
+def test_what_fits_a_buffer_goes_there_and_what_does_not_is_no_damage(codec: int, xerial: bool, data: bytes, room: int) -> None:
+    buffer = bytearray(b"." * (room + 8))
+    size = decompress_into(codec, compress(codec, data, xerial=xerial), memoryview(buffer)[:room])
+    assert buffer[room:] == b"." * 8
+    if len(data) > room:
+        assert size is None
+    else:
+        assert size is not None
+        assert buffer[:size] == data
 
 
 def test_no_codec_is_no_copy() -> None:

@@ -127,6 +127,58 @@ def test_a_compaction_under_way_is_unsettled(broker: Broker, suffix: str) -> Non
     assert not broker.logs.look(SOUP).settled
 
 
+def test_in_an_owned_directory_nobody_finishes_a_compaction(broker: Broker) -> None:
+    """A broker that starts deletes .cleaned files and puts .swap files in the place of segments. Headwater does neither."""
+    directory = broker.partition()
+    owned = LogDirs([broker.root], owned=True)
+    (directory / "00000000000000000000.log.cleaned").write_bytes(b"")
+    (directory / "00000000000000000000.timeindex.cleaned").write_bytes(b"")
+    assert owned.look(SOUP).settled
+    assert not owned.look(SOUP).leftovers
+    for name in ("00000000000000000000.log.swap", "00000000000000000000.index.swap"):
+        (directory / name).write_bytes(b"")
+    log = owned.look(SOUP)
+    assert not log.settled
+    assert log.leftovers == ("00000000000000000000.index.swap", "00000000000000000000.log.swap")
+    assert broker.logs.look(SOUP).leftovers == ()
+
+
+def moved_aside(tmp_path: Path) -> tuple[Path, Path]:
+    """kitchen's log directory, and its metadata in a directory of its own, as under metadata.log.dir."""
+    root, aside = private_copy("kitchen", tmp_path), tmp_path / "metadata"
+    aside.mkdir()
+    shutil.copy(root / "meta.properties", aside)
+    shutil.move(root / "__cluster_metadata-0", aside)
+    return root, aside
+
+
+def test_metadata_may_lie_in_a_directory_of_its_own(tmp_path: Path) -> None:
+    wanted = {log.partition: (log.leadership, log.compacted) for log in LogDirs([unpack("kitchen")]).partitions()}
+    root, aside = moved_aside(tmp_path)
+    assert LogDirs([root]).metadata() is None
+    assert all(log.leadership is None for log in LogDirs([root]).partitions())
+    logs = LogDirs([root], metadata_dir=aside)
+    assert {log.partition: (log.leadership, log.compacted) for log in logs.partitions()} == wanted
+    assert logs.look(next(iter(wanted)).topic_partition).leadership
+
+
+def test_a_metadata_directory_without_metadata_is_refused(tmp_path: Path) -> None:
+    """Whoever names it wants leadership to be known: to go on without would be another thing."""
+    root, aside = moved_aside(tmp_path)
+    shutil.rmtree(aside / "__cluster_metadata-0")
+    for logs in (LogDirs([root], metadata_dir=aside), LogDirs([root], metadata_dir=tmp_path / "nowhere")):
+        with pytest.raises(UsageError, match=r"metadata_dir.*__cluster_metadata-0"):
+            logs.survey()
+
+
+def test_metadata_of_another_broker_is_refused(tmp_path: Path) -> None:
+    root, aside = moved_aside(tmp_path)
+    (aside / "meta.properties").write_bytes(encode_meta_properties(MetaProperties(cluster_id="another-cluster", node_id=1)))
+    for logs in (LogDirs([root], metadata_dir=aside), LogDirs([root], metadata_dir=aside)):
+        with pytest.raises(ForeignOwner, match="different brokers"):
+            logs.survey()
+
+
 def test_a_survey_goes_on_past_a_directory_it_cannot_use(broker: Broker) -> None:
     broker.partition("soup-0")
     (broker.partition("stew-0") / "partition.metadata").unlink()

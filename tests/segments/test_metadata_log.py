@@ -241,6 +241,21 @@ def test_a_damaged_middle_is_an_error(log: Log) -> None:
         MetadataLog(log.directory).read()
 
 
+def test_what_a_failed_read_had_taken_up_is_not_taken_up_again(log: Log) -> None:
+    """A change of leader counts one epoch further each time it is applied."""
+    log.append(Topic(name="soup", topic_id=SOUP), a_partition(leader_epoch=4))
+    follower = MetadataLog(log.directory)
+    follower.read()
+    change, unknown = PartitionChange(partition=0, topic_id=SOUP, leader=2), PartitionChange(partition=0, topic_id=STEW, leader=2)
+    sound = log.first.read_bytes()
+    log.first.write_bytes(sound + batch_of(2, change, unknown))
+    for _ in range(2):
+        with pytest.raises(CorruptData):
+            follower.read()
+    log.first.write_bytes(sound + batch_of(2, change))
+    assert follower.read().topics["soup"].partitions[0].leader_epoch == 5
+
+
 def test_only_what_is_new_is_read_and_nothing_new_is_the_same_value(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(Topic(name="soup", topic_id=SOUP))
     follower = MetadataLog(log.directory)

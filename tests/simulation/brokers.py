@@ -93,6 +93,7 @@ class Brokers:
         self.removed_to = 0  # no broker of this incarnation has removed anything at or above by itself
         self.known: dict[str, dict[tuple[int, int], set[bytes]]] = {}  # by topic id: versions of each (base, epoch)
         self.dropped: dict[str, set[tuple[int, int]]] = {}  # by topic id: batches some cleaner has removed
+        self.lineage: dict[tuple[str, int], set[int]] = {}  # by topic id and epoch: in which epochs the log was written that led it
         self._ticks = 0
         self._opened: dict[int, int] = {}
         self._create()
@@ -133,7 +134,16 @@ class Brokers:
             replica = Replica(node=node, directory=directory)
             replica.segments = [self._new_segment(replica, 0)]
             self.replicas.append(replica)
-        self.leader.lead, self.leader.full, self.leader.history = 1, True, [(1, 0)]
+        self._lead()
+        self.leader.full = True
+
+    def _lead(self) -> None:
+        """The current leader begins the current epoch, alone in the in-sync set."""
+        leader = self.leader
+        leader.lead, leader.full, leader.hw = self.epoch, False, leader.end
+        leader.history.append((self.epoch, leader.end))
+        written = {leader.epoch_at(offset) for offset in range(leader.end)} | {self.epoch}
+        self.lineage[self.partition.topic_id, self.epoch] = {epoch for epoch in written if epoch is not None}
         self._opened = {}
 
     # What leaders and followers do
@@ -231,11 +241,24 @@ class Brokers:
         self.finish_cleaning(self.follower)
         self.epoch += 1
         self.leading = 1 - self.leading
-        leader = self.leader
-        leader.lead, leader.full, leader.hw = self.epoch, False, leader.end
-        leader.history.append((self.epoch, leader.end))
-        self._opened = {}
-        return f"broker {leader.node} is elected{' UNCLEAN' if unclean else ''}, epoch {self.epoch} at {leader.end}"
+        self._lead()
+        return f"broker {self.leader.node} is elected{' UNCLEAN' if unclean else ''}, epoch {self.epoch} at {self.leader.end}"
+
+    def replace_disk(self) -> str | None:
+        """A broker comes back with an empty disk. When no other was in sync, it leads on from offset 0, in the next epoch."""
+        replica = self.random.choice(self.replicas)
+        if replica is self.leader and self.leader.full:
+            return None  # the other one is elected first
+        self.fall_behind()
+        for path in replica.directory.iterdir():
+            path.unlink()
+        replica.segments, replica.ghost, replica.history, replica.cleaning = [self._new_segment(replica, 0)], [], [], None
+        replica.start = replica.end = replica.hw = replica.checkpoint = replica.start_checkpoint = replica.policy = 0
+        replica.lead = replica.cleaned_to = None
+        if replica is self.leader:
+            self.epoch += 1
+            self._lead()
+        return f"broker {replica.node} comes back with an EMPTY DISK{'' if replica.lead is None else f', leading epoch {self.epoch}'}"
 
     def write_checkpoint(self) -> str | None:
         for replica in self.replicas:

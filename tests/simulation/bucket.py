@@ -50,6 +50,7 @@ class Checks:
         self._parsed: dict[str, list[Stored]] = {}
         self._committed: dict[str, set[tuple[int, int]]] = {}  # by topic id: (base, epoch) that some high watermark has covered
         self.heads: dict[PartitionId, Head] = {}
+        self.consents: dict[str, int] = {}  # by topic id: a log that begins in this epoch may supersede what it shares nothing with
 
     def head(self, partition: PartitionId) -> Head | None:
         return self.heads.get(partition)
@@ -84,6 +85,8 @@ class Checks:
         live = {(batch.base, batch.epoch) for entry in head.entries for batch in self.stored(entry)}
         if above := sorted(live - self._committed[partition.topic_id]):
             raise Violation(f"I1 batches are live that no high watermark has covered: {above}")
+        if before:
+            self._superseded(before, head)
         if before and partition == self._brokers.partition:
             self._published(before, head)
 
@@ -99,6 +102,13 @@ class Checks:
         listed = {entry.uid for entry in (*before.entries, *before.superseded)}
         if any(entry.fence != head.fence for entry in head.entries if not entry.gap and entry.uid not in listed):
             raise Violation("I8 a commit adds an object of another fence")
+
+    def _superseded(self, before: Head, head: Head) -> None:
+        """I24: what is live is superseded for a log that was once one with it, or because somebody said so."""
+        had, has = ({(batch.base, batch.epoch) for entry in each.entries for batch in self.stored(entry)} for each in (before, head))
+        written = self._brokers.lineage[head.topic_id, head.leader_epoch]
+        if had - has and written.isdisjoint(epoch for _, epoch in had) and min(written) > self.consents.get(head.topic_id, -1):
+            raise Violation(f"I24 a log of epochs {sorted(written)} supersedes an archive that it shares nothing with: {sorted(had - has)}")
 
     def _listed(self, partition: PartitionId, entry: Entry) -> None:
         """I2, I5, I19: the object is there, whole, and holds what a broker of this incarnation wrote."""
@@ -161,6 +171,13 @@ class Checks:
                 raise Violation(f"I1 offsets {batch.base}..{batch.last} (epoch {batch.epoch}) were released and are served by nobody")
 
     # At rest
+
+    def stopped(self) -> None:
+        """The leader's archiver refuses to go on without consent: it has reason to."""
+        leader, head = self._brokers.leader, self.heads[self._brokers.partition]
+        archived = {batch.epoch for entry in head.entries for batch in self.stored(entry)}
+        if both := archived & {batch.epoch for batch in leader.batches() if batch.last >= leader.start}:
+            raise Violation(f"I15 an archiver stops for want of anything in common, and there is: epochs {sorted(both)}")
 
     def at_rest(self) -> None:
         """The leader's archiver has come to rest: what is served is what the log says, and all of it (I5, I15)."""

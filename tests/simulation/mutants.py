@@ -19,9 +19,10 @@ import archival.plan
 import archival.release
 import layouts.segment
 import manifests.repository
-from archival.archiver import PartitionArchiver
+from archival.archived import ArchivedEntries
+from archival.archiver import Outcome, PartitionArchiver
 from archival.lineage import Behind, CutAt, Ok, Verdict
-from archival.plan import Idle, Step
+from archival.plan import Cut, Idle, Policy, Step, Stop
 from archival.release import Releaser
 from manifests import keys
 from manifests.head import Entry, Head, decode_head, encode_head
@@ -77,6 +78,22 @@ def _patch(stack: ExitStack, where: Any, name: str, value: Any) -> None:
 # Lineage
 
 
+@mutant("a run that lies on the history proves the entries before it", theme="gaps", rare=True)
+def proven_by_the_next_entry(stack: ExitStack) -> None:
+    real = archival.lineage._spans
+
+    def spans(entries: Any) -> Any:
+        found = real(entries)
+        return [(*span[:3], span is found[-1]) for span in found]
+
+    _patch(stack, archival.lineage, "_spans", spans)
+
+
+@mutant("a cut takes with it what is proven behind the dead run", theme="gaps", rare=True)
+def cut_takes_all(stack: ExitStack) -> None:
+    _patch(stack, archival.plan, "resumes_at", lambda *_: None)
+
+
 @mutant("a stale broker's log is taken for the lineage")
 def no_behind(stack: ExitStack) -> None:
     real = archival.lineage.verdict
@@ -130,6 +147,22 @@ def as_designed_claim(stack: ExitStack) -> None:
     _patch(stack, archival.plan, "verdict", verdict)
 
 
+@mutant("a log may supersede an archive that it shares nothing with", theme="disks")
+def begin_anew_unasked(stack: ExitStack) -> None:
+    def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut:
+        return Cut(at, leader_epoch)
+
+    _patch(stack, archival.plan, "supersede", supersede)
+
+
+@mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", rare=True)
+def stop_on_an_old_head(stack: ExitStack) -> None:
+    def stop(self: PartitionArchiver, step: Stop, log: LocalLog) -> Outcome:
+        raise step.error
+
+    _patch(stack, PartitionArchiver, "_stop", stop)
+
+
 @mutant("a cut drops the dead branch from the head at once")
 def forget_superseded(stack: ExitStack) -> None:
     real = PartitionArchiver._commit
@@ -165,17 +198,12 @@ def one_look(stack: ExitStack) -> None:
 
 @mutant("what is archived behind a filled gap keeps what it said of transactions before", theme="gaps", rare=True)
 def refill_keeps_followers(stack: ExitStack) -> None:
-    real = archival.archiver.place
-
-    def place(entries: tuple[Entry, ...], entry: Entry, refills: Entry | None, *, leaves_open: bool) -> Any:
-        return real(entries, entry, refills, leaves_open=False)
-
-    _patch(stack, archival.archiver, "place", place)
+    _patch(stack, PartitionArchiver, "_tell_again", lambda _, entries, behind, fence: (behind, []))
 
 
 @mutant("transactions open at the end of an entry are forgotten in the next")
 def forget_open_transactions(stack: ExitStack) -> None:
-    _patch(stack, PartitionArchiver, "_open_behind", lambda *_: ())
+    _patch(stack, ArchivedEntries, "open_behind", lambda *_: ())
 
 
 # Upload

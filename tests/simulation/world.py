@@ -32,7 +32,7 @@ from manifests import keys
 from manifests.repository import ManifestRepository
 from model import steps
 from model.clock import ManualClock
-from model.errors import Conflict, Fenced, HeadwaterError, TransientError, UnknownOutcome
+from model.errors import Conflict, Fenced, HeadwaterError, TransientError, UnknownOutcome, UnrelatedLog
 from model.partition import PartitionId, TopicPartition
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from segments.log import LocalLog, LocalSegment
@@ -56,6 +56,7 @@ class Theme:
     retention: float = 0.5
     releases: float = 1
     recreation: float = 0
+    replacements: float = 0
     rolls: float = 1
 
 
@@ -65,6 +66,7 @@ THEMES = {
     "release": Theme(elections=2, retention=0.2, releases=3, follows=2, rolls=3),
     "gaps": Theme(elections=3, retention=3, releases=3, rolls=2, follows=0.6),
     "incarnations": Theme(recreation=1),
+    "disks": Theme(replacements=2, elections=2),
 }
 
 
@@ -119,6 +121,7 @@ class World:
         self.clock = ManualClock()
         self.inner = WatchedStore(self.clock)
         self.control = LossyControl(self.random)
+        self.stopped: tuple[str, int] | None = None  # topic id, and the leader epoch that its log begins in
         self.checks = Checks(self.inner, self.brokers)
         faults = NO_FAULTS if self.random.random() < 0.4 else BAD_NETWORK
         self.haste = self.random.choice((0.1, 0.25, 0.5))
@@ -136,6 +139,10 @@ class World:
             agent.kill()
         steps.reached = self._reached
         shutil.rmtree(self.root, ignore_errors=True)
+
+    @property
+    def begin_anew_epoch(self) -> int | None:
+        return self.checks.consents.get(self.brokers.partition.topic_id)
 
     def id(self) -> str:
         return f"{self.random.getrandbits(128):032x}"
@@ -162,7 +169,9 @@ class World:
             (1.5, brokers.write_checkpoint),
             (0.5 * theme.retention, brokers.retain),
             (0.3 * theme.recreation, brokers.recreate),
+            (0.3 * theme.replacements, brokers.replace_disk),
             (1, self._wait),
+            (0.5 if self.stopped else 0, self.consent),
         ]
         for agent in self.agents:
             often = 0.2 if agent.name == "a-stale" else 1.0 if brokers.replicas[agent.beside].lead is not None else 0.3
@@ -187,6 +196,15 @@ class World:
     def _wait(self) -> str:
         self.clock.advance(self.random.choice((100, 5_000, 60_000)))
         return ""
+
+    def consent(self) -> str:
+        """A person has read why an archiver stopped, and lets the topic begin anew."""
+        assert self.stopped
+        topic_id, begins_in = self.stopped
+        self.checks.consents[topic_id] = max(begins_in, self.checks.consents.get(topic_id, -1))
+        self.stopped = None
+        self.story.seen["consent to begin anew"] += 1
+        return f"an operator lets {topic_id} begin anew in epoch {begins_in}"
 
     def pause(self, at: str) -> None:
         """A point where the running agent may be overtaken."""
@@ -233,6 +251,9 @@ class World:
             self.checks.after_action()
             if outcome.startswith("idle"):
                 break
+            if outcome.startswith("stopped"):
+                self.checks.stopped()
+                self.note(self.consent())
         else:
             raise Violation(f"I15 {agent.name} does not come to rest: {outcome}")
         self.checks.at_rest()
@@ -320,7 +341,7 @@ class Agent:
     # Errands
 
     def archive(self) -> str:
-        policy = Policy(tail_after_ms=self.world.random.choice((None, 0, 0, 10_000)))
+        policy = Policy(tail_after_ms=self.world.random.choice((None, 0, 0, 10_000)), begin_anew_epoch=self.world.begin_anew_epoch)
         archiver = self.archiver()
         return self._send("archive", lambda: self._step(archiver, policy))
 
@@ -374,6 +395,10 @@ class Agent:
         except (TransientError, Fenced, Conflict) as error:
             self.world.story.seen[f"error {type(error).__name__}"] += 1
             self._outcome = f"{type(error).__name__}: {error}"
+        except UnrelatedLog as error:
+            self.world.story.seen["stopped: the log shares nothing with the archive"] += 1
+            self.world.stopped = self.world.brokers.partition.topic_id, error.begins_in
+            self._outcome = f"stopped: {error}"
 
     def go_on(self) -> str:
         world = self.world
@@ -390,7 +415,7 @@ class Agent:
         """One step without a pause."""
         archiver = self.archiver()
         try:
-            self._do(lambda: self._step(archiver, Policy(tail_after_ms=0)))
+            self._do(lambda: self._step(archiver, Policy(tail_after_ms=0, begin_anew_epoch=self.world.begin_anew_epoch)))
         except (HeadwaterError, ValueError, AssertionError, LookupError, OSError) as error:
             raise Violation(f"I15 {self.name} fails at rest: {type(error).__name__}: {error}") from error
         self.world.note(f"  {self.name}: {self._outcome}")

@@ -49,7 +49,8 @@ def killed(stage: Stage, step: str, *arguments: str) -> None:
 
 def heads(stage: Stage) -> list[Head]:
     repository = ManifestRepository(DirectoryStore(stage.bucket))
-    found = [repository.load(each) for topic in repository.topics() for each in repository.partitions(topic.topic, topic.topic_id)]
+    topics, _ = repository.survey_topics()
+    found = [repository.load(each) for topic in topics for each in repository.partitions(topic.topic, topic.topic_id)]
     return [held.head for held in found if held]
 
 

@@ -1,0 +1,99 @@
+"""What is archived already, read and verified again."""
+
+import io
+from collections.abc import Sequence
+from typing import BinaryIO, cast
+
+from layouts import open_layout
+from layouts.offloader import Offloader
+from manifests.head import Entry
+from model.errors import CorruptData, NotFound, TruncatedData
+from objectstore.store import ObjectStore
+from segments.runindex import RunIndex
+from segments.scan import RunScan, scan_run
+from segments.transactions import OpenTransaction
+
+
+class ArchivedEntries:
+    """One partition's entries, as the store has them. Raises CorruptData when that is not what the head says."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._last_open: tuple[Entry, tuple[OpenTransaction, ...]] | None = None
+
+    def open(self, entry: Entry) -> BinaryIO:
+        return cast(BinaryIO, ArchivedRun(self._store, open_layout(entry.layout), entry))
+
+    def ended(self, entry: Entry, open_transactions: tuple[OpenTransaction, ...]) -> None:
+        """Whoever has just archived `entry` knows what is open behind it; the next run will ask."""
+        self._last_open = entry, open_transactions
+
+    def index_is_true(self, entry: Entry, scan: RunScan) -> bool:
+        """Does the entry's index say of transactions what `scan` has just found?"""
+        index = self._read_index(entry)
+        aborted = tuple(each for each in index.aborted if each.last_offset <= scan.last_offset)
+        return aborted == scan.aborted and (entry.is_cut or index.open_transactions == scan.open_transactions)
+
+    def _read_index(self, entry: Entry) -> RunIndex:
+        try:
+            return open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+        except NotFound as error:  # of the store; a partition that is gone says the same of itself
+            raise CorruptData(entry.index_key, 0, "the manifest lists it, the store does not have it") from error
+
+    def scan(self, entry: Entry, up_to: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
+        """Verify an entry's whole batches below `up_to` again, from the store; None when there are none."""
+        scan = scan_run(self.open(entry), start=0, end=entry.live_bytes, open_before=open_before, up_to=up_to, where=entry.key)
+        if scan and scan.end_position == entry.size_bytes and entry.digest not in ("", scan.digest):
+            raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
+        return scan
+
+    def open_behind(self, entries: Sequence[Entry]) -> tuple[OpenTransaction, ...]:
+        """The transactions open behind the last of `entries`: from its index, or from its bytes when it was cut."""
+        if not entries or entries[-1].gap or entries[-1].open_from is None:
+            return ()
+        entry = entries[-1]
+        if self._last_open and self._last_open[0] == entry:
+            return self._last_open[1]
+        if entry.is_cut:
+            scan = self.scan(entry, entry.next_offset, self.open_behind(entries[:-1]))
+            found = scan.open_transactions if scan else ()
+        else:
+            found = self._read_index(entry).open_transactions
+        self._last_open = entry, found
+        return found
+
+
+class ArchivedRun(io.RawIOBase):
+    """The bytes of one entry, dead ones included, as a file: every read is a ranged GET of what is asked for."""
+
+    def __init__(self, store: ObjectStore, offloader: Offloader, entry: Entry) -> None:
+        super().__init__()
+        self._store, self._offloader, self._entry = store, offloader, entry
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_SET:
+            raise io.UnsupportedOperation("seek from elsewhere than the start")
+        self._position = position
+        return position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        size = max(0, min(len(buffer), self._entry.size_bytes - self._position))
+        if size:
+            try:
+                self._offloader.read_offloaded(self._store, self._entry.key, self._entry.context, memoryview(buffer)[:size], self._position)
+            except NotFound as error:
+                raise CorruptData(self._entry.key, self._position, "the manifest lists it, the store does not have it") from error
+            except TruncatedData as error:
+                raise TruncatedData(self._entry.key, self._position, f"{self._entry.size_bytes} bytes are listed") from error
+        self._position += size
+        return size

@@ -1,0 +1,80 @@
+"""How the live entries of a head change: a run is placed, an entry is cut, what is dead leaves. Values in, values out."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from archival.lineage import clip_epochs
+from manifests.head import Entry
+from segments.scan import RunScan
+
+
+def place(entries: tuple[Entry, ...], entry: Entry, refills: Entry | None) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """The live entries up to the new one, which comes behind the last or in place of the part of a gap that it fills; and those
+    behind it.
+
+    What a run leaves of a gap stays one between live entries; at the end of the list it goes, since the log holds, or
+    will hold, those offsets.
+    """
+    if refills is None:
+        return (*entries, entry), ()
+    at = entries.index(refills)
+    before, behind = entries[:at], entries[at + 1 :]
+    if entry.base_offset > refills.base_offset:
+        before = (*before, replace(refills, last_offset=entry.base_offset - 1))
+    if behind and entry.last_offset < refills.last_offset:
+        behind = (replace(refills, base_offset=entry.next_offset), *behind)
+    return (*before, entry), behind
+
+
+def with_gap(entries: Sequence[Entry], first: int, last: int) -> tuple[Entry, ...]:
+    """`entries`, which end before `first`, and the gap [first, last] behind them: one gap, however often its end moved."""
+    if entries and entries[-1].gap:
+        return (*entries[:-1], replace(entries[-1], last_offset=last))
+    return (*entries, Entry(base_offset=first, last_offset=last, gap=True))
+
+
+def part_of(entry: Entry, scan: RunScan, up_to: int) -> Entry:
+    """`entry` cut to its whole batches below `up_to`, which `scan` has found."""
+    whole = scan.end_position == entry.live_bytes and up_to == entry.next_offset
+    last_offset = entry.last_offset if whole else scan.last_offset
+    return replace(
+        entry,
+        last_offset=last_offset,
+        live_bytes=scan.end_position,
+        epochs=clip_epochs(scan.epochs, entry.base_offset, last_offset),
+        first_timestamp=scan.first_timestamp,
+        last_timestamp=scan.last_timestamp,
+        records=scan.records,
+        open_from=scan.open_from,
+        aborted=len(scan.aborted),
+        max_producer_id=scan.max_producer_id,
+    )
+
+
+def entries_before(entries: tuple[Entry, ...], refills: Entry | None, base_offset: int) -> tuple[Entry, ...]:
+    """The entries that a new one from `base_offset` on follows, what it leaves of a gap included."""
+    if refills is None:
+        return entries
+    at = entries.index(refills)
+    return entries[: at + 1] if base_offset > refills.base_offset else entries[:at]
+
+
+def rest_of(entry: Entry, base_offset: int) -> Entry:
+    """The superseded part of an entry from `base_offset` on. What it says of its records is not known for a part."""
+    if base_offset == entry.base_offset:
+        return entry
+    return replace(
+        entry,
+        base_offset=base_offset,
+        epochs=clip_epochs(entry.epochs, base_offset, entry.last_offset),
+        first_timestamp=None,
+        last_timestamp=None,
+        records=0,
+        open_from=None,
+        aborted=0,
+    )
+
+
+def in_order(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: (entry.base_offset, entry.key)))

@@ -1,0 +1,165 @@
+"""`headwater jobs export`."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.options import configured
+from headwater.output import Column, as_size, emit, format_option, progress, say, summarise
+from headwater.placing import place_of, placed
+from headwater.units import parse_size, size_text
+from model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headwater.config import Config
+    from headwater.placing import Placing
+    from objectstore.store import ObjectStore
+    from pipeline.query import Query
+    from pipeline.splits import Split
+
+RANGES = (
+    Column("topic", "topic"),
+    Column("partition", "partition", numeric=True),
+    Column("first", "first offset", numeric=True),
+    Column("end", "up to", numeric=True),
+    Column("size_bytes", "size", as_size, numeric=True),
+)
+FAILED = (*RANGES[:-1], Column("error", "error"))
+
+
+@click.command()
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("--to", "directory", metavar="DIR", help="A directory of its own: DIR/topic=…/date=…/*.parquet.")
+@click.option("--table", metavar="NAME", help="A table in a catalog of Spark's, such as lake.db.orders, in place of a directory.")
+@click.option(
+    "--format", "table_format", type=click.Choice(["iceberg", "delta"]), default="iceberg", show_default=True, help="Of a new table."
+)
+@click.option("--isolation", type=click.Choice(["read_committed", "read_uncommitted"]), default="read_committed", show_default=True)
+@click.option("--columns", metavar="NAME,…", help="Of key, value, partition, offset, timestamp, timestampType, headers; all by default.")
+@click.option("--from", "begin", metavar="earliest|TIME", default="earliest", help="Where partitions begin that are not exported yet.")
+@click.option("--split-bytes", metavar="SIZE", default="64MiB", show_default=True, help="About so much of the archive becomes one range.")
+@click.option("--allow-data-loss", is_flag=True, help="Go on where retention or a gap took offsets that were not exported.")
+@click.option("--dry-run", is_flag=True, help="Say which ranges would be exported.")
+@placed
+@format_option
+@configured
+def export(
+    config: "Config",
+    topics: tuple[str, ...],
+    directory: str | None,
+    table: str | None,
+    table_format: str,
+    isolation: str,
+    columns: str | None,
+    begin: str,
+    split_bytes: str,
+    allow_data_loss: bool,
+    dry_run: bool,
+    placing: "Placing",
+    form: str,
+) -> None:
+    """Write archived topics (names, or patterns such as 'pay*') as Parquet, or into a table, by topic and day.
+
+    Run it again, from cron say, and it goes on where it ended: every offset is there once, however often a run is killed. Rows
+    have Kafka's columns and where they come from: topicId, leaderEpoch, object, rangeFirst, rangeEnd. On Spark DIR must be a file
+    system that all workers share; --table wants Spark with the table format's package (docs/jobs.md). Exit code 3: some ranges
+    could not be exported; the next run tries them again.
+    """
+    from headwater.opening import open_bucket
+
+    if (directory is None) == (table is None):
+        raise UsageError("where to? --to DIR or --table NAME")
+    store = open_bucket(config).store
+    query = _query(topics, columns, isolation, split_bytes, allow_data_loss, begin)
+    if directory is not None:
+        _to_directory(config, store, query, Path(directory), placing, dry_run, form)
+    elif not placing.on_spark:
+        raise UsageError("--table is Spark's: --master local[4] and the like, or --spark under spark-submit")
+    else:
+        _to_table(config, query, str(table), table_format, placing, dry_run, form)
+
+
+def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_bytes: str, allow_data_loss: bool, begin: str) -> "Query":
+    try:
+        from pipeline.decode import COLUMNS
+        from pipeline.export import NEEDED
+        from pipeline.query import parse_query
+    except ModuleNotFoundError as error:
+        raise UsageError(f'{error.name} is not installed: pip install "headwater[scan]"') from None
+    named = [name.strip() for name in columns.split(",")] if columns else list(COLUMNS)
+    if unknown := [name for name in named if name not in COLUMNS]:
+        raise UsageError(f"--columns {','.join(unknown)}: not among {', '.join(COLUMNS)}")
+    options: dict[str, object] = {
+        "topics": list(topics),
+        "columns": [name for name in COLUMNS if name in named or name in NEEDED],
+        "isolation": isolation,
+        "splitBytes": parse_size(split_bytes),
+        "failOnDataLoss": not allow_data_loss,
+    }
+    if begin != "earliest":
+        options["startingTimestamp"] = _time(begin)
+    return parse_query(options)
+
+
+def _time(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--from {text[:40]}: earliest, or a time such as 2026-01-31T06:00:00Z") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _to_directory(
+    config: "Config", store: "ObjectStore", query: "Query", directory: Path, placing: "Placing", dry_run: bool, form: str
+) -> None:
+    from pipeline.export import Export
+    from pipeline.ledger import open_ledger
+
+    held = open_ledger(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=dry_run)
+    with held as ledger:
+        work = Export(store, query, ledger)
+        if dry_run:
+            _show(form, (task.split for task in work.tasks), work.size_bytes)
+            return
+        with progress("exporting", work.size_bytes) as shown, placing.runner(config, store, "export", work.size_bytes) as runner:
+            summary = work.run(runner, shown.advance)
+    failed = [_row(each.task.split) | {"error": each.error} for each in summary.failed]
+    facts = {"ranges": summary.ranges, "rows": summary.files.rows, "files": summary.files.files, "size_bytes": summary.files.size_bytes}
+    if form == "json":
+        summarise(facts | {"directory": str(directory), "failed": failed})
+    elif form == "jsonl" or failed:
+        emit(form, FAILED, failed)
+    say(f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, {size_text(facts['size_bytes'])}")
+    verdict = summary.verdict()
+    if verdict:
+        raise verdict
+
+
+def _to_table(config: "Config", query: "Query", table: str, table_format: str, placing: "Placing", dry_run: bool, form: str) -> None:
+    with placing.spark("export") as spark:
+        from pipeline.tables import TableExport, check_format
+
+        check_format(spark, table_format)
+        work = TableExport(spark, place_of(config), query, table, table_format)
+        if dry_run:
+            _show(form, work.splits, work.size_bytes)
+            return
+        with progress("exporting", work.size_bytes) as shown:
+            done = work.run(shown.advance)
+    if form != "table":
+        summarise({"table": table, "ranges": done.ranges, "commits": done.commits})
+    say(f"exported {done.ranges} ranges into {table} in {done.commits} commits")
+
+
+def _show(form: str, splits: "Iterable[Split]", size_bytes: int) -> None:
+    rows = [_row(split) for split in splits]
+    emit(form, RANGES, rows)
+    say(f"would export {len(rows)} ranges, {size_text(size_bytes)} of the archive")
+
+
+def _row(split: "Split") -> dict[str, Any]:
+    return {"topic": split.topic, "partition": split.partition, "first": split.first, "end": split.end, "size_bytes": split.size_bytes}

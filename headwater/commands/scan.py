@@ -1,0 +1,182 @@
+"""`headwater scan`: archived topics to Parquet files, straight from the bucket."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.options import configured
+from headwater.output import Column, as_size, emit, format_option, progress, say
+from headwater.units import duration_text, parse_size, size_text
+from model.errors import Partial, UsageError
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+    from pipeline.query import Query
+    from pipeline.scan import Plan, Written
+
+_PLAN = (
+    Column("topic", "topic"),
+    Column("partition", "partition", numeric=True),
+    Column("first", "from", numeric=True),
+    Column("end", "to", numeric=True),
+    Column("objects", "objects", numeric=True),
+    Column("splits", "splits", numeric=True),
+    Column("size_bytes", "size", as_size, numeric=True),
+)
+
+
+@click.command()
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("--to-parquet", "directory", metavar="DIR", required=True, help="Where to: a directory that is empty or not there yet.")
+@click.option("--columns", metavar="NAME,…", help="Of key, value, topic, partition, offset, timestamp, timestampType, headers.")
+@click.option("--headers", is_flag=True, help="The headers too, which are left out otherwise.")
+@click.option(
+    "--from", "first", metavar="WHERE", default="earliest", show_default=True, help="earliest, an offset, or a time (2026-01-31T12:00:00Z)."
+)
+@click.option(
+    "--to", "end", metavar="WHERE", default="latest", show_default=True, help="Up to here, not including it: latest, an offset, or a time."
+)
+@click.option("--isolation", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted", show_default=True)
+@click.option(
+    "--on-corrupt",
+    type=click.Choice(["fail", "quarantine"]),
+    default="fail",
+    show_default=True,
+    help="Stop at damage, or list it and go on.",
+)
+@click.option("--quarantine", "quarantine_path", metavar="DIR", help="Where to list it: a directory or a URL, for JSON lines.")
+@click.option("--skip-gaps", is_flag=True, help="Go on over offsets that were never archived.")
+@click.option("--split-bytes", metavar="SIZE", help="About so much of the archive makes one file; 64MiB by default.")
+@click.option("--workers", type=click.IntRange(1, 256), help="As many as there are processors by default.")
+@click.option("--dry-run", is_flag=True, help="Say what would be read; look at manifests only.")
+@format_option
+@configured
+def scan(
+    config: "Config",
+    topics: tuple[str, ...],
+    directory: str,
+    columns: str | None,
+    headers: bool,
+    first: str,
+    end: str,
+    isolation: str,
+    on_corrupt: str,
+    quarantine_path: str | None,
+    skip_gaps: bool,
+    split_bytes: str | None,
+    workers: int | None,
+    dry_run: bool,
+    form: str,
+) -> None:
+    """Write the records of TOPICs (names, or globs such as 'pay*') to Parquet files, columns as Spark's Kafka source has them.
+
+    A time is the first record at or after it. DIR appears when all of it is there; a scan that fails leaves nothing. -o json prints
+    a summary. Exit code 0: everything was written; 3: all but what --quarantine lists; 4: damage, and nothing was written.
+    """
+    from headwater import logs as events
+    from headwater.opening import open_bucket
+    from model.clock import SystemClock
+    from pipeline.query import parse_query
+
+    events.configure(quiet=True)
+    options: dict[str, object] = {
+        "topics": topics,
+        "columns": columns,
+        "includeHeaders": headers,
+        "isolation": isolation,
+        "onCorrupt": on_corrupt,
+        "quarantinePath": quarantine_path,
+        "failOnDataLoss": not skip_gaps,
+        "splitBytes": parse_size(split_bytes) if split_bytes else None,
+    }
+    query = _placed(parse_query(options | _times(first, end)), first, end)
+    try:
+        from pipeline.scan import check_unused, plan_scan, scan_to_parquet
+    except ModuleNotFoundError as error:
+        raise UsageError(f'scanning needs {error.name}, which is not installed: pip install "headwater[scan]"') from None
+
+    target, store, clock = Path(directory).absolute(), open_bucket(config).store, SystemClock()
+    check_unused(target)
+    plan = plan_scan(store, query)
+    if dry_run:
+        rows = _plan_rows(plan)
+        emit(form, _PLAN, rows)
+        say(f"would read {size_text(plan.size_bytes)} of {len(rows)} partitions in {len(plan.splits)} splits")
+        return
+    started_s = clock.monotonic_s()
+    with progress("scanning", plan.size_bytes) as shown:
+        written = scan_to_parquet(store, plan, query, target, workers=workers, progressed=shown.advance)
+    elapsed_s = clock.monotonic_s() - started_s
+    if form != "table":
+        emit(form, (), [_summary(plan, written, target, elapsed_s)])
+    say(
+        f"{written.counters.rows} records of {len(plan.ranges)} partitions in {written.files} files, {size_text(written.size_bytes)}"
+        f" ({size_text(written.counters.bytes_fetched)} fetched, {duration_text(elapsed_s)})"
+    )
+    if written.counters.damaged:
+        raise Partial(f"{written.counters.damaged} damaged ranges were left out; they are listed in {quarantine_path}")
+
+
+def _times(first: str, end: str) -> dict[str, object]:
+    """The options that say where to begin and to end, where that is no offset."""
+    bounds = (("starting", "earliest", first), ("ending", "latest", end))
+    return {f"{which}Timestamp": _time(where) for which, edge, where in bounds if where != edge and not _is_offset(where)}
+
+
+def _placed(query: "Query", first: str, end: str) -> "Query":
+    """The same for offsets: each partition's own."""
+    from pipeline.query import END_OF_OFFSETS, Predicate
+
+    first_offset, end_offset = (min(int(where), END_OF_OFFSETS) if _is_offset(where) else None for where in (first, end))
+    return query.where(Predicate(first_offset=first_offset or 0, end_offset=END_OF_OFFSETS if end_offset is None else end_offset))
+
+
+def _is_offset(where: str) -> bool:
+    return where.isascii() and where.isdigit() and len(where) <= 19
+
+
+def _time(where: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(where)
+    except ValueError:
+        raise UsageError(
+            f"not a place in a log: {where[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)"
+        ) from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _plan_rows(plan: "Plan") -> list[dict[str, Any]]:
+    rows = []
+    for each in plan.ranges:
+        splits = [split for split in plan.splits if split.partition_id == each.head.partition_id]
+        rows.append(
+            {
+                "topic": each.head.topic,
+                "partition": each.head.partition,
+                "first": each.first,
+                "end": each.end,
+                "objects": len({entry.key for split in splits for entry in split.entries}),
+                "splits": len(splits),
+                "size_bytes": sum(split.size_bytes for split in splits),
+            }
+        )
+    return rows
+
+
+def _summary(plan: "Plan", written: "Written", directory: Path, elapsed_s: float) -> dict[str, Any]:
+    counters = written.counters
+    return {
+        "directory": str(directory),
+        "partitions": len(plan.ranges),
+        "records": counters.rows,
+        "files": written.files,
+        "written_bytes": written.size_bytes,
+        "fetched_bytes": counters.bytes_fetched,
+        "gets": counters.gets,
+        "objects_left_out": plan.entries_left_out,
+        "gaps": counters.gaps_skipped,
+        "damaged": counters.damaged,
+        "elapsed_s": round(elapsed_s, 3),
+    }

@@ -1,0 +1,103 @@
+"""`headwater jobs scrub`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headwater.commands.verify import FINDINGS
+from headwater.options import configured, parse_selection, selection_argument
+from headwater.output import emit, format_option, progress, say, summarise
+from headwater.placing import placed
+from headwater.units import parse_duration, size_text
+from model.errors import UsageError
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+    from headwater.placing import Placing
+
+
+@click.command()
+@selection_argument
+@click.option("--state", metavar="FILE", help="Remember there what was found whole, and read only what is new.")
+@click.option("--sample", metavar="PERCENT", help="Read another share every day, such as 10%; all of it in turn.")
+@click.option(
+    "--grace", metavar="DURATION", default="24h", show_default=True, help="Tell what no manifest lists when it is older than this."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be read; look at manifests and listings only.")
+@placed
+@format_option
+@configured
+def scrub(
+    config: "Config",
+    selection: str | None,
+    state: str | None,
+    sample: str | None,
+    grace: str,
+    dry_run: bool,
+    placing: "Placing",
+    form: str,
+) -> None:
+    """Read every object and compare it with its manifest: batch CRCs, offsets, epochs, digests, indexes.
+
+    Prints what is wrong, and what lies in the bucket that no manifest lists. With --state a run reads what earlier ones did not;
+    with --sample today's share; with both, what is new and today's share. What is missing or has another length is found in any
+    case. -o json prints a summary with the findings in it. Exit code 0: all is well; 4: damage was found; 3: something could not
+    be examined; 10: there was nothing to examine.
+    """
+    from headwater.opening import open_bucket
+    from model.clock import SystemClock
+    from pipeline.scrub import Sample, Scope, Scrub
+    from pipeline.seen import Seen
+
+    store, clock = open_bucket(config).store, SystemClock()
+    topic, number = parse_selection(selection) if selection else (None, None)
+    scope = Scope(
+        topic=topic,
+        partition=number,
+        sample=Sample.of_day(_fraction(sample), clock.now_ms()) if sample else None,
+        grace_ms=round(parse_duration(grace) * 1000),
+    )
+    work = Scrub(store, scope, clock, Seen.load(Path(state), store.url) if state else None)
+    if dry_run:
+        due = list(work.due())
+        due_bytes = sum(check.entry.size_bytes for check in due)
+        if form != "table":
+            summarise({"store": store.url, "due": len(due), "due_bytes": due_bytes, "skipped": work.report.skipped})
+        say(f"would examine {len(due)} objects, {size_text(due_bytes)}, of {work.report.partitions} partitions")
+        return
+    with (
+        progress("scrubbing", work.size_bytes) as shown,
+        placing.runner(config, store, "scrub", work.size_bytes) as runner,
+    ):
+        report = work.run(runner, shown.advance)
+    rows = [finding.row() for finding in report.findings]
+    facts = {
+        "store": store.url,
+        "partitions": report.partitions,
+        "examined": report.examined,
+        "skipped": report.skipped,
+        "replaced": report.replaced,
+        "read_bytes": report.read_bytes,
+        "damaged": report.damaged,
+        "unexamined": len(rows) - report.damaged,
+    }
+    if form == "json":
+        summarise(facts | {"findings": rows})
+    elif rows or form == "jsonl":
+        emit(form, FINDINGS, rows)
+    skipped = f", {report.skipped} were not due" if report.skipped else ""
+    say(f"examined {report.examined} objects of {report.partitions} partitions, read {size_text(report.read_bytes)}{skipped}")
+    verdict = report.verdict(store.url)
+    if verdict:
+        raise verdict
+
+
+def _fraction(text: str) -> float:
+    number, percent, rest = text.strip().partition("%")
+    try:
+        if percent and not rest:
+            return float(number) / 100
+    except ValueError:
+        pass
+    raise UsageError(f"--sample {text[:40]}: a share such as 10%")

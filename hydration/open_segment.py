@@ -1,0 +1,187 @@
+"""One segment of the broker's log, open for a read: where its batches begin and end, from what is known, Kafka's index or a walk."""
+
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from hydration.offset_hints import hint_by_offset, hint_by_position
+from hydration.ranges import Boundary, Range, cut, headers
+from hydration.runfile import RunFile
+from model.errors import CorruptData, UnsupportedFormat
+from segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
+from segments.log import LocalSegment
+
+WALK_BYTES = 256 << 10  # what a read looks through in an event loop: some milliseconds where batches are small
+TURN_BYTES = 16 << 20  # what a worker looks through before others have their turn
+POINT_SPACING_BYTES = 64 << 10  # so that a 1 GiB segment takes a quarter of a megabyte of points at most
+_ENDS_MAX = 4
+
+
+class LongWalk(Exception):
+    """A place is further off than the allowance reaches. What was met on the way is kept: ask again, and the way is shorter."""
+
+
+class Allowance:
+    """How many bytes of its files one read may still look at. None: as many as it takes."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, left_bytes: int | None = None) -> None:
+        self.left_bytes = left_bytes
+
+    def take(self, size_bytes: int) -> None:
+        """Raises LongWalk when nothing is left: what is asked for last may go beyond."""
+        if self.left_bytes is None:
+            return
+        if self.left_bytes <= 0:
+            raise LongWalk
+        self.left_bytes -= size_bytes
+
+
+class Places:
+    """Batch boundaries found so far in one segment; a boundary is checked where it is used. Safe to use from many threads.
+
+    whole  where all of the batches end; its position is the file's size then
+    """
+
+    def __init__(self, inode: int, epoch: int | None) -> None:
+        self.made_for = (inode, epoch)
+        self.whole: Boundary | None = None
+        self._lock = threading.Lock()
+        self._offsets, self._positions = array("q"), array("q")
+        self._ends: dict[int, Boundary] = {}
+
+    def note(self, place: Boundary) -> None:
+        """Remember it, unless another one is near."""
+        with self._lock:
+            positions = self._positions
+            at = bisect_right(positions, place.position)
+            if at and place.position - positions[at - 1] < POINT_SPACING_BYTES:
+                return
+            if at < len(positions) and positions[at] - place.position < POINT_SPACING_BYTES:
+                return
+            positions.insert(at, place.position)
+            self._offsets.insert(at, place.offset)
+
+    def by_offset(self, offset: int) -> Boundary | None:
+        with self._lock:
+            return self._at(bisect_right(self._offsets, offset) - 1)
+
+    def by_position(self, position: int) -> Boundary | None:
+        with self._lock:
+            return self._at(bisect_right(self._positions, position) - 1)
+
+    def end_below(self, limit: int) -> Boundary | None:
+        """Where the batches below that offset end."""
+        return self._ends.get(limit)
+
+    def note_end(self, limit: int, end: Boundary) -> None:
+        with self._lock:
+            if len(self._ends) >= _ENDS_MAX:
+                self._ends = {}
+            self._ends[limit] = end
+
+    def forget(self) -> None:
+        with self._lock:
+            self._offsets, self._positions, self._ends, self.whole = array("q"), array("q"), {}, None
+
+    def _at(self, number: int) -> Boundary | None:
+        return Boundary(self._positions[number], self._offsets[number]) if number >= 0 else None
+
+
+class OpenSegment:
+    """A segment as one read sees it. Every method raises LongWalk when the allowance is used up, CorruptData or
+    UnsupportedFormat for what cannot be a header."""
+
+    def __init__(self, file: RunFile, segment: LocalSegment, places: Places, allowance: Allowance) -> None:
+        self.where = file.where
+        self._file, self._segment, self._places, self._allowance = file, segment, places, allowance
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        self._allowance.take(size_bytes)
+        return self._file.read(position, size_bytes)
+
+    def headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """As ranges.headers; what is met is remembered."""
+        noted = start
+        for position, header in headers(self, start, end):
+            if position >= noted:
+                self._places.note(Boundary(position, header.base_offset))
+                noted = position + POINT_SPACING_BYTES
+            yield position, header
+
+    def whole(self) -> Boundary:
+        """The end of the file, and the offset behind its last whole batch."""
+        size_bytes, places = self._file.size_bytes, self._places
+        found = places.whole
+        if found is None or found.position != size_bytes:
+            found = Boundary(size_bytes, self._segment.base_offset)
+            for _, header in self.headers(self._start(OFFSET_MAX).position, size_bytes):
+                found = Boundary(size_bytes, header.next_offset)
+            places.whole = found
+        return found
+
+    def below(self, limit: int) -> Boundary:
+        """Where the batches that lie wholly below `limit` end. Walks what was appended since it was last asked."""
+        size_bytes, places = self._file.size_bytes, self._places
+        known = places.end_below(limit)
+        if known is not None and known.position <= size_bytes:
+            return known
+        start = self._start(limit)
+        end = Boundary(start.position, self._segment.base_offset)
+        for position, header in self.headers(start.position, size_bytes):
+            if header.last_offset >= limit:
+                end = Boundary(position, header.base_offset)
+                break
+            end = Boundary(position + header.size_bytes, header.next_offset)
+        places.note_end(limit, end)
+        return end
+
+    def cut(self, offset: int, end: Boundary, max_bytes: int) -> Range | None:
+        """About `max_bytes` from the batch that holds `offset`, or the next there is; None when there is none before `end`."""
+        found = cut(self.headers, offset, start=self._start(offset), end=end, max_bytes=max_bytes, boundary=self._boundary)
+        if found is not None and found.position + found.size_bytes < end.position:
+            self._places.note(Boundary(found.position + found.size_bytes, found.next_offset))
+        return found
+
+    def _start(self, offset: int) -> Boundary:
+        """A batch boundary at or before the batch that holds `offset`: the nearest that is known and still true."""
+        known = self._places.by_offset(offset)
+        if known is not None and not self._is_batch(known):
+            self._places.forget()
+            known = None
+        if known is not None and known.offset == offset:
+            return known
+        hint = self._hinted(hint_by_offset(self._segment.index_path, self._segment.base_offset, offset))
+        best = max(filter(None, (known, hint)), default=None)
+        return best if best is not None else Boundary(0, self._segment.base_offset - 1)  # its first batch may begin later: look
+
+    def _boundary(self, position: int, most: int) -> Boundary | None:
+        """The last known boundary behind `position`, at most `most` bytes behind it, that is one still."""
+        end = position + most
+        known = self._places.by_position(end)
+        hint = None
+        if known is None or known.position < (position + end) // 2 or not self._is_batch(known):
+            known, hint = None, self._hinted(hint_by_position(self._segment.index_path, self._segment.base_offset, end))
+        best = known or hint
+        return best if best is not None and best.position > position else None
+
+    def _is_batch(self, place: Boundary) -> bool:
+        """Whether a batch with this very base offset still begins there."""
+        header = self._header(place.position)
+        return header is not None and header.base_offset == place.offset
+
+    def _hinted(self, hint: tuple[int, int] | None) -> Boundary | None:
+        """The boundary that Kafka's index means, if the batch there is the one it names."""
+        if hint is None:
+            return None
+        last_offset, position = hint
+        header = self._header(position)
+        return Boundary(position, header.base_offset) if header is not None and header.last_offset == last_offset else None
+
+    def _header(self, position: int) -> BatchHeader | None:
+        try:
+            return read_batch_header(self.read(position, HEADER_BYTES), where=self.where)
+        except (CorruptData, UnsupportedFormat):
+            return None

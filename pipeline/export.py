@@ -1,0 +1,156 @@
+"""Topics to Parquet below a directory, by topic and day, a run taking up where the last one ended.
+
+The unit is a range of offsets of one partition. What a range becomes depends on nothing but its offsets and what the archive
+holds there, the names of its files included, so to do one again changes nothing. A ledger in the directory (pipeline/ledger.py)
+says up to where ranges have been planned and which of them are not written yet: it is saved before the first of them is begun.
+So each offset ends up there once, whenever a run is killed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from manifests.head import Head
+from model import steps
+from model.errors import DataLoss, HeadwaterError, Partial, UsageError
+from model.partition import TopicPartition
+from objectstore.store import ObjectStore
+from pipeline.catalogue import Catalogue, OffsetRange
+from pipeline.dated import STEPS as DATED_STEPS
+from pipeline.dated import Files, write_dated
+from pipeline.jobs import Runner
+from pipeline.ledger import Ledger, Pending, pending_of
+from pipeline.progress import Progress, check_progress, place_at
+from pipeline.query import Bound, Query
+from pipeline.splits import Split, plan_splits
+
+STEPS = ("export.planned", "export.counted", "export.saved", *DATED_STEPS)
+NEEDED = ("partition", "offset", "timestamp")  # with these a row can be found again, and has a day
+_SAVE_EVERY = 16  # ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One range to write. `split` is how to read it now, `pending` what it was called when it was planned."""
+
+    pending: Pending
+    split: Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of a task. `error`: why it is still to be done."""
+
+    task: Task
+    files: Files
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What a run came to."""
+
+    ranges: int = 0
+    files: Files = field(default_factory=Files)
+    failed: list[Done] = field(default_factory=list)
+
+    def verdict(self) -> HeadwaterError | None:
+        if not self.failed:
+            return None
+        return Partial(f"{len(self.failed)} of {self.ranges + len(self.failed)} ranges are not exported; run it again when that is mended")
+
+
+class Export:
+    """One run. Making it decides what is to be done and changes nothing; `run` does it.
+
+    query   which topics and columns; its bounds count for partitions that no run has seen yet
+    ledger  of the directory to fill
+
+    Raises what the catalogue raises; Superseded when what was exported is no longer what the archive holds; DataLoss for
+    offsets that retention took before they were exported, unless the query allows it.
+    """
+
+    def __init__(self, store: ObjectStore, query: Query, ledger: Ledger) -> None:
+        if missing := [name for name in NEEDED if name not in query.columns]:
+            raise UsageError(f"an export needs the columns {' and '.join(missing)}")
+        self._query, self._ledger = query, ledger
+        heads = {head.partition_id.topic_partition: head for head in Catalogue.read(store, query).heads}
+        done = ledger.progress
+        check_progress(_about(done, heads), heads, allow_loss=not query.fail_on_data_loss)
+        self._others = [each for each in ledger.pending if each.place not in heads]  # of topics that this run is not about
+        left = [each for each in ledger.pending if each.place in heads]
+        from_here = {place: reached.next_offset for place, reached in done.reached.items() if place in heads}
+        query = replace(query, starting=Bound(query.starting.everywhere, {**query.starting.named, **from_here}))
+        ranges = Catalogue(tuple(heads.values())).ranges(store, query)
+        self.tasks = [task for each in left for task in self._again(each, heads[each.place])]
+        self.tasks += [Task(pending=pending_of(each.partition_id, each.first, each.end), split=each) for each in plan_splits(ranges, query)]
+        step = place_at(heads, {each.head.partition_id.topic_partition: each.end for each in ranges})
+        self._planned = Progress(
+            incarnations={**done.incarnations, **step.incarnations},
+            reached={**done.reached, **step.reached},
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the archive, about."""
+        return sum(task.split.size_bytes for task in self.tasks)
+
+    def run(self, runner: Runner, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> Summary:
+        """Write everything. Killed at any point and run again, the directory ends like that of an undisturbed run.
+
+        progressed  told of bytes of `size_bytes` as they are done, and where. Raises DiskFull, and what is wrong with the directory.
+        """
+        summary, left = Summary(), {task.pending for task in self.tasks}
+        if not left:
+            return summary
+        self._save(left)
+        steps.reached("export.planned")
+        work = partial(_write, query=self._query, directory=self._ledger.directory)
+        try:
+            for done in runner.each(work, self.tasks):
+                progressed(done.task.split.size_bytes, str(done.task.split.partition_id))
+                if done.error is not None:
+                    summary.failed.append(done)
+                    continue
+                summary.ranges += 1
+                summary.files += done.files
+                left.discard(done.task.pending)
+                steps.reached("export.counted")
+                if summary.ranges % _SAVE_EVERY == 0:
+                    self._save(left)
+                    steps.reached("export.saved")
+        finally:
+            self._save(left)
+        steps.reached("export.saved")
+        return summary
+
+    def _save(self, left: Iterable[Pending]) -> None:
+        self._ledger.save(self._planned, [*self._others, *left])
+
+    def _again(self, pending: Pending, head: Head) -> Iterator[Task]:
+        """A range of an earlier run, undivided: its files have names already, and may be there in part."""
+        if pending.first < head.start_offset and self._query.fail_on_data_loss:
+            raise DataLoss(
+                f"{pending.place}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
+                f" {head.start_offset} now (failOnDataLoss=false goes on with what is there)"
+            )
+        undivided = replace(self._query, split_bytes=1 << 62, min_partitions=1)
+        for split in plan_splits([OffsetRange(head, max(pending.first, head.start_offset), pending.end)], undivided):
+            yield Task(pending=pending, split=split)
+
+
+def _about(progress: Progress, heads: Mapping[TopicPartition, Head]) -> Progress:
+    """What of `progress` concerns these partitions."""
+    topics = {place.topic for place in heads}
+    return Progress(
+        incarnations={topic: each for topic, each in progress.incarnations.items() if topic in topics},
+        reached={place: each for place, each in progress.reached.items() if place in heads},
+    )
+
+
+def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path) -> Done:
+    try:
+        return Done(task=task, files=write_dated(store, task.split, query, task.pending, directory))
+    except HeadwaterError as error:  # the other ranges are none the worse
+        return Done(task=task, files=Files(), error=str(error))

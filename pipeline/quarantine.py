@@ -1,0 +1,78 @@
+"""The side table of a scan that goes on over damage: what was left out, and why."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from model.errors import AlreadyExists, Conflict, TransientError
+from objectstore.directory import DirectoryStore
+from objectstore.open import open_store
+from objectstore.store import ObjectStore
+from pipeline.query import Query
+from pipeline.splits import Split
+
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Offsets of one partition, both inclusive, that could not be read, and where they should have been.
+
+    object, position   the object, and the byte in it where the damage was met
+    """
+
+    topic: str
+    partition: int
+    object: str
+    position: int
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+class Quarantine:
+    """Writes damage as JSON lines, one object per split that met some: `spark.read.json` reads them all as one table.
+
+    The object is named by its split, so a task that is run again replaces what its predecessor wrote.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def write(self, split: Split, found: Sequence[Damage]) -> None:
+        key = f"{split.topic}-{split.topic_id}-{split.partition}-{split.first:020}-{split.end:020}.jsonl"
+        lines = "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in found).encode()
+        for _ in range(_ATTEMPTS):
+            try:
+                self._store.create(key, lines)
+                return
+            except AlreadyExists:
+                pass
+            try:
+                held, tag = self._store.get(key)
+                if held != lines:
+                    self._store.replace(key, lines, expected_tag=tag)
+                return
+            except Conflict:
+                continue
+        raise TransientError(f"{key} in {self._store.url} is being written by another task")
+
+
+def open_quarantine(query: Query) -> Quarantine | None:
+    """Where the query wants damage listed: a URL, or a directory of this machine; None when damage shall fail the scan."""
+    if query.quarantine_path is None:
+        return None
+    if "://" not in query.quarantine_path:
+        return Quarantine(DirectoryStore(Path(query.quarantine_path).absolute()))
+    is_s3 = query.quarantine_path.startswith("s3://")
+    return Quarantine(
+        open_store(query.quarantine_path, endpoint_url=query.endpoint_url if is_s3 else None, region=query.region if is_s3 else None)
+    )
+
+
+def read_quarantine(store: ObjectStore) -> Iterable[Damage]:
+    """Everything that scans have written there."""
+    for info in store.list(""):
+        for line in store.get(info.key)[0].splitlines():
+            yield Damage(**json.loads(line))

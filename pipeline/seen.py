@@ -1,0 +1,83 @@
+"""What a scrub has found whole, so that the next one reads only what is new. A file of its own, beside no archive."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from manifests.document import FORMAT, seal, unseal
+from model import steps
+from model.errors import CorruptData, DiskFull, HeadwaterError, UsageError
+
+STEPS = ("scrub.state_written", "scrub.state_renamed")
+
+
+class SeenDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """objects: by partition ("<topic id>:<number>"), the tokens of checks that found nothing."""
+
+    format: tuple[int, int] = FORMAT
+    store: str
+    objects: dict[str, list[str]]
+
+
+class Seen:
+    """The objects that were found whole, by partition. Kept in `path`, or nowhere. For one process at a time."""
+
+    def __init__(self, store_url: str, path: Path | None = None, objects: dict[str, set[str]] | None = None) -> None:
+        self._store_url, self._path = store_url, path
+        self._objects = objects or {}
+
+    @classmethod
+    def load(cls, path: Path, store_url: str) -> "Seen":
+        """What `path` says, nothing when it is not there. Raises CorruptData for a damaged file, UsageError for another archive's."""
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return cls(store_url, path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+        try:
+            document = unseal(raw, SeenDocument, lambda _: None, str(path))
+        except CorruptData as error:
+            raise CorruptData(str(path), 0, f"{error.reason}; remove the file to examine everything again") from error
+        if document.store != store_url:
+            raise UsageError(f"{path} is about {document.store}, not {store_url}")
+        return cls(store_url, path, {partition: set(tokens) for partition, tokens in document.objects.items()})
+
+    def has(self, partition: str, token: str) -> bool:
+        return token in self._objects.get(partition, ())
+
+    def add(self, partition: str, token: str) -> None:
+        self._objects.setdefault(partition, set()).add(token)
+
+    def discard(self, partition: str, token: str) -> None:
+        self._objects.get(partition, set()).discard(token)
+
+    def keep(self, partition: str, tokens: Iterable[str]) -> None:
+        """Forget what is no longer listed."""
+        if partition in self._objects:
+            self._objects[partition] &= set(tokens)
+
+    def save(self) -> None:
+        """Atomically. Raises DiskFull and UsageError; what was saved before stays."""
+        if self._path is None:
+            return
+        objects = {partition: sorted(tokens) for partition, tokens in sorted(self._objects.items()) if tokens}
+        partial = self._path.with_name(self._path.name + ".partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(seal(SeenDocument(store=self._store_url, objects=objects)))
+                file.flush()
+                os.fsync(file.fileno())
+            steps.reached("scrub.state_written")
+            partial.replace(self._path)
+            steps.reached("scrub.state_renamed")
+        except OSError as error:
+            raise _words(error, self._path) from error
+
+
+def _words(error: OSError, path: Path) -> HeadwaterError:
+    import errno
+
+    return (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError)(f"{path}: {error.strerror}")

@@ -1,0 +1,137 @@
+"""Archived topics as a stream: micro-batches that follow the heads. What was read and what may be is decided in progress.py."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from manifests.head import Head
+from model.errors import TransientError, UsageError
+from model.partition import TopicPartition
+from pipeline.catalogue import Catalogue, OffsetRange, latest
+from pipeline.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
+from pipeline.query import Bound, Edge, Query, parse_query
+from pipeline.splits import plan_splits
+from pipeline.tasks import SplitPartition, opened, read_partition, tell
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before Spark 4.2, which asks no source
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        pass
+
+
+def parse_stream_query(options: Mapping[str, object]) -> Query:
+    """A query of a stream: without an end and, as with Spark's own Kafka source, from the latest offsets when nothing is said."""
+    query = parse_query(options)
+    if query.ending != Bound(Edge.LATEST):
+        raise UsageError("a stream has no end: leave endingOffsets and endingTimestamp out")
+    if not any(name.replace("_", "").lower().startswith("starting") for name in options):
+        query = replace(query, starting=Bound(Edge.LATEST))
+    return query
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query's eyes on the archive: one object in one process asks for offsets and plans, others read.
+
+    The heads that told how far a batch may go also plan it, so each batch reads them once.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._heads: dict[TopicPartition, Head] = {}
+        self._target: dict[TopicPartition, int] | None = None  # Trigger.AvailableNow goes so far
+        self._last: Progress | None = None  # what Spark 4.1 does not tell
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those that follow
+        """Asked for once in the life of a checkpoint."""
+        store = opened(self._query)
+        catalogue = Catalogue.read(store, self._query)
+        self._heads = _by_name(catalogue)
+        begins = {each.head.partition_id.topic_partition: each.first for each in catalogue.ranges(store, self._query)}
+        self._last = place_at(self._heads, {**self._ends(), **begins})  # of the others nothing is to be read yet
+        return self._last.encode()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; `start` itself when there is nothing new.
+
+        Spark 4.1 says neither `start` nor `limit`. A query that it restarts gives its place away only by planning a batch, so
+        that the first one there is as large as what has gathered.
+        """
+        begin = self._last if start is None else decode_progress(start)
+        try:
+            self._heads = self._look()
+        except TransientError as error:
+            if start is None or self._target is not None:  # where "nothing new" would mean something else
+                raise
+            tell("look_postponed", reason=error)
+            return start
+        ends = self._ends()
+        if self._target is not None:
+            ends = {partition: min(end, self._target[partition]) for partition, end in ends.items() if partition in self._target}
+        if begin is None:
+            return place_at(self._heads, ends).encode()
+        check_progress(begin, self._heads, allow_loss=not self._query.fail_on_data_loss)
+        max_offsets, max_bytes = _limits(limit, self._query)
+        return advance(begin, self._heads, ends, max_offsets=max_offsets, max_bytes=max_bytes).encode()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """One limit is all that Spark takes; when both are set, the other is kept to all the same."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+        if self._query.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._query.max_bytes_per_trigger)
+        if self._query.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._query.max_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._heads = self._look()
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the query's progress: how far it could go, as of the last look."""
+        return place_at(self._heads, self._ends()).encode() if self._heads else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch between two places. It may be one that was planned before, in another life of the query."""
+        begin, finish = decode_progress(start), decode_progress(end)
+        if not all(
+            partition in self._heads and reached.next_offset <= self._heads[partition].next_offset
+            for partition, reached in finish.reached.items()
+        ):
+            self._heads = self._look()
+        for place in (begin, finish):
+            check_progress(place, self._heads, allow_loss=not self._query.fail_on_data_loss)
+        self._last = finish
+        ranges = [
+            OffsetRange(head, begin_of(begin, head), finish.reached[partition].next_offset)
+            for partition, head in self._heads.items()
+            if partition in finish.reached and begin_of(begin, head) < finish.reached[partition].next_offset
+        ]
+        splits = plan_splits(ranges, self._query)
+        tell("batch_planned", partitions=len(ranges), splits=len(splits), offsets=sum(each.end - each.first for each in ranges))
+        return [SplitPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._query)
+
+    def _look(self) -> dict[TopicPartition, Head]:
+        return _by_name(Catalogue.read(opened(self._query), self._query))
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        return {partition: latest(head, read_committed=self._query.read_committed) for partition, head in self._heads.items()}
+
+
+def _by_name(catalogue: Catalogue) -> dict[TopicPartition, Head]:
+    return {head.partition_id.topic_partition: head for head in catalogue.heads}
+
+
+def _limits(limit: object, query: Query) -> tuple[int | None, int | None]:
+    """(offsets, bytes) of a batch: the query's own unless Spark asks for everything, as Trigger.Once does."""
+    if type(limit).__name__ == "ReadAllAvailable":
+        return None, None
+    return query.max_offsets_per_trigger, query.max_bytes_per_trigger

@@ -1,0 +1,86 @@
+"""What a Spark task is given, how it reads it, and what is said of it."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from model.errors import UsageError
+from objectstore import ObjectStore
+from pipeline.jobs import StorePlace
+from pipeline.query import Query
+from pipeline.splits import Split
+
+TYPES: dict[str, DataType] = {  # as Spark's own Kafka source has them, every one nullable
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+}
+_HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+
+# Spark's Python workers have no configured logging: INFO is lost there, unless spark.sql.pyspark.worker.logging.enabled is on.
+# Then it is rows of spark.tvf.python_worker_logs(), the facts in their `context`.
+_log = logging.getLogger("headwater")
+_log.setLevel(logging.INFO)
+
+
+class SplitPartition(InputPartition):
+    """One task. Spark asks for at least one: the one of an empty scan has no split."""
+
+    def __init__(self, split: Split | None) -> None:
+        super().__init__(split)
+        self.split = split
+
+
+def spark_schema(query: Query) -> StructType:
+    return StructType([StructField(name, TYPES[name]) for name in query.columns])
+
+
+def opened(query: Query) -> ObjectStore:
+    """The query's archive. One client serves all tasks of a worker process."""
+    if query.store is None:
+        raise UsageError('which archive? option("store", "s3://bucket/prefix") or file:///path')
+    return StorePlace(query.store, query.endpoint_url, query.region).open()
+
+
+def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, with exactly the types of `spark_schema`."""
+    assert isinstance(partition, SplitPartition)
+    if partition.split is None:
+        return
+    from pipeline.reading import ReadCounters, read_split  # with numba, which planning does without: a second for each process
+
+    counters = ReadCounters()
+    try:
+        for batch in read_split(opened(query), partition.split, query, counters):
+            yield _conform(batch)
+    finally:
+        tell("split_read", split=partition.split, **asdict(counters))
+
+
+def tell(event: str, **facts: object) -> None:
+    _log.info(event, extra={"context": {name: str(fact) for name, fact in facts.items()}})
+
+
+def _conform(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark compares nested nullability too; for it a header's name may be null."""
+    at = batch.schema.get_field_index("headers")
+    return batch if at < 0 else batch.set_column(at, pa.field("headers", _HEADERS), batch.column(at).cast(_HEADERS))

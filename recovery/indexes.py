@@ -1,0 +1,50 @@
+"""Kafka's .index and .timeindex of one segment, byte for byte as a broker makes them when it recovers the segment.
+
+Layout: docs/formats/kafka-log.md. Which batches get an entry: LogSegment.recover of Kafka 4.3.
+"""
+
+import struct
+
+INTERVAL = "index.interval.bytes"
+INTERVAL_BYTES = 4096  # its default
+_OFFSET_ENTRY = struct.Struct(">Ii")  # last offset of the batch, relative to the segment's base; the batch's position
+_TIME_ENTRY = struct.Struct(">qI")  # largest timestamp so far; last offset of the batch it is in, relative
+_RELATIVE_MAX = 2**31 - 1
+
+
+class Indexes:
+    """Told of every batch in order while a segment is verified, so that it is read once."""
+
+    def __init__(self, base_offset: int, interval_bytes: int = INTERVAL_BYTES) -> None:
+        """
+        base_offset     the one in the segment's name
+        interval_bytes  as much lies between the beginnings of two indexed batches, and more
+        """
+        self._base_offset, self._interval_bytes = base_offset, interval_bytes
+        self._offsets, self._times = bytearray(), bytearray()
+        self._indexed_to = 0
+        self._timestamp_ms = self._indexed_timestamp_ms = -1
+        self._timestamp_offset = 0
+        self._last_offset = self._position = 0
+
+    def add(self, position: int, last_offset: int, max_timestamp_ms: int) -> None:
+        relative = last_offset - self._base_offset
+        self._last_offset, self._position = relative, position
+        if max_timestamp_ms > self._timestamp_ms:
+            self._timestamp_ms, self._timestamp_offset = max_timestamp_ms, relative
+        if position - self._indexed_to > self._interval_bytes and relative <= _RELATIVE_MAX >= position:
+            self._offsets += _OFFSET_ENTRY.pack(relative, position)
+            self._add_time()
+            self._indexed_to = position
+
+    def files(self) -> dict[str, bytes]:
+        """By suffix. None for a segment that is larger than an index can say: a broker splits it first."""
+        if max(self._last_offset, self._position) > _RELATIVE_MAX:
+            return {}
+        self._add_time()  # the largest timestamp of all comes last
+        return {".index": bytes(self._offsets), ".timeindex": bytes(self._times)}
+
+    def _add_time(self) -> None:
+        if self._timestamp_ms > self._indexed_timestamp_ms:
+            self._times += _TIME_ENTRY.pack(self._timestamp_ms, self._timestamp_offset)
+            self._indexed_timestamp_ms = self._timestamp_ms

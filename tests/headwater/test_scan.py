@@ -1,0 +1,143 @@
+"""`headwater scan`: a bucket to Parquet files."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from objectstore.directory import DirectoryStore
+from tests.fixtures import Isolation, expected
+from tests.headwater.conftest import Stage
+from tests.pipeline.archives import fixture, rows
+
+
+@pytest.fixture
+def filled(stage: Stage) -> Stage:
+    kitchen, bucket = fixture("kitchen"), DirectoryStore(stage.bucket)
+    for info in kitchen.list(""):
+        bucket.create(info.key, kitchen.get(info.key)[0])
+    return stage
+
+
+def wanted(isolation: Isolation) -> list[dict[str, object]]:
+    found = [{name: value for name, value in row.items() if name != "leader_epoch"} for row in expected("kitchen", isolation)]
+    return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_files_hold_what_the_broker_delivered(filled: Stage, isolation: Isolation) -> None:
+    into = filled.root / "parquet"
+    ran = filled.run("scan", "*", "--to-parquet", str(into), "--headers", "--isolation", isolation, "--split-bytes", "4KiB", "-o", "json")
+    assert ran.code == 0, ran.err
+    (summary,) = json.loads(ran.out)
+    files = sorted(into.iterdir())
+    assert rows(pq.read_table(into)) == wanted(isolation)
+    assert summary["records"] == len(wanted(isolation))
+    assert summary["files"] == len(files) > 1
+    assert summary["written_bytes"] == sum(path.stat().st_size for path in files)
+    assert {path.suffix for path in files} == {".parquet"}
+    assert [path.name for path in filled.root.iterdir() if "partial" in path.name] == []
+
+
+def test_columns_and_bounds(filled: Stage) -> None:
+    (topic, *_) = sorted({str(row["topic"]) for row in wanted("read_uncommitted")})
+    times = sorted(int(str(row["timestamp"])) for row in wanted("read_uncommitted") if row["topic"] == topic)
+    into = filled.root / "one"
+    assert filled.run("scan", topic, "--to-parquet", str(into), "--columns", "offset", "--from", "1", "--to", "3").code == 0
+    assert pq.read_table(into).schema.names == ["offset"]
+    assert set(pq.read_table(into)["offset"].to_pylist()) == {1, 2}
+    after = datetime.fromtimestamp(times[-1] / 1000 + 60, UTC).isoformat()
+    ran = filled.run("scan", topic, "--to-parquet", str(filled.root / "none"), "--from", after)
+    assert ran.code == 0, ran.err
+    assert pq.read_table(filled.root / "none").num_rows == 0
+    assert "value" in pq.read_table(filled.root / "none").schema.names
+
+
+def test_a_dry_run_says_what_it_would_read_and_reads_only_manifests(filled: Stage) -> None:
+    into = filled.root / "parquet"
+    ran = filled.run("scan", "*", "--to-parquet", str(into), "--dry-run", "-o", "jsonl")
+    assert ran.code == 0, ran.err
+    assert not into.exists()
+    assert sum(row["size_bytes"] for row in ran.rows) > 0
+    assert {(row["topic"], row["partition"]) for row in ran.rows} >= {
+        (row["topic"], row["partition"]) for row in wanted("read_uncommitted")
+    }
+
+
+def test_a_directory_in_use_is_left_alone(filled: Stage) -> None:
+    into = filled.root / "mine"
+    into.mkdir()
+    (into / "thesis.tex").write_text("x")
+    ran = filled.run("scan", "*", "--to-parquet", str(into))
+    assert ran.code == 2
+    assert "in use" in ran.err
+    assert [path.name for path in into.iterdir()] == ["thesis.tex"]
+
+
+def test_an_empty_directory_is_taken(filled: Stage) -> None:
+    into = filled.root / "empty"
+    into.mkdir()
+    assert filled.run("scan", "*", "--to-parquet", str(into)).code == 0
+    assert pq.read_table(into).num_rows == len(wanted("read_uncommitted"))
+
+
+def damage_one(filled: Stage) -> Path:
+    path = max((filled.bucket / "data").rglob("*.log"), key=lambda each: each.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_damage_ends_the_scan_and_nothing_is_left(filled: Stage) -> None:
+    damaged = damage_one(filled)
+    into = filled.root / "parquet"
+    ran = filled.run("scan", "*", "--to-parquet", str(into))
+    assert ran.code == 4
+    assert damaged.name in ran.err
+    assert "offset" in ran.err
+    assert not [path for path in filled.root.iterdir() if path.name.startswith("parquet")]
+
+
+def test_damage_in_quarantine_is_a_partial_result(filled: Stage) -> None:
+    damage_one(filled)
+    into, side = filled.root / "parquet", filled.root / "side"
+    ran = filled.run("scan", "*", "--to-parquet", str(into), "--on-corrupt", "quarantine", "--quarantine", str(side), "-o", "json")
+    assert ran.code == 3
+    (summary,) = json.loads(ran.out)
+    listed = [json.loads(line) for path in side.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert summary["damaged"] == len(listed) >= 1
+    lost = {(each["topic"], each["partition"], at) for each in listed for at in range(each["first_offset"], each["last_offset"] + 1)}
+    found = {(row["topic"], row["partition"], row["offset"]) for row in pq.read_table(into).to_pylist()}
+    assert found == {(row["topic"], row["partition"], row["offset"]) for row in wanted("read_uncommitted")} - lost
+    assert lost
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("nobody",), 6, "nobody"),
+        (("no*body",), 6, "no topic"),
+        (("*", "--columns", "values"), 2, "value"),
+        (("*", "--from", "yesterday"), 2, "not a place"),
+        (("*", "--on-corrupt", "quarantine"), 2, "quarantinePath"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(filled: Stage, arguments: tuple[str, ...], code: int, said: str) -> None:
+    ran = filled.run("scan", *arguments, "--to-parquet", str(filled.root / "parquet"))
+    assert ran.code == code
+    assert said in ran.err
+    assert not (filled.root / "parquet").exists()
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "numba"])
+def test_a_missing_extra_is_named(tmp_path: Path, library: str) -> None:
+    program = f"import sys; sys.modules['{library}'] = None; from headwater.cli import main; main()"
+    arguments = ["scan", "soup", "--to-parquet", str(tmp_path / "parquet"), "--store", tmp_path.as_uri()]
+    ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert f'needs {library}, which is not installed: pip install "headwater[scan]"' in ran.stderr

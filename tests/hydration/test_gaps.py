@@ -1,0 +1,71 @@
+"""Gap entries: what the archive knows that it lacks, and the local log may hold."""
+
+from collections.abc import Callable
+
+import pytest
+
+from hydration.answers import Isolation
+from hydration.config import ReadPriority
+from manifests.head import Entry
+from model.errors import CorruptData
+from tests.hydration.world import World
+from tests.segments.builders import BASE_TIME, a_segment
+
+AWorld = Callable[..., World]
+BOTH = (ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST)
+
+
+def a_world_with_gap(a_world: AWorld, priority: ReadPriority, first: int = 10, end: int = 30, *, archived_to: int = 40) -> World:
+    """The archive holds 0 up to `archived_to` but for a gap from `first` to `end`."""
+    world = a_world(priority=priority)
+    archive = world.archive
+    archive.commit(
+        archive.upload(a_segment(0, first)),
+        Entry(base_offset=first, last_offset=end - 1, gap=True),
+        archive.upload(a_segment(end, archived_to - end)),
+    )
+    return world
+
+
+@pytest.mark.parametrize("priority", BOTH)
+@pytest.mark.parametrize("local_start", [0, 5, 10, 20, 25, 30])
+@pytest.mark.parametrize("local_segments", [1, 3])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_the_local_log_holds_of_a_gap_is_read_there(
+    a_world: AWorld, priority: ReadPriority, local_start: int, local_segments: int, compacted: bool
+) -> None:
+    world = a_world_with_gap(a_world, priority)
+    step = (50 - local_start) // local_segments + 1
+    for base in range(local_start, 50, step):
+        world.broker.write(base, a_segment(base, min(step, 50 - base)))
+    world.broker.set_high_watermark(50)
+    if compacted:
+        world.broker.set_cleaned(0)
+    expected = [*range(10), *range(min(max(local_start, 10), 30), 50)]
+    assert world.read_all() == expected
+    for offset in range(50):
+        assert world.read_all(first=offset, max_bytes=1)[0] == next(each for each in expected if each >= offset)
+        found = world.log.offset_for_time(BASE_TIME + offset)
+        assert found is not None
+        assert found.offset == next(each for each in expected if each >= offset)
+
+
+@pytest.mark.parametrize("priority", BOTH)
+def test_a_hole_in_the_local_log_at_a_gap_is_moved_over_up_to_what_either_holds(a_world: AWorld, priority: ReadPriority) -> None:
+    world = a_world_with_gap(a_world, priority, 10, 18)
+    for base, count in ((0, 14), (20, 30)):
+        world.broker.write(base, a_segment(base, count))
+    world.broker.set_high_watermark(50)
+    expected = [*range(14), *range(18, 50)]
+    for offset in range(50):
+        assert world.read_all(first=offset, max_bytes=1) == [each for each in expected if each >= offset]
+
+
+@pytest.mark.parametrize("priority", BOTH)
+def test_what_is_damaged_in_the_local_log_is_not_moved_over_as_a_gap(a_world: AWorld, priority: ReadPriority) -> None:
+    world = a_world_with_gap(a_world, priority)
+    run = a_segment(0, 50)
+    world.broker.write(0, run[: len(run) * 15 // 50].ljust(len(run), b"\xff"))
+    world.broker.set_high_watermark(50)
+    with pytest.raises(CorruptData):
+        world.log.read(20, 1, Isolation.READ_UNCOMMITTED)

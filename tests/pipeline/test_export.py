@@ -1,0 +1,268 @@
+"""Exports hold each offset once, with where it came from, whatever happened on the way."""
+
+import base64
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from manifests import keys
+from manifests.document import seal
+from model.errors import CorruptData, DataLoss, Locked, Partial, Superseded, UsageError
+from objectstore.store import ObjectStore
+from pipeline import dated
+from pipeline.dated import NO_DAY, _by_day, _day_text
+from pipeline.decode import COLUMNS, arrow_schema
+from pipeline.export import STEPS, Export, Summary
+from pipeline.jobs import Threads
+from pipeline.ledger import open_ledger
+from pipeline.query import Query, parse_query
+from tests.fixtures import expected
+from tests.headwater.test_verbs import as_expected
+from tests.pipeline.bucket import TOPICS, a_bucket
+
+ROOT = Path(__file__).parents[2]
+ONCE = ("export.planned", "export.saved")  # steps that a short run reaches once
+
+
+def a_query(topics: tuple[str, ...] = TOPICS, **options: Any) -> Query:
+    return parse_query({"topics": topics, "columns": COLUMNS, "splitBytes": 16 << 10, "isolation": "read_committed", **options})
+
+
+def export(store: ObjectStore, directory: Path, query: Query | None = None, *, runner: Any = None) -> Summary:
+    query = query or a_query()
+    held = open_ledger(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=False)
+    with held as ledger:
+        return Export(store, query, ledger).run(runner or Threads(store, 2))
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    """What a reader of the directory finds, in the fields and the order of the expectation."""
+    table = (
+        ds.dataset(directory, partitioning="hive")
+        .to_table()
+        .sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
+    )
+    return list(map(as_row, table.to_pylist()))
+
+
+def text(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()
+
+
+def as_row(row: dict[str, Any]) -> dict[str, Any]:
+    return as_expected(
+        {
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "offset": row["offset"],
+            "timestamp": round(row["timestamp"].timestamp() * 1000),
+            "timestamp_type": ["CreateTime", "LogAppendTime"][row["timestampType"]],
+            "leader_epoch": row["leaderEpoch"],
+            "key": text(row["key"]),
+            "value": text(row["value"]),
+            "headers": [[header["key"], text(header["value"])] for header in row["headers"] or []],
+        }
+    )
+
+
+def wanted(isolation: Any = "read_committed", topics: tuple[str, ...] = TOPICS) -> list[dict[str, Any]]:
+    return [row for row in expected("pantry", isolation) if row["topic"] in topics]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_an_export_holds_what_the_broker_delivered_in_every_field(isolation: str, tmp_path: Path) -> None:
+    bucket = a_bucket()
+    summary = export(bucket.store, tmp_path / "out", a_query(isolation=isolation))
+    assert rows(tmp_path / "out") == wanted(isolation)
+    assert summary.files.rows == len(wanted(isolation))
+    assert summary.verdict() is None
+
+
+def test_rows_lie_under_their_topic_and_day_and_say_where_they_come_from(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    export(bucket.store, tmp_path / "out")
+    found = ds.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
+    entries = {(entry.key, head.topic, head.partition): (head, entry) for head, entry in bucket.entries()}
+    assert found
+    for row in found:
+        head, entry = entries[row["object"], row["topic"], row["partition"]]
+        assert row["offset"] in entry
+        assert row["topicId"] == head.topic_id
+        assert row["rangeFirst"] <= row["offset"] < row["rangeEnd"]
+        assert str(row["date"]) == row["timestamp"].date().isoformat()
+
+
+def test_the_second_run_adds_nothing_and_the_third_what_is_new(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    whole = {head.partition_id: head for head in bucket.heads}
+    for head in whole.values():  # as the archive was some time ago
+        if len(head.entries) > 1 and head.entries[0].open_from is None:
+            bucket.rewrite(head, entries=head.entries[:1], last_offset=head.entries[0].last_offset)
+    export(bucket.store, tmp_path / "out")
+    some = rows(tmp_path / "out")
+    assert 0 < len(some) < len(wanted())
+    before = sorted(tmp_path.rglob("*.parquet"))
+    again = export(bucket.store, tmp_path / "out")
+    assert (again.ranges, again.files.files) == (0, 0)
+    assert sorted(tmp_path.rglob("*.parquet")) == before
+    for head in whole.values():
+        bucket.put(keys.head(head.partition_id), seal(head))
+    export(bucket.store, tmp_path / "out")
+    assert rows(tmp_path / "out") == wanted()
+    assert set(before) <= set(tmp_path.rglob("*.parquet"))
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+class Crashing(Threads):
+    """Ends the run after some tasks; those that are handed out are done, and nobody hears of it."""
+
+    def __init__(self, store: ObjectStore, after: int) -> None:
+        super().__init__(store, 2)
+        self._after = after
+
+    def each(self, work: Any, tasks: Any) -> Iterator[Any]:
+        for number, result in enumerate(super().each(work, tasks)):
+            if number == self._after:
+                raise Crash
+            yield result
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_that_end_early_and_are_repeated_end_like_an_undisturbed_one(seed: int, tmp_path: Path) -> None:
+    bucket, random = a_bucket(), Random(seed)
+    for _ in range(3):
+        with suppress(Crash):
+            export(bucket.store, tmp_path / "out", runner=Crashing(bucket.store, random.randrange(6)))
+    export(bucket.store, tmp_path / "out")
+    export(a_bucket().store, tmp_path / "calm")
+    assert rows(tmp_path / "out") == rows(tmp_path / "calm") == wanted()
+    assert names(tmp_path / "out") == names(tmp_path / "calm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_the_next_run_finishes(step: str, tmp_path: Path) -> None:
+    bucket = a_bucket()
+    bucket.write_to(tmp_path / "bucket")
+
+    def run(kill_at: str) -> int:
+        command = [sys.executable, "-c", "from headwater.cli import main; main()", "jobs", "export", *TOPICS, "--to", "out"]
+        command += ["--store", (tmp_path / "bucket").as_uri(), "--split-bytes", "16KiB", "--workers", "2"]
+        environment = {**os.environ, "HEADWATER_KILL_AT": kill_at, "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
+        return ran.returncode
+
+    assert run(step if step in ONCE else f"{step}:3") == -signal.SIGKILL
+    assert run("") == 0
+    assert rows(tmp_path / "out") == wanted()
+    export(a_bucket().store, tmp_path / "calm")
+    assert names(tmp_path / "out") == names(tmp_path / "calm")
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_branch_that_was_exported_and_is_dead_now_is_an_error(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    export(bucket.store, tmp_path / "out")
+    head = next(head for head in bucket.heads if len(head.entries) > 1)
+    *before, last = head.entries
+    bucket.rewrite(head, entries=tuple(before), last_offset=before[-1].last_offset)
+    with pytest.raises(Superseded):
+        export(bucket.store, tmp_path / "out")
+    other = msgspec.structs.replace(last, epochs=tuple((epoch + 1, first) for epoch, first in last.epochs))
+    bucket.rewrite(head, entries=(*before, other))
+    with pytest.raises(Superseded):
+        export(bucket.store, tmp_path / "out")
+
+
+def test_what_retention_took_before_it_was_exported_is_an_error_unless_allowed(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    head = next(head for head in bucket.heads if head.topic == "thermo-samples" and len(head.entries) > 3)
+    bucket.rewrite(head, entries=head.entries[:1], last_offset=head.entries[0].last_offset)
+    export(bucket.store, tmp_path / "out", a_query(("thermo-samples",)))
+    bucket.rewrite(head, entries=head.entries[2:], start_offset=head.entries[2].base_offset)
+    with pytest.raises(DataLoss):
+        export(bucket.store, tmp_path / "out", a_query(("thermo-samples",)))
+    export(bucket.store, tmp_path / "out", a_query(("thermo-samples",), failOnDataLoss=False))
+    lost = head.entries[1]
+    assert rows(tmp_path / "out") == [
+        row for row in wanted(topics=("thermo-samples",)) if row["partition"] != head.partition or row["offset"] not in lost
+    ]
+
+
+def test_a_damaged_range_is_left_and_the_others_are_done(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    head, entry = next(each for each in bucket.entries() if each[0].topic == "till.sales")
+    content = bucket.content(entry.key)
+    bucket.put(entry.key, content[:-1] + bytes([content[-1] ^ 1]))
+    summary = export(bucket.store, tmp_path / "out")
+    assert isinstance(summary.verdict(), Partial)
+    assert {(each.task.pending.topic, each.task.pending.partition) for each in summary.failed} == {(head.topic, head.partition)}
+    assert len(rows(tmp_path / "out")) > 0
+    assert all(not path.name.startswith(".") for path in tmp_path.rglob("*") if path.is_file())
+    bucket.put(entry.key, content)
+    assert export(bucket.store, tmp_path / "out").ranges == len(summary.failed)
+    assert rows(tmp_path / "out") == wanted()
+
+
+def test_topics_may_be_exported_one_after_the_other(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    for topic in TOPICS:
+        export(bucket.store, tmp_path / "out", a_query((topic,)))
+    assert rows(tmp_path / "out") == wanted()
+
+
+def test_a_directory_belongs_to_one_export(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    export(bucket.store, tmp_path / "out")
+    with pytest.raises(UsageError, match="isolation"):
+        export(bucket.store, tmp_path / "out", a_query(isolation="read_uncommitted"))
+    with pytest.raises(UsageError, match="columns"):
+        export(bucket.store, tmp_path / "out", a_query(columns="partition,offset,timestamp,value"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letters.txt").write_text("dear")
+    with pytest.raises(UsageError, match="holds something"):
+        export(bucket.store, tmp_path / "other")
+    query = a_query()
+    held = open_ledger(tmp_path / "out", store_url=bucket.store.url, read_committed=True, columns=query.columns, looks_only=False)
+    with held, pytest.raises(Locked):
+        export(bucket.store, tmp_path / "out")
+    path = tmp_path / "out" / "_headwater" / "export.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CorruptData):
+        export(bucket.store, tmp_path / "out")
+
+
+def test_records_without_a_time_have_no_day() -> None:
+    times = [-1000, 0, -1, 86_400_000_000 - 1, 86_400_000_000, None, 2**62]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(range(len(times)), pa.int64()), pa.array(times, pa.timestamp("us", tz="UTC"))],
+        schema=arrow_schema(["offset", "timestamp"]),
+    )
+    found = {_day_text(day): part.column("offset").to_pylist() for day, part in _by_day(batch)}
+    assert found == {NO_DAY: [0, 5, 6], "1969-12-31": [2], "1970-01-01": [1, 3], "1970-01-02": [4]}
+
+
+def test_a_range_that_jumps_between_days_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dated, "DAYS_OPEN_MAX", 1)
+    monkeypatch.setattr(dated, "BUFFER_BYTES", 1)
+    bucket = a_bucket()
+    export(bucket.store, tmp_path / "out")
+    assert rows(tmp_path / "out") == wanted()

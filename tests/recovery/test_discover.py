@@ -1,0 +1,138 @@
+"""What can be recovered of an archive with damage in it: everything else, and the damage is told."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import recovery
+from manifests import keys
+from manifests.repository import ManifestRepository
+from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, TransientError, VerificationFailed
+from objectstore.directory import DirectoryStore
+from objectstore.memory import MemoryStore
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from recovery.discover import discover
+from tests.fixtures import unpack
+from tests.recovery.archived import archive, batches
+
+TOPIC = "specials"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("archive")
+    archive(unpack("kitchen"), DirectoryStore(root))
+    return root
+
+
+@pytest.fixture
+def store(whole: Path, tmp_path: Path) -> DirectoryStore:
+    shutil.copytree(whole, tmp_path / "bucket")
+    return DirectoryStore(tmp_path / "bucket")
+
+
+def put(store: ObjectStore, key: str, document: bytes | None) -> None:
+    store.delete(key)
+    if document is not None:
+        store.create(key, document)
+
+
+def documents(store: ObjectStore, topic: str) -> dict[str, str]:
+    manifest = ManifestRepository(store).resolve(topic)
+    return {
+        "current": keys.current(topic),
+        "topic": keys.topic_manifest(topic, manifest.topic_id),
+        "head": keys.head(manifest.partition_id(0)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [  # a head that is gone puts the partition count in doubt, which is a problem of the whole plan
+        ("current", None),
+        ("current", b""),
+        ("topic", None),
+        ("topic", b'{"format": [2, 0]}'),
+        ("head", b"{}"),
+    ],
+)
+def test_one_damaged_topic_is_left_out_of_all_and_the_others_come_back(
+    store: DirectoryStore, tmp_path: Path, kind: str, document: bytes | None
+) -> None:
+    repository = ManifestRepository(store)
+    topics = {each.manifest.topic for each in discover(repository, None).topics}
+    put(store, documents(store, TOPIC)[kind], document)
+    plan = recovery.plan(repository, None)
+    assert {each.topic for each in plan.topics} == topics - {TOPIC}
+    assert [each.partition(":")[0] for each in plan.left_out] == [TOPIC]
+    assert plan.problems == ()
+    report = recovery.apply(plan, tmp_path / "log", store)
+    assert report.left_out == plan.left_out
+    assert list(batches(tmp_path / "log")) == [each for each in batches(unpack("kitchen")) if each[0] != TOPIC]
+    again = recovery.apply(recovery.plan(repository, None), tmp_path / "log", store)
+    assert (again.again, again.left_out) == (True, plan.left_out)
+    named = recovery.plan(repository, topics - {TOPIC})
+    assert named.left_out == ()
+    with pytest.raises(HeadwaterError) as told:
+        recovery.plan(repository, [TOPIC, "menu"])
+    assert isinstance(told.value, NotFound) == (document is None)
+
+
+def test_everything_damaged_is_no_recovery(store: DirectoryStore) -> None:
+    repository = ManifestRepository(store)
+    for each in discover(repository, None).topics:
+        put(store, keys.current(each.manifest.topic), b"{}")
+    with pytest.raises(VerificationFailed, match=TOPIC):
+        recovery.plan(repository, None)
+
+
+def test_nothing_at_all_is_another_bucket() -> None:
+    with pytest.raises(NothingExamined):
+        recovery.plan(ManifestRepository(MemoryStore()), None)
+
+
+def test_an_earlier_incarnation_that_is_damaged_concerns_nobody(store: DirectoryStore) -> None:
+    store.create(f"meta/{TOPIC}/{'A' * 22}/topic.json", b"{}")
+    plan = recovery.plan(ManifestRepository(store), None)
+    assert (plan.left_out, plan.problems) == ((), ())
+
+
+def test_a_damaged_owner_is_a_note(store: DirectoryStore) -> None:
+    before = recovery.plan(ManifestRepository(store), None)
+    put(store, keys.OWNER, b"{}")
+    plan = recovery.plan(ManifestRepository(store), None)
+    assert plan.topics == before.topics
+    assert plan.source_cluster_id == before.source_cluster_id
+    assert [note for note in plan.notes if "headwater.json" in note]
+    assert not [note for note in before.notes if "headwater.json" in note]
+
+
+def test_a_document_of_another_topic_is_damage(store: DirectoryStore) -> None:
+    put(store, keys.current(TOPIC), store.get(keys.current("menu"))[0])
+    assert [each.partition(":")[0] for each in recovery.plan(ManifestRepository(store), None).left_out] == [TOPIC]
+    with pytest.raises(ForeignOwner):
+        recovery.plan(ManifestRepository(store), [TOPIC])
+
+
+def test_two_damaged_topics_are_both_told(store: DirectoryStore) -> None:
+    put(store, documents(store, "menu")["head"], b"{}")
+    put(store, documents(store, TOPIC)["topic"], b"{}")
+    left_out = recovery.plan(ManifestRepository(store), None).left_out
+    assert sorted(each.partition(":")[0] for each in left_out) == ["menu", TOPIC]
+    with pytest.raises(CorruptData):
+        recovery.plan(ManifestRepository(store), ["menu"])
+
+
+class Silent(DirectoryStore):
+    """Does not answer for heads."""
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        if key.endswith("/manifest.json"):
+            raise TransientError("no answer")
+        return super().get(key, max_bytes=max_bytes)
+
+
+def test_a_store_that_does_not_answer_leaves_nothing_out(store: DirectoryStore, tmp_path: Path) -> None:
+    with pytest.raises(TransientError):
+        recovery.plan(ManifestRepository(Silent(tmp_path / "bucket")), None)
