@@ -29,7 +29,7 @@ class ArchiveTier:
         self.archived = archived
         self._partition = archived.partition
         self._hydrator = hydrator
-        self._streams = Streams(hydrator.readahead_chunks)
+        self._streams = Streams(hydrator.readahead_chunks, hydrator.chunk_bytes, hydrator.clock)
 
     def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int, local: Span | None) -> Steps[int]:
         """Add slices from `cursor` on and below `limit`, about `max_bytes`; the offset to go on with.
@@ -72,7 +72,7 @@ class ArchiveTier:
             if answer.slices and cursor < entry.next_offset:
                 break
         if answer.slices:
-            self._streams.moved(asked, cursor)
+            self._streams.moved(asked, cursor, answer.size_bytes)
         return cursor
 
     def aborted(self, first: int, end: int) -> Steps[tuple[set[tuple[int, int]], int | None]]:

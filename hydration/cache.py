@@ -93,7 +93,7 @@ class ChunkCache:
 
     def __init__(self, directory: Path, limit_bytes: int, ttl_s: float, clock: Clock) -> None:
         self.directory, self.limit_bytes, self.ttl_s = directory, limit_bytes, ttl_s
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.RLock()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # least recently used first
         self._used_bytes = 0
@@ -115,7 +115,7 @@ class ChunkCache:
             self._kept.move_to_end(name)  # first: reopening closes the least recently used
             if kept.file is None and not self._reopen(name, kept):
                 return None
-            kept.used_s = self._clock.monotonic_s()
+            kept.used_s = self.clock.monotonic_s()
             assert kept.file is not None
             return kept.file.hold()
 
@@ -192,7 +192,7 @@ class ChunkCache:
         """What is there now, least recently used first."""
         with self._lock:
             self._find_files()
-            now_s = self._clock.monotonic_s()
+            now_s = self.clock.monotonic_s()
             return [
                 CachedFile(name=name, size_bytes=kept.size_bytes, idle_s=now_s - kept.used_s, in_use=kept.is_in_use)
                 for name, kept in self._kept.items()
@@ -202,7 +202,7 @@ class ChunkCache:
     def sweep(self) -> None:
         """Drop what has outlived its time, and take note of what others deleted."""
         with self._lock:
-            self._swept_s = now_s = self._clock.monotonic_s()
+            self._swept_s = now_s = self.clock.monotonic_s()
             self._find_files(clear=True)
             for name, kept in list(self._kept.items()):
                 if kept.is_in_use:
@@ -218,14 +218,14 @@ class ChunkCache:
                 self._forget(name)
 
     def _sweep_now_and_then(self) -> None:
-        if self._clock.monotonic_s() - self._swept_s >= SWEEP_S:
+        if self.clock.monotonic_s() - self._swept_s >= SWEEP_S:
             self.sweep()
 
     def _keep(self, name: str, size_bytes: int, fd: int) -> RunFile:
         file = RunFile(fd, name, rested=self._rested).hold()
         with self._lock:
             self._forget(name)
-            self._kept[name] = _Kept(size_bytes, self._clock.monotonic_s(), file, trusted=True)
+            self._kept[name] = _Kept(size_bytes, self.clock.monotonic_s(), file, trusted=True)
             self._used_bytes += size_bytes
             self._open += 1
             self._close_some()
@@ -300,11 +300,11 @@ class ChunkCache:
                     status = entry.stat(follow_symlinks=False)
                     if _NAME.fullmatch(name):
                         found[name] = status
-                    elif clear and name.endswith(".partial") and self._clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
+                    elif clear and name.endswith(".partial") and self.clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
                         os.unlink(entry.path)
         for name in [name for name in self._kept if name not in found]:
             self._forget(name)
-        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        now_ms, now_s = self.clock.now_ms(), self.clock.monotonic_s()
         for name, status in sorted(found.items(), key=lambda item: item[1].st_mtime_ns):
             if name not in self._kept:
                 idle_s = max(0.0, (now_ms - status.st_mtime_ns // 1_000_000) / 1000)

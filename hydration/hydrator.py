@@ -18,6 +18,7 @@ from hydration.runfile import RunFile
 from hydration.waiting import Steps
 from layouts import open_layout
 from manifests.head import Entry
+from model.clock import Clock
 from model.errors import CorruptData, TransientError
 from model.partition import PartitionId
 from objectstore.digest import digest_of
@@ -52,7 +53,7 @@ class Hydrator:
         self.counters = counters or ReadCounters()
         self.flights = Flights()
         self._store = store
-        self._chunk_bytes = chunk_bytes
+        self.chunk_bytes = chunk_bytes
         self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
         self._demand = ThreadPoolExecutor(DEMAND_WORKERS, "hydrate")
         self._scans = ThreadPoolExecutor(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
@@ -71,6 +72,10 @@ class Hydrator:
     def join(self, key: Hashable, work: Callable[[], T]) -> Future[T]:
         """For loading manifests: once for all who ask while it is under way."""
         return self.flights.join(key, self._heads, work)
+
+    @property
+    def clock(self) -> Clock:
+        return self.cache.clock
 
     @property
     def readahead_chunks(self) -> int:
@@ -155,7 +160,7 @@ class Hydrator:
                 file.seek(0)
                 check(file)
         kept.release()
-        plan = plan_chunks(found[0], entry.live_bytes, self._chunk_bytes)
+        plan = plan_chunks(found[0], entry.live_bytes, self.chunk_bytes)
         self._plans.keep((entry.uid, entry.live_bytes), plan, entry.index_bytes)
         return plan
 

@@ -1,31 +1,73 @@
-"""How far ahead of a reader to download. Pure."""
+"""How far ahead of a reader to download. Pure but for the clock it is given."""
 
 from collections import OrderedDict
+from dataclasses import dataclass
+
+from model.clock import Clock
 
 _STREAMS_MAX = 64  # sequential readers of one partition told apart
+_TRIAL_CHUNKS = 2  # for each chunk of depth: so much is read before a depth is judged
+_REST_CHUNKS = 16  # read at the depth that proved best before the next one is tried again
+_WORTH_IT = 1.25  # so many times faster a reader must get for twice the downloads at once
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One sequential reader, and a trial of `depth`: `left_bytes` of it are still to be read.
+
+    proven      the depth to go back to
+    proven_rate bytes/s that it gave
+    """
+
+    began_s: float
+    left_bytes: int
+    depth: int = 1
+    size_bytes: int = 0
+    proven: int = 0
+    proven_rate: float = 0.0
 
 
 class Streams:
     """Recognises sequential readers by the offset they come back with: whoever asks where an answer ended reads on.
 
-    The first read of a stream gets nothing ahead, the next one chunk, then twice as many each time up to the limit: a
-    reader that jumps about costs nothing extra.
+    The first read of a stream gets nothing ahead, so a reader that jumps about costs nothing extra. Then one chunk, and twice
+    as many for as long as that makes the reader faster: far from the store many downloads at once hide its latency, near it
+    they only take each other's processor, and a slow reader needs none of them.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._depths: OrderedDict[int, int] = OrderedDict()
+    def __init__(self, limit: int, chunk_bytes: int, clock: Clock) -> None:
+        self._limit, self._chunk_bytes, self._clock = limit, chunk_bytes, clock
+        self._streams: OrderedDict[int, _Stream] = OrderedDict()
 
     def depth(self, offset: int) -> int:
         """Chunks to get ready beyond what a read at `offset` needs."""
-        return self._depths.get(offset, 0)
+        stream = self._streams.get(offset)
+        return stream.depth if stream is not None else 0
 
-    def moved(self, offset: int, next_offset: int) -> None:
+    def moved(self, offset: int, next_offset: int, size_bytes: int) -> None:
         """A read at `offset` was answered up to `next_offset`."""
         if not self._limit or next_offset <= offset:
             return
-        depth = self.depth(offset)
-        self._depths[next_offset] = min(self._limit, max(2 * depth, 1))
-        self._depths.move_to_end(next_offset)
-        while len(self._depths) > _STREAMS_MAX:
-            self._depths.popitem(last=False)
+        stream = self._streams.get(offset)
+        if stream is None:
+            stream = _Stream(self._clock.monotonic_s(), _TRIAL_CHUNKS * self._chunk_bytes)
+        else:
+            self._count(stream, size_bytes)
+        self._streams[next_offset] = stream
+        self._streams.move_to_end(next_offset)
+        while len(self._streams) > _STREAMS_MAX:
+            self._streams.popitem(last=False)
+
+    def _count(self, stream: _Stream, size_bytes: int) -> None:
+        stream.size_bytes += size_bytes
+        if stream.size_bytes < stream.left_bytes:
+            return
+        now_s = self._clock.monotonic_s()
+        rate = stream.size_bytes / max(now_s - stream.began_s, 1e-6)
+        if stream.depth == stream.proven or rate >= _WORTH_IT * stream.proven_rate:
+            stream.proven, stream.proven_rate = stream.depth, rate
+            stream.depth = min(2 * stream.depth, self._limit)
+        else:
+            stream.depth = stream.proven
+        chunks = _REST_CHUNKS if stream.depth == stream.proven else _TRIAL_CHUNKS * stream.depth
+        stream.began_s, stream.size_bytes, stream.left_bytes = now_s, 0, chunks * self._chunk_bytes

@@ -1,36 +1,77 @@
 """How far ahead to download."""
 
+from collections.abc import Callable
+
 from hydration.readahead import Streams
+from model.clock import ManualClock
+
+CHUNK = 1000  # bytes; a read below takes as many, and one offset for each
 
 
-def test_a_sequential_reader_gets_more_and_more_up_to_the_limit() -> None:
-    streams, depths = Streams(8), []
-    for offset in range(0, 70, 10):
-        depths.append(streams.depth(offset))
-        streams.moved(offset, offset + 10)
-    assert depths == [0, 1, 2, 4, 8, 8, 8]
+def depths(limit: int, chunks: int, rate: Callable[[int], int]) -> list[int]:
+    """The depth at each of so many chunks read one after the other, `rate` telling chunks per second by depth."""
+    clock = ManualClock()
+    streams, found = Streams(limit, CHUNK, clock), []
+    for offset in range(0, chunks * CHUNK, CHUNK):
+        found.append(streams.depth(offset))
+        clock.advance(1_000_000 // max(1, rate(found[-1])) // 1000)
+        streams.moved(offset, offset + CHUNK, CHUNK)
+    return found
+
+
+def test_far_from_the_store_a_sequential_reader_gets_more_and_more_up_to_the_limit() -> None:
+    found = depths(8, 80, lambda depth: 10 * (1 + depth))
+    assert found[:3] == [0, 1, 1]
+    assert found == sorted(found)
+    assert set(found) == {0, 1, 2, 4, 8}
+    assert found.count(8) > 60
+
+
+def test_near_it_no_more_are_under_way_than_help() -> None:
+    found = depths(8, 400, lambda depth: 100 if depth < 2 else 200)
+    assert found.count(2) > 250
+    assert 8 not in found
+    assert 4 in found[100:], "it is tried again from time to time"
+
+
+def test_a_slow_reader_has_one_chunk_ready() -> None:
+    found = depths(8, 400, lambda depth: 5)
+    assert found.count(1) > 300
+    assert max(found) == 2
+
+
+def test_what_proved_right_once_is_tried_again_when_it_gets_slow() -> None:
+    speed = iter([1000] * 50 + [0] * 350)  # the first chunks are in the cache
+    found = depths(8, 400, lambda depth: next(speed) or 10 * (1 + depth))
+    assert found.count(8) > 200
+
+
+def test_the_limit_is_kept_and_need_be_no_power_of_two() -> None:
+    assert max(depths(5, 100, lambda depth: 10 * (1 + depth))) == 5
 
 
 def test_a_reader_that_jumps_gets_nothing() -> None:
-    streams = Streams(8)
+    streams = Streams(8, CHUNK, ManualClock())
     for offset in (50, 10, 90, 30):
         assert streams.depth(offset) == 0
-        streams.moved(offset, offset + 10)
+        streams.moved(offset, offset + 10, CHUNK)
 
 
 def test_several_readers_are_told_apart() -> None:
-    streams = Streams(8)
+    clock = ManualClock()
+    streams = Streams(8, CHUNK, clock)
     for step in range(4):
-        for start in (0, 1_000):
-            assert streams.depth(start + step) == [0, 1, 2, 4][step]
-            streams.moved(start + step, start + step + 1)
+        for start, size_bytes in ((0, CHUNK), (1_000, 1)):
+            assert streams.depth(start + step) == ([0, 1, 1, 2] if start == 0 else [0, 1, 1, 1])[step]
+            clock.advance(1)
+            streams.moved(start + step, start + step + 1, size_bytes)
 
 
 def test_it_can_be_switched_off_and_remembers_no_more_than_it_should() -> None:
-    off, on = Streams(0), Streams(8)
+    off, on = Streams(0, CHUNK, ManualClock()), Streams(8, CHUNK, ManualClock())
     for offset in range(0, 20_000, 2):
-        off.moved(offset, offset + 1)
-        on.moved(offset, offset + 1)
+        off.moved(offset, offset + 1, CHUNK)
+        on.moved(offset, offset + 1, CHUNK)
     assert off.depth(1) == 0
     assert on.depth(1) == 0
     assert on.depth(19_999) == 1
