@@ -29,6 +29,7 @@ simulate: .venv/.tests
 
 bench: .venv/.tests
 	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench.spark
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Headwater needs Python 3.11 or newer, with its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }

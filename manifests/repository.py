@@ -235,13 +235,16 @@ class ManifestRepository:
 
         topic    look at this one alone
         earlier  look for the manifests of earlier incarnations too, which takes a request for each
-        A listing only raises the suspicion that something is gone; each absence is the store's definite word. Raises what
-        keeps the store from answering.
+        A listing only raises the suspicion that something is gone; each absence is the store's definite word. A topic whose
+        making was cut short, its manifest there and nothing after it, is none yet. Raises what keeps the store from answering.
         """
         incarnations: dict[str, set[str]] = {}
+        begun: set[str] = set()  # names below which there is a head: those come last
         for info in self._store.list(keys.META if topic is None else keys.name_prefix(topic)):
             if place := keys.parse_manifest(info.key):
                 incarnations.setdefault(place[0], set()).add(place[1])
+                if place[2] is not None:
+                    begun.add(place[0])
             elif name := keys.parse_current(info.key):
                 incarnations.setdefault(name, set())
         manifests: list[TopicManifest] = []
@@ -251,6 +254,8 @@ class ManifestRepository:
             current = self._find(name, keys.current(name), decode, "nobody knows which incarnation the name means")
             meant = set()
             if isinstance(current, Lost):
+                if isinstance(current.error, NotFound) and name not in begun:
+                    continue
                 lost.append(current)
             else:
                 meant.add(current.topic_id)

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import structlog
 
@@ -177,7 +177,12 @@ def _partitions(repository: ManifestRepository, topic: str) -> list[PartitionId]
     manifest = repository.resolve(topic)
     found = repository.partitions(topic, manifest.topic_id)
     numbers = {each.partition for each in found}
-    absent = [number for number in range(min(manifest.partitions, MISSING_MAX)) if number not in numbers]
+    absent = tuple(number for number in range(min(manifest.partitions, MISSING_MAX)) if number not in numbers)
     if absent:
-        log.warning("partitions_without_manifest", topic=topic, partitions=absent)
+        _warn_of_absent(topic, absent)
     return found
+
+
+@lru_cache(maxsize=1024)  # once in a process: a stream looks again and again
+def _warn_of_absent(topic: str, absent: tuple[int, ...]) -> None:
+    log.warning("partitions_without_manifest", topic=topic, partitions=absent)

@@ -128,7 +128,7 @@ def spark_session(master: str | None, name: str) -> "Iterator[SparkSession]":
         yield active
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this process has
-    builder = SparkSession.builder.appName(name).config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.appName(name).config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     session = (builder.master(master) if master else builder).getOrCreate()
     try:
         yield session

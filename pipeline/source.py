@@ -20,7 +20,7 @@ from pipeline.filters import push
 from pipeline.query import Query, parse_query
 from pipeline.splits import plan_splits
 from pipeline.stream import StreamReader, parse_stream_query
-from pipeline.tasks import SplitPartition, opened, read_partition, spark_schema, tell
+from pipeline.tasks import opened, read_partition, spark_schema, tell
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -71,7 +71,7 @@ class Reader(DataSourceReader):
             size_bytes=sum(split.size_bytes for split in splits),
             predicate=self._query.predicate,
         )
-        return [SplitPartition(split) for split in splits] or [SplitPartition(None)]
+        return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._query)

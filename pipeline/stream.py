@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from manifests.head import Head
@@ -14,7 +15,7 @@ from pipeline.catalogue import Catalogue, OffsetRange, latest
 from pipeline.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
 from pipeline.query import Bound, Edge, Query, parse_query
 from pipeline.splits import plan_splits
-from pipeline.tasks import SplitPartition, opened, read_partition, tell
+from pipeline.tasks import opened, read_partition, tell
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -22,6 +23,9 @@ except ImportError:  # before Spark 4.2, which asks no source
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         pass
+
+
+log = structlog.get_logger()
 
 
 def parse_stream_query(options: Mapping[str, object]) -> Query:
@@ -58,8 +62,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends; `start` itself when there is nothing new.
 
-        Spark 4.1 says neither `start` nor `limit`. A query that it restarts gives its place away only by planning a batch, so
-        that the first one there is as large as what has gathered.
+        Spark 4.1 says neither `start` nor `limit`. A query gives its place away there only when it plans a batch, so that its
+        first one may be as large as what has gathered. A bucket that does not answer has nothing new.
         """
         begin = self._last if start is None else decode_progress(start)
         try:
@@ -67,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except TransientError as error:
             if start is None or self._target is not None:  # where "nothing new" would mean something else
                 raise
-            tell("look_postponed", reason=error)
+            log.warning("look_postponed", reason=str(error))
             return start
         ends = self._ends()
         if self._target is not None:
@@ -114,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         splits = plan_splits(ranges, self._query)
         tell("batch_planned", partitions=len(ranges), splits=len(splits), offsets=sum(each.end - each.first for each in ranges))
-        return [SplitPartition(split) for split in splits]
+        return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._query)

@@ -42,14 +42,6 @@ _log = logging.getLogger("headwater")
 _log.setLevel(logging.INFO)
 
 
-class SplitPartition(InputPartition):
-    """One task. Spark asks for at least one: the one of an empty scan has no split."""
-
-    def __init__(self, split: Split | None) -> None:
-        super().__init__(split)
-        self.split = split
-
-
 def spark_schema(query: Query) -> StructType:
     return StructType([StructField(name, TYPES[name]) for name in query.columns])
 
@@ -62,18 +54,18 @@ def opened(query: Query) -> ObjectStore:
 
 
 def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, with exactly the types of `spark_schema`."""
-    assert isinstance(partition, SplitPartition)
-    if partition.split is None:
+    """The rows of one task, with exactly the types of `spark_schema`. Spark makes up a task without a split for a scan that has none."""
+    split: Split | None = partition.value
+    if split is None:
         return
     from pipeline.reading import ReadCounters, read_split  # with numba, which planning does without: a second for each process
 
     counters = ReadCounters()
     try:
-        for batch in read_split(opened(query), partition.split, query, counters):
+        for batch in read_split(opened(query), split, query, counters):
             yield _conform(batch)
     finally:
-        tell("split_read", split=partition.split, **asdict(counters))
+        tell("split_read", split=split, **asdict(counters))
 
 
 def tell(event: str, **facts: object) -> None:

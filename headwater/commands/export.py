@@ -31,7 +31,7 @@ RANGES = (
 FAILED = (*RANGES[:-1], Column("error", "error"))
 
 
-@click.command()
+@click.command(short_help="Topics as Parquet, Iceberg or Delta.")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--to", "directory", metavar="DIR", help="A directory of its own: DIR/topic=…/date=…/*.parquet.")
 @click.option("--table", metavar="NAME", help="A table in a catalog of Spark's, such as lake.db.orders, in place of a directory.")

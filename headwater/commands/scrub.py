@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.placing import Placing
 
 
-@click.command()
+@click.command(short_help="Compare every object with its manifest.")
 @selection_argument
 @click.option("--state", metavar="FILE", help="Remember there what was found whole, and read only what is new.")
 @click.option("--sample", metavar="PERCENT", help="Read another share every day, such as 10%; all of it in turn.")

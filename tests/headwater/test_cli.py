@@ -62,6 +62,8 @@ def test_exit_codes_are_frozen() -> None:
         "OffsetOutOfRange": 1,
         "Superseded": 1,
         "SuspectedHole": 1,
+        "UnfinishedSwap": 1,
+        "UnrelatedLog": 1,
         "UnsupportedFormat": 1,
     }
     assert cli.INTERRUPTED == 130

@@ -381,6 +381,14 @@ def test_a_lost_document_hides_its_own_topic_only(key: str, document: bytes | No
     assert str(told.value) == str(lost_error)
 
 
+def test_a_topic_whose_making_was_cut_short_is_none_yet() -> None:
+    store, archive = three_topics()
+    archive.ensure_topic(a_topic("d"))
+    store.delete(keys.current("d"))  # as if it had not been written: heads come after it
+    manifests, lost = archive.survey_topics()
+    assert ([each.topic for each in manifests], lost) == (["a", "b", "c"], [])
+
+
 def test_two_lost_topics_are_both_told() -> None:
     store, archive = three_topics()
     put(store, keys.current("a"), None)

@@ -1,4 +1,4 @@
-"""What tests submit to a Spark cluster. `read STORE OUT`: every record of an archive as the expected files have it, one file below
+"""What tests submit to a Spark cluster. `read STORE TOPICS OUT`: every record of these topics as the expected files have it, one file below
 the directory OUT for each isolation level; prints how many executors there were.
 `follow STORE CHECKPOINT SINK`: a stream into Parquet, until it is killed; prints the number of each batch that is done.
 `finish STORE CHECKPOINT SINK`: the same to the end; then prints the offsets in the sink."""
@@ -16,9 +16,9 @@ from pipeline.source import HeadwaterSource
 from tests.pipeline.rows import as_expected
 
 
-def read(spark: SparkSession, store: str, out: str) -> None:
+def read(spark: SparkSession, store: str, topics: str, out: str) -> None:
     for isolation in ("read_uncommitted", "read_committed"):
-        options = {"store": store, "topics": "*", "isolation": isolation, "includeHeaders": "true"}
+        options = {"store": store, "topics": topics, "isolation": isolation, "includeHeaders": "true"}
         frame = spark.read.format("headwater").options(**options).load()
         rows = frame.withColumn("timestamp_ms", sql.unix_millis("timestamp")).orderBy("topic", "partition", "offset").collect()
         Path(out, isolation).write_text("".join(json.dumps(as_expected(row)) + "\n" for row in rows))

@@ -33,7 +33,6 @@ SETTINGS = {
 }
 
 
-@functools.cache
 def java_version() -> int | None:
     """The major version of the Java that Spark would start; None when there is none."""
     home = os.environ.get("JAVA_HOME")

@@ -18,8 +18,6 @@ from tests.pipeline.rows import as_expected
 from tests.pipeline.spark import archived
 from tests.segments.builders import BASE_TIME, a_batch, a_record
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

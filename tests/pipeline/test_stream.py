@@ -6,17 +6,19 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
+from model.errors import TransientError
+from pipeline.stream import StreamReader, parse_stream_query
 from tests.pipeline.growing import Growing, Offsets
 from tests.segments.builders import a_batch, a_commit, a_segment
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 SEED = 20
 LIVES = 20
@@ -166,6 +168,58 @@ def test_lost_offsets_may_be_allowed(spark: SparkSession, tmp_path: Path) -> Non
     assert [offset for _, _, offset in sink.offsets] == [*range(20), *range(30, 41)]
 
 
+def a_reader(world: Growing, **options: object) -> StreamReader:
+    return StreamReader(parse_stream_query({"store": world.url, "topics": "*", "startingOffsets": "earliest", **options}))
+
+
+def out_of_reach(_: object) -> NoReturn:
+    raise TransientError("the bucket does not answer")
+
+
+def test_a_bucket_that_does_not_answer_has_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Growing(tmp_path / "archive")
+    world.append("soup", records=10)
+    reader = a_reader(world)
+    start = reader.initialOffset()
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.stream.opened", out_of_reach)
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+        with pytest.raises(TransientError):
+            reader.prepareForTriggerAvailableNow()
+    reader.prepareForTriggerAvailableNow()
+    monkeypatch.setattr("pipeline.stream.opened", out_of_reach)
+    with pytest.raises(TransientError):  # to say "nothing new" now would end the query before it has read everything
+        reader.latestOffset(start, ReadAllAvailable())
+
+
+def test_sparks_own_limit_counts_and_everything_means_everything(tmp_path: Path) -> None:
+    world = Growing(tmp_path / "archive")
+    world.append("soup", records=10)
+    reader = a_reader(world, maxOffsetsPerTrigger=4)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(4)
+    assert a_reader(world).getDefaultReadLimit() == ReadAllAvailable()
+    start = reader.initialOffset()
+    assert next_offset(reader.latestOffset(start, ReadMaxRows(4))) == 4
+    assert next_offset(reader.latestOffset(start, ReadAllAvailable())) == 10
+
+
+def test_a_spark_that_says_nothing_is_served_too(tmp_path: Path) -> None:
+    world = Growing(tmp_path / "archive")
+    world.append("soup", records=10)
+    reader = a_reader(world, maxOffsetsPerTrigger=4)
+    start = reader.initialOffset()
+    end = reader.latestOffset()
+    assert next_offset(end) == 4
+    assert [(each.value.first, each.value.end) for each in reader.partitions(start, end)] == [(0, 4)]
+    assert next_offset(reader.latestOffset()) == 8
+    restarted = a_reader(world, maxOffsetsPerTrigger=4)
+    assert next_offset(restarted.latestOffset()) == 10
+
+
+def next_offset(place: dict[str, Any]) -> int:
+    return int(place["topics"]["soup"]["partitions"]["0"]["next"])
+
+
 def test_a_stream_has_no_end(spark: SparkSession, tmp_path: Path) -> None:
     world = Growing(tmp_path / "archive")
     world.append("soup", records=1)
@@ -204,7 +258,6 @@ def deaths(rng: random.Random) -> Iterator[str]:
         yield from rng.sample(WAYS, len(WAYS))
 
 
-@pytest.mark.slow
 def test_a_stream_killed_twenty_times_while_the_archive_grows_delivers_each_offset_once(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     world, sink, checkpoint = Growing(tmp_path / "archive"), Sink(), tmp_path / "checkpoint"
