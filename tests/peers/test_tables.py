@@ -1,6 +1,6 @@
 """Exports into Iceberg and Delta tables, killed between commits. For where the table formats' packages are.
 
-HEADWATER_TABLE_JARS names a directory with the jars of the running Spark's version; docs/jobs.md says which have been tried.
+TABLE_JARS names a directory with the jars of the running Spark's version; docs/jobs.md says which have been tried.
 """
 
 import json
@@ -24,11 +24,11 @@ from tests.pipeline.bucket import TOPICS, a_bucket
 from tests.pipeline.test_export import as_row, wanted
 
 ROOT = Path(__file__).parents[2]
-JARS = os.environ.get("HEADWATER_TABLE_JARS", "")
+JARS = os.environ.get("TABLE_JARS", "")
 NAMES = {"iceberg": "lake.db.kafka", "delta": "kafka"}
 pytestmark = [
     pytest.mark.peer,
-    pytest.mark.skipif(not JARS, reason="HEADWATER_TABLE_JARS names no directory of jars"),
+    pytest.mark.skipif(not JARS, reason="TABLE_JARS names no directory of jars"),
 ]
 
 

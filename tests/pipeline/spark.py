@@ -45,9 +45,9 @@ def java_version() -> int | None:
 
 
 def need_java() -> None:
-    """Skip, saying so in one line of the summary; fail where HEADWATER_REQUIRE_JAVA is set, as in .ci/run."""
+    """Skip, saying so in one line of the summary; fail where REQUIRE_JAVA is set, as in .ci/run."""
     if (java_version() or 0) < 17:
-        if os.environ.get("HEADWATER_REQUIRE_JAVA"):
+        if os.environ.get("REQUIRE_JAVA"):
             pytest.fail(NO_JAVA, pytrace=False)
         pytest.skip(NO_JAVA)
 

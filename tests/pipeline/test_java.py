@@ -10,7 +10,7 @@ from tests.pipeline.spark import java_version, need_java
 @pytest.fixture(params=["none", "old"])
 def java_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.delenv("HEADWATER_REQUIRE_JAVA", raising=False)
+    monkeypatch.delenv("REQUIRE_JAVA", raising=False)
     if request.param == "old":
         java = tmp_path / "bin" / "java"
         java.parent.mkdir()
@@ -27,6 +27,6 @@ def test_spark_tests_are_skipped_with_a_line_that_says_how_to_get_java() -> None
 
 @pytest.mark.usefixtures("java_home")
 def test_they_fail_where_java_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADWATER_REQUIRE_JAVA", "1")
+    monkeypatch.setenv("REQUIRE_JAVA", "1")
     with pytest.raises(pytest.fail.Exception, match=r"Spark tests did not run.*apt-get install openjdk-17"):
         need_java()
