@@ -23,7 +23,7 @@ from model.errors import CorruptData, TransientError
 from model.partition import PartitionId
 from objectstore.digest import digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
-from segments.batches import BatchWalk
+from segments.batches import BatchWalk, check_batches
 from segments.runindex import RunIndex, decode_index, encode_index
 
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
@@ -219,10 +219,13 @@ def check_chunk(source: BinaryIO | memoryview, entry: Entry, chunk: Chunk) -> No
     where = f"{entry.key} from byte {chunk.position} on"
     first = last = -1
     try:
-        for _, fields in BatchWalk(source, 0, chunk.size_bytes, where=where):
-            if first < 0:
-                first = fields[0]
-            last = fields[0] + fields[6]
+        if isinstance(source, memoryview):
+            first, last = check_batches(source, where=where)
+        else:
+            for _, fields in BatchWalk(source, 0, chunk.size_bytes, where=where):
+                if first < 0:
+                    first = fields[0]
+                last = fields[0] + fields[6]
     except TransientError as error:  # what would be a file in change is a file cut short here
         raise CorruptData(where, 0, str(error)) from error
     if first != chunk.first_offset or last > entry.last_offset:

@@ -1,5 +1,6 @@
 import io
 import struct
+from collections.abc import Callable
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from segments import batches
-from segments.batches import HEADER_BYTES, BatchWalk, check_batch, headers, locate, read_batch_header, walk
+from segments.batches import HEADER_BYTES, BatchWalk, check_batch, check_batches, headers, locate, read_batch_header, walk
 from tests.segments.builders import a_batch, a_commit, a_segment, with_crc
 
 
@@ -190,6 +191,34 @@ def test_hostile_headers_are_typed_errors(length: int, delta: int, count: int, b
         except CorruptData:
             continue
         assert honest or (length == len(raw) - 12 and 0 <= base <= 2**63 - 2 - delta and 0 <= count <= delta + 1)
+
+
+@given(
+    bits=st.lists(st.integers(0, 8 * 3 * len(a_batch(3, 2, epoch=6)) - 1), max_size=2),
+    cut=st.integers(0, 3 * len(a_batch(3, 2, epoch=6))),
+    field=st.sampled_from([None, (8, ">i"), (23, ">i"), (57, ">i"), (12, ">i"), (0, ">q")]),
+    value=st.integers(-(2**31), 2**31 - 1),
+)
+def test_a_check_of_bytes_in_memory_ends_as_the_walk_does(bits: list[int], cut: int, field: tuple[int, str] | None, value: int) -> None:
+    batch = bytearray(a_batch(5, 2, epoch=6))
+    if field is not None:
+        struct.pack_into(field[1], batch, field[0], value)
+    raw = bytearray(a_batch(3, 2, epoch=6) + with_crc(bytes(batch)) + a_batch(7, 2, epoch=6))
+    for bit in bits:
+        raw[bit // 8] ^= 1 << bit % 8
+    content = memoryview(bytes(raw[:cut] if cut % 3 else raw))
+
+    def outcome(look: Callable[[], object]) -> object:
+        try:
+            return look()
+        except (CorruptData, UnsupportedFormat, SourceChanged) as error:
+            return type(error), str(error)
+
+    def by_walk() -> tuple[int, int]:
+        found = [header for _, header in walk(io.BytesIO(content), 0, len(content), where="test")]
+        return (found[0].base_offset, found[-1].last_offset) if found else (-1, -1)
+
+    assert outcome(lambda: check_batches(content, where="test")) == outcome(by_walk)
 
 
 def test_a_control_batch_larger_than_the_window_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
