@@ -114,7 +114,7 @@ class Archived:
         self._heads, self._index, self._clock, self._run = heads, index, clock, run
         self._seen_s: float | None = None
         self._failure: tuple[float, HeadwaterError] | None = None
-        self._recent: Entry | None = None  # the entry looked up last: most reads go on where the last one ended
+        self._recent: tuple[Extent, Entry] | None = None  # the entry looked up last: most reads go on where the last one ended
 
     @property
     def is_known(self) -> bool:
@@ -172,9 +172,14 @@ class Archived:
 
     def entry_at(self, offset: int) -> Entry | None:
         """The live entry that holds `offset`, gap entries included."""
-        entry = self._recent
-        if entry is None or offset not in entry:
-            entry = self._recent = self._index.floor(self.partition, offset) if self.extent is not None else None
+        extent, recent = self.extent, self._recent
+        if extent is None:
+            return None
+        if recent is not None and recent[0] is extent and offset in recent[1]:
+            return recent[1]
+        entry = self._index.floor(self.partition, offset)
+        if entry is not None:
+            self._recent = extent, entry
         return entry
 
     def entry_for_time(self, timestamp_ms: int) -> Entry | None:

@@ -72,12 +72,13 @@ class CachedFile:
 
 @dataclass(slots=True)
 class _Kept:
-    """`file` is the cache's own hold. `trusted`: this process wrote or checked the bytes."""
+    """`file` is the cache's own hold. `trusted`: this process wrote or checked the bytes. `nameless`: in memory, there was no room."""
 
     size_bytes: int
     used_s: float
     file: RunFile | None = None
     trusted: bool = False
+    nameless: bool = False
 
     @property
     def is_in_use(self) -> bool:
@@ -117,7 +118,9 @@ class ChunkCache:
                 return None
             kept.used_s = self.clock.monotonic_s()
             assert kept.file is not None
-            return kept.file.hold()
+            file = kept.file.hold()  # before others are closed, or it might be among them
+            self._close_some()
+            return file
 
     def has(self, name: str) -> bool:
         """Whether `get` would probably find it."""
@@ -157,7 +160,7 @@ class ChunkCache:
         fill   writes the bytes and checks them; what it raises is passed on and nothing is kept
 
         With no room on the disk, everything that nobody reads is dropped; when that does not help either, the bytes stay
-        in memory for as long as the caller holds them. Raises DiskFull when they are too many for that.
+        in memory for a while. Raises DiskFull when they are too many for that.
         """
         self._sweep_now_and_then()
         with self._lock:
@@ -184,7 +187,8 @@ class ChunkCache:
         dropped = 0
         with self._lock:
             self._find_files(clear=True)
-            for name in [name for name, kept in self._kept.items() if name.startswith(prefix) and not (unused_only and kept.is_in_use)]:
+            wanted = {name: kept for name, kept in self._kept.items() if name.startswith(prefix)}
+            for name in [name for name, kept in wanted.items() if not (unused_only and (kept.is_in_use or kept.nameless))]:
                 dropped += self._drop(name)
         return dropped
 
@@ -207,7 +211,7 @@ class ChunkCache:
             for name, kept in list(self._kept.items()):
                 if kept.is_in_use:
                     continue
-                if now_s - kept.used_s >= self.ttl_s:
+                if now_s - kept.used_s >= (SWEEP_S if kept.nameless else self.ttl_s):
                     self._drop(name)
             self._make_room(0)
 
@@ -221,11 +225,11 @@ class ChunkCache:
         if self.clock.monotonic_s() - self._swept_s >= SWEEP_S:
             self.sweep()
 
-    def _keep(self, name: str, size_bytes: int, fd: int) -> RunFile:
+    def _keep(self, name: str, size_bytes: int, fd: int, *, nameless: bool = False) -> RunFile:
         file = RunFile(fd, name, rested=self._rested).hold()
         with self._lock:
             self._forget(name)
-            self._kept[name] = _Kept(size_bytes, self.clock.monotonic_s(), file, trusted=True)
+            self._kept[name] = _Kept(size_bytes, self.clock.monotonic_s(), file, trusted=True, nameless=nameless)
             self._used_bytes += size_bytes
             self._open += 1
             self._close_some()
@@ -242,7 +246,6 @@ class ChunkCache:
         if kept.file.size_bytes != kept.size_bytes:
             self._drop(name)
             return False
-        self._close_some()
         return True
 
     def _rested(self) -> None:
@@ -302,7 +305,7 @@ class ChunkCache:
                         found[name] = status
                     elif clear and name.endswith(".partial") and self.clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
                         os.unlink(entry.path)
-        for name in [name for name in self._kept if name not in found]:
+        for name in [name for name, kept in self._kept.items() if name not in found and not kept.nameless]:
             self._forget(name)
         now_ms, now_s = self.clock.now_ms(), self.clock.monotonic_s()
         for name, status in sorted(found.items(), key=lambda item: item[1].st_mtime_ns):
@@ -333,11 +336,20 @@ class ChunkCache:
             return open(path, "x+b", buffering=0)
 
     def _in_memory(self, name: str, size_bytes: int, fill: Callable[[BinaryIO], None], why: OSError) -> RunFile:
+        """Kept for some seconds, so that whoever asked for it finds it; the older ones go when there are too many."""
         if size_bytes > IN_MEMORY_MAX:
             raise DiskFull(f"no room in {self.directory} for a chunk of {size_bytes} bytes: {why.strerror}") from why
         with os.fdopen(os.memfd_create("chunk", os.MFD_CLOEXEC), "w+b", buffering=0) as file:
             fill(file)
-            return RunFile(os.dup(file.fileno()), f"{name} in memory")
+            fd = os.dup(file.fileno())
+        with self._lock:
+            nameless = {each: kept.size_bytes for each, kept in self._kept.items() if kept.nameless}
+            spare = IN_MEMORY_MAX - size_bytes - sum(nameless.values())
+            for each, freed in nameless.items():
+                if spare < 0:
+                    self._forget(each)
+                    spare += freed
+            return self._keep(name, size_bytes, fd, nameless=True)
 
 
 def _scan(directory: Path) -> Iterator[os.DirEntry[str]]:

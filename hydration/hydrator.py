@@ -1,5 +1,6 @@
 """Brings chunks and indexes of archived runs into the cache, each once however many ask, and checked before anyone sees it."""
 
+import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
@@ -156,9 +157,7 @@ class Hydrator:
             raw = encode_index(index)
             kept = self.cache.put(name, len(raw), lambda file: write_all(file, memoryview(raw)))
         elif not found:
-            with open(kept.fileno(), "rb", buffering=0, closefd=False) as file:
-                file.seek(0)
-                check(file)
+            check(io.BytesIO(kept.read(0, entry.index_bytes)))  # its descriptor's position may be another's
         kept.release()
         plan = plan_chunks(found[0], entry.live_bytes, self.chunk_bytes)
         self._plans.keep((entry.uid, entry.live_bytes), plan, entry.index_bytes)

@@ -139,7 +139,7 @@ class LocalTier:
         segment = log.segments[-1]
         file = self.open(segment)
         try:
-            return self._opened(file, segment, log, allowance).whole().offset
+            return self._opened(file, segment, log, allowance).end_offset()
         finally:
             file.release()
 

@@ -4,11 +4,12 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 
 from hydration.offset_hints import hint_by_offset, hint_by_position
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
-from model.errors import CorruptData, UnsupportedFormat
+from model.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
 from segments.log import LocalSegment
 
@@ -122,6 +123,14 @@ class OpenSegment:
             places.whole = found
         return found
 
+    def end_offset(self) -> int:
+        """The offset behind the last whole batch of an active segment; zeros that were allocated ahead are none."""
+        found = self._segment.base_offset
+        with suppress(TruncatedData):
+            for _, header in self.headers(self._start(OFFSET_MAX).position, self._file.size_bytes):
+                found = header.next_offset
+        return found
+
     def below(self, limit: int) -> Boundary:
         """Where the batches that lie wholly below `limit` end. Walks what was appended since it was last asked."""
         size_bytes, places = self._file.size_bytes, self._places
@@ -135,6 +144,8 @@ class OpenSegment:
                 end = Boundary(position, header.base_offset)
                 break
             end = Boundary(position + header.size_bytes, header.next_offset)
+            if header.next_offset == limit:
+                break  # what follows may be preallocated
         places.note_end(limit, end)
         return end
 

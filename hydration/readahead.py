@@ -1,5 +1,6 @@
 """How far ahead of a reader to download. Pure but for the clock it is given."""
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ class _Stream:
 
     began_s: float
     left_bytes: int
+    asked: int  # the offset asked for last: it may be asked for again
     depth: int = 1
     size_bytes: int = 0
     proven: int = 0
@@ -38,6 +40,7 @@ class Streams:
     def __init__(self, limit: int, chunk_bytes: int, clock: Clock) -> None:
         self._limit, self._chunk_bytes, self._clock = limit, chunk_bytes, clock
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
+        self._lock = threading.Lock()
 
     def depth(self, offset: int) -> int:
         """Chunks to get ready beyond what a read at `offset` needs."""
@@ -48,15 +51,19 @@ class Streams:
         """A read at `offset` was answered up to `next_offset`."""
         if not self._limit or next_offset <= offset:
             return
-        stream = self._streams.get(offset)
-        if stream is None:
-            stream = _Stream(self._clock.monotonic_s(), _TRIAL_CHUNKS * self._chunk_bytes)
-        else:
-            self._count(stream, size_bytes)
-        self._streams[next_offset] = stream
-        self._streams.move_to_end(next_offset)
-        while len(self._streams) > _STREAMS_MAX:
-            self._streams.popitem(last=False)
+        with self._lock:
+            stream = self._streams.get(offset)
+            if stream is None:
+                stream = _Stream(self._clock.monotonic_s(), _TRIAL_CHUNKS * self._chunk_bytes, offset)
+            else:
+                self._count(stream, size_bytes)
+            if stream.asked != offset and self._streams.get(stream.asked) is stream:
+                del self._streams[stream.asked]
+            stream.asked = offset
+            self._streams[next_offset] = stream
+            self._streams.move_to_end(next_offset)
+            while len(self._streams) > 2 * _STREAMS_MAX:  # two places each
+                self._streams.popitem(last=False)
 
     def _count(self, stream: _Stream, size_bytes: int) -> None:
         stream.size_bytes += size_bytes

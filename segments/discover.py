@@ -2,9 +2,11 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from model.epochs import EpochHistory
@@ -142,9 +144,9 @@ class _Root(NamedTuple):
 
     directory: Path
     properties: MetaProperties
-    high_watermarks: dict[TopicPartition, int]
-    log_starts: dict[TopicPartition, int]
-    cleaned: dict[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+    cleaned: Mapping[TopicPartition, int]
     partitions: dict[TopicPartition, Path]
 
     @classmethod
@@ -292,9 +294,14 @@ def _epochs(directory: Path) -> EpochHistory:
     return EpochHistory() if raw is None else checkpoints.decode_epochs(raw, where=str(path))
 
 
-def _offsets(path: Path) -> dict[TopicPartition, int]:
+def _offsets(path: Path) -> Mapping[TopicPartition, int]:
     raw = _read_optional(path)
-    return {} if raw is None else checkpoints.decode_offsets(raw, where=str(path))
+    return {} if raw is None else _decoded(raw, str(path))
+
+
+@lru_cache(maxsize=32)  # each look at one partition reads all of its directory's, and most looks find the same
+def _decoded(raw: bytes, where: str) -> Mapping[TopicPartition, int]:
+    return MappingProxyType(checkpoints.decode_offsets(raw, where=where))
 
 
 def _same_cluster(roots: Sequence[_Root]) -> MetaProperties:

@@ -110,18 +110,43 @@ def test_a_full_disk_first_drops_what_nobody_reads(cache: ChunkCache) -> None:
     assert on_disk(cache) == {name(2), name(3)}
 
 
-def test_what_finds_no_room_is_served_from_memory_unless_it_is_too_large(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_finds_no_room_is_served_from_memory_unless_it_is_too_large(
+    cache: ChunkCache, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cache, "_write", full)
     file = cache.put(name(1), SIZE, filled(1))
     assert file.read(0, SIZE) == content(1)
+    assert not file.forget_memory(), "somebody holds it"
     file.release()
+    again = cache.get(name(1))
+    assert again is not None, "who asks again soon finds it"
+    monkeypatch.setattr(cache_module, "IN_MEMORY_MAX", 2 * SIZE)
+    for number in (2, 3):
+        cache.put(name(number), SIZE, filled(number)).release()
+    assert [cache.has(name(number)) for number in (1, 2, 3)] == [False, True, True]
+    assert again.read(0, SIZE) == content(1)
+    again.release()
+    clock.advance(11_000)
+    cache.sweep()
     assert cache.used_bytes == 0
     monkeypatch.setattr(cache_module, "IN_MEMORY_MAX", SIZE - 1)
     with pytest.raises(DiskFull, match="no room"):
         cache.put(name(1), SIZE, filled(1))
+
+
+def test_more_files_can_be_held_than_are_kept_open(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "OPEN_FILES_MAX", 8)
+    cache = ChunkCache(tmp_path / "cache", 100 * SIZE, 60.0, clock)
+    for number in range(20):
+        put(cache, number)
+    held = [cache.get(name(number)) for number in range(20)]
+    for number, file in enumerate(held):
+        assert file is not None
+        assert file.read(0, SIZE) == content(number)
+        file.release()
 
 
 def test_another_processes_file_is_served_only_after_a_check(tmp_path: Path, clock: ManualClock) -> None:

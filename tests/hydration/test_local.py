@@ -95,6 +95,22 @@ def test_the_end_of_the_log_counts_whole_batches(tmp_path: Path) -> None:
     assert a_tier(broker).end_offset(Allowance()) == 15
 
 
+@pytest.mark.parametrize("limit", [14, 15])
+def test_a_preallocated_segment_ends_where_its_batches_do(tmp_path: Path, limit: int) -> None:
+    broker = Broker(tmp_path)
+    broker.write(0, a_segment(0, 10))
+    broker.write(10, a_segment(10, 5) + bytes(4096))
+    broker.set_high_watermark(limit)
+    tier = a_tier(broker)
+    log = tier.log()
+    assert log is not None
+    found, moved = tier.read(log, 10, limit, 1 << 20, Allowance())
+    assert found is not None
+    assert (moved, found.length) == (limit, len(a_segment(10, limit - 10)))
+    found.file.release()
+    assert tier.end_offset(Allowance()) == 15
+
+
 def test_hints_end_at_the_zeros_of_a_preallocated_index(tmp_path: Path) -> None:
     import struct
 
