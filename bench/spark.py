@@ -33,7 +33,7 @@ from manifests.repository import ManifestRepository
 from model.clock import SystemClock
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
-from pipeline.jobs import Processes, StorePlace
+from pipeline.jobs import Threads
 from pipeline.query import parse_query
 from pipeline.scan import plan_scan, scan_to_parquet
 from pipeline.scrub import Scope, Scrub
@@ -147,7 +147,7 @@ class Sources:
 
     def kafka(self, topic: str, **options: object) -> DataFrame:
         reader = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).option("subscribe", topic)
-        for key, value in {"startingOffsets": "earliest", "endingOffsets": "latest", **options}.items():
+        for key, value in (options or {"startingOffsets": "earliest", "endingOffsets": "latest"}).items():
             reader = reader.option(key, str(value))
         return reader.load()
 
@@ -219,10 +219,15 @@ def compare(sources: Sources, log: BenchLog, records: str, report: Report) -> No
 
     start, end = FIRST_TIMESTAMP + 12 * HOUR_MS, FIRST_TIMESTAMP + 13 * HOUR_MS
     inside = (f.col("timestamp") >= f.timestamp_millis(f.lit(start))) & (f.col("timestamp") < f.timestamp_millis(f.lit(end)))
-    hour = Timed(rows // 24, volume(sources.headwater(topic, columns="value,timestamp").where(inside)))
-    kafka = Timed(rows // 24, volume(sources.kafka(topic).where(inside)))
-    in_turn(hour, kafka)
-    report.add(records, "one hour of 24, as a filter", hour, kafka, "≥ 10x")
+    window = {"startingTimestamp": start, "endingTimestamp": end}
+    ours = Timed(rows // 24, lambda: volume(sources.headwater(topic, columns="value,timestamp", **window).where(inside))())
+    pushed = Timed(rows // 24, lambda: volume(sources.headwater(topic, columns="value,timestamp", pushFilters=True).where(inside))())
+    filtered = Timed(rows // 24, volume(sources.kafka(topic).where(inside)))
+    bounded = Timed(rows // 24, volume(sources.kafka(topic, **window).where(inside)))
+    in_turn(ours, pushed, filtered, bounded)
+    report.add(records, "one hour of 24 by options; peer filters", ours, filtered, "≥ 10x")
+    report.add(records, "the same by options on both sides", ours, bounded)
+    report.add(records, "one hour of 24, pushed filter; peer filters", pushed, filtered)
 
     ours = Timed(rows, places(sources.headwater(topic, columns="offset,timestamp")))
     kafka = Timed(rows, places(sources.kafka(topic)))
@@ -250,8 +255,7 @@ def scrubbed(store: ObjectStore, server: S3Server, url: str, log: BenchLog) -> s
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     keys = archived_keys(server, bucket, prefix, log.topic)
     total = sum(size for _, size in keys)
-    workers = Processes(StorePlace(url, server.endpoint_url, server.region), os.cpu_count() or 1)
-    scrub = Timed(0, lambda: Scrub(store, Scope(), SystemClock()).run(workers).damaged)
+    scrub = Timed(0, lambda: Scrub(store, Scope(), SystemClock()).run(Threads(store, os.cpu_count() or 1)).damaged)
     gets = Timed(0, lambda: ranged_gets(server, bucket, keys))
     in_turn(scrub, gets)
     moved = total / scrub.seconds / 1e6, total / gets.seconds / 1e6
