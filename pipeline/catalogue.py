@@ -101,7 +101,8 @@ def load_head(repository: ManifestRepository, partition: PartitionId) -> Head:
 
 def latest(head: Head, *, read_committed: bool) -> int:
     """The offset behind the last that can be read: of what is archived, or of what is decided."""
-    open_from = head.entries[-1].open_from if read_committed and head.entries else None
+    held = next((entry for entry in reversed(head.entries) if not entry.gap), None)  # a gap decides no transaction
+    open_from = held.open_from if read_committed and held is not None else None
     return head.next_offset if open_from is None else max(min(open_from, head.next_offset), head.start_offset)
 
 

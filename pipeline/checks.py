@@ -1,5 +1,6 @@
 """What of a partition is to be examined, and what its head says that cannot be. Pure: a head and a listing in, checks and findings out."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,14 +34,19 @@ class Check:
 
     @property
     def token(self) -> str:
-        """Changes when the object or what is said of it does: an object whose live part was cut is to be examined again."""
-        cuts = sorted(each.live_bytes for each in self.entries if each.is_cut)
-        return "/".join((self.entry.uid, *map(str, cuts)))
+        """Changes when the object or anything that is said of it does."""
+        return token_of(*self.entries)
 
     @property
     def is_as_listed(self) -> bool:
         """All that can be told without a request."""
         return (self.listed_bytes, self.listed_index_bytes) == (self.entry.size_bytes, self.entry.index_bytes)
+
+
+def token_of(*entries: Entry) -> str:
+    """Stands for one object and all that its entries say of it."""
+    said = repr(sorted(entries, key=lambda entry: (entry.base_offset, entry.live_bytes)))
+    return f"{entries[0].uid}/{hashlib.blake2b(said.encode(), digest_size=8).hexdigest()}"
 
 
 def faults(head: Head) -> Iterator[Finding]:

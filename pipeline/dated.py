@@ -9,6 +9,7 @@ than files may be open.
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -95,6 +96,11 @@ def write_dated(store: ObjectStore, split: Split, query: Query, pending: Pending
         raise kind(f"{topic}: {error.strerror}") from error
 
 
+def files_of(directory: Path, pending: Pending) -> list[Path]:
+    """What an export's directory holds of a range, complete or not."""
+    return sorted((directory / f"topic={pending.topic}").glob(f"date=*/{pending.name}-*.parquet"))
+
+
 def dated_schema(query: Query) -> pa.Schema:
     """Of the files: without the topic, which is in the path, and with lineage."""
     columns = arrow_schema([name for name in query.columns if name != "topic"])
@@ -179,7 +185,7 @@ class _Writer:
         folder = self._topic / f"date={_day_text(day)}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self._name}-{number}.parquet"
-        partial = folder / f".{path.name}{_PARTIAL}"
+        partial = folder / f".{path.name}.{secrets.token_hex(4)}{_PARTIAL}"  # nobody else's, should a killed run's task go on
         self._written.append((partial, path))
         repeated = [name for name in ("partition", "timestampType", *LINEAGE.names) if name in schema.names]
         return pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=repeated), partial

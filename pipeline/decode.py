@@ -197,8 +197,6 @@ class _Scan:
             arrays["key"] = keys.array(rows, key_bytes, null_keys)
         if "value" in columns:
             arrays["value"] = values.array(rows, value_bytes, null_values)
-        if "topic" in columns:
-            arrays["topic"] = _repeated(wanted.topic, rows)
         if "partition" in columns:
             arrays["partition"] = _array(pa.int32(), rows, None, np.full(rows, wanted.partition, np.int32))
         if "offset" in columns:
@@ -226,16 +224,20 @@ class _Scan:
         return _array(_FIELDS["headers"].type, len(counts), None if some.all() else some, ends, children=[pairs])
 
     def _pieces(self, arrays: dict[str, pa.Array], rows: int, ends: Ints) -> Iterator[pa.RecordBatch]:
-        """One RecordBatch, or several when one large batch has become more rows or bytes than wanted. No copies."""
-        if arrays:
-            whole = pa.RecordBatch.from_arrays([arrays[name] for name in self._wanted.columns], schema=self._schema)
-        else:
-            whole = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["none"]).select([])
+        """One RecordBatch, or several when one large batch has become more rows or bytes than wanted. No copies. The topic is written
+        out for each alone: a batch of tiny records has more rows than int32 has room for their topic's letters."""
         cuts = set(range(0, rows, self._rows_max)) | {rows}
         if len(ends):
             cuts.update(np.searchsorted(ends[: rows + 1], np.arange(self._bytes_max, ends[rows], self._bytes_max)).tolist())
         for start, stop in pairwise(sorted(cuts)):
-            yield whole if stop - start == rows else whole.slice(start, stop - start)
+            columns = [
+                _repeated(self._wanted.topic, stop - start) if name == "topic" else arrays[name].slice(start, stop - start)
+                for name in self._wanted.columns
+            ]
+            if columns:
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            else:
+                yield pa.RecordBatch.from_arrays([pa.nulls(stop - start)], names=["none"]).select([])
 
     def _refuse_batch(self) -> NoReturn:
         """Say what the kernel, or a CRC, noticed."""

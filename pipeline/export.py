@@ -13,12 +13,12 @@ from pathlib import Path
 
 from manifests.head import Head
 from model import steps
-from model.errors import DataLoss, HeadwaterError, Partial, UsageError
+from model.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
 from model.partition import TopicPartition
 from objectstore.store import ObjectStore
 from pipeline.catalogue import Catalogue, OffsetRange
 from pipeline.dated import STEPS as DATED_STEPS
-from pipeline.dated import Files, write_dated
+from pipeline.dated import Files, files_of, write_dated
 from pipeline.jobs import Runner
 from pipeline.ledger import Ledger, Pending, pending_of
 from pipeline.progress import Progress, check_progress, place_at
@@ -77,7 +77,7 @@ class Export:
         self._query, self._ledger = query, ledger
         heads = {head.partition_id.topic_partition: head for head in Catalogue.read(store, query).heads}
         done = ledger.progress
-        check_progress(_about(done, heads), heads, allow_loss=not query.fail_on_data_loss)
+        check_progress(_about(done, heads, query), heads, allow_loss=not query.fail_on_data_loss)
         self._others = [each for each in ledger.pending if each.place not in heads]  # of topics that this run is not about
         left = [each for each in ledger.pending if each.place in heads]
         from_here = {place: reached.next_offset for place, reached in done.reached.items() if place in heads}
@@ -135,22 +135,34 @@ class Export:
                 f"{pending.place}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
                 f" {head.start_offset} now (failOnDataLoss=false goes on with what is there)"
             )
+        if pending.first < head.start_offset and (there := files_of(self._ledger.directory, pending)):
+            raise DataLoss(
+                f"{pending.place}: the run before ended while it exported offsets {pending.first} to {pending.end - 1}, the archive begins"
+                f" at {head.start_offset} now: {len(there)} files such as {there[0]} may hold more than can be written again."
+                " Move them away to have the rest exported"
+            )
         undivided = replace(self._query, split_bytes=1 << 62, min_partitions=1)
         for split in plan_splits([OffsetRange(head, max(pending.first, head.start_offset), pending.end)], undivided):
             yield Task(pending=pending, split=split)
 
 
-def _about(progress: Progress, heads: Mapping[TopicPartition, Head]) -> Progress:
-    """What of `progress` concerns these partitions."""
+def _about(progress: Progress, heads: Mapping[TopicPartition, Head], query: Query) -> Progress:
+    """What of `progress` concerns these topics, a partition included that is gone."""
     topics = {place.topic for place in heads}
     return Progress(
         incarnations={topic: each for topic, each in progress.incarnations.items() if topic in topics},
-        reached={place: each for place, each in progress.reached.items() if place in heads},
+        reached={
+            place: each
+            for place, each in progress.reached.items()
+            if place.topic in topics and place in (query.selection.assigned or {place})
+        },
     )
 
 
 def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path) -> Done:
     try:
         return Done(task=task, files=write_dated(store, task.split, query, task.pending, directory))
+    except (DiskFull, Unauthorised):
+        raise  # it would be the same with every other range
     except HeadwaterError as error:  # the other ranges are none the worse
         return Done(task=task, files=Files(), error=str(error))

@@ -5,10 +5,12 @@ import functools
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import wait as wait_for_any
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from model.errors import UsageError
@@ -72,7 +74,8 @@ class Processes:
 
     def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
         # spawn: a forked child would share the sockets, and the locks of threads that it does not have
-        with ProcessPoolExecutor(self._workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self._workers, mp_context=spawn, initializer=_end_with_parent) as pool:
             yield from _in_flight(pool, _Elsewhere(self._place, work), tasks, self._workers * _AHEAD)
 
 
@@ -97,6 +100,18 @@ class _Elsewhere:
 
     def __call__(self, task: Any) -> Any:
         return self.work(self.place.open(), task)
+
+
+def _end_with_parent() -> None:
+    """In a worker process: a killed parent cannot stop it, and it would go on writing what the next run writes, too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for_any([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _in_flight(pool: Executor, work: Callable[[_Task], _Result], tasks: Iterable[_Task], most: int) -> Iterator[_Result]:

@@ -33,9 +33,12 @@ def parse_stream_query(options: Mapping[str, object]) -> Query:
     query = parse_query(options)
     if query.ending != Bound(Edge.LATEST):
         raise UsageError("a stream has no end: leave endingOffsets and endingTimestamp out")
-    if not any(name.replace("_", "").lower().startswith("starting") for name in options):
+    if not _STARTS & {name.replace("_", "").lower() for name in options}:
         query = replace(query, starting=Bound(Edge.LATEST))
     return query
+
+
+_STARTS = {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

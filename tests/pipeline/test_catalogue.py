@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from manifests import keys
+from manifests.head import Entry
 from model.errors import CorruptData, DataLoss, NotFound
 from model.partition import PartitionId, topic_id_text
 from objectstore.memory import MemoryStore
@@ -124,6 +126,13 @@ def test_what_is_undecided_is_not_committed() -> None:
     assert (latest(head, read_committed=False), latest(head, read_committed=True)) == (300, 280)
     with pytest.raises(DataLoss, match="a transaction is open from 280 on"):
         ranges(a_copy(soup()), isolation="read_committed", ending_offsets={"soup": {"0": 290}})
+
+
+def test_a_gap_at_the_end_decides_no_transaction() -> None:
+    (head,) = Catalogue.read(soup(), parse_query({"topics": "soup"})).heads
+    gap = Entry(base_offset=300, last_offset=349, gap=True)
+    longer = msgspec.structs.replace(head, entries=(*head.entries, gap), last_offset=349)
+    assert (latest(longer, read_committed=False), latest(longer, read_committed=True)) == (350, 280)
 
 
 @pytest.mark.parametrize("after", [-800, 0, 555, 1105, 1550, 1700, 2195, 2400, 2985, 4000])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from model.errors import CorruptData, TruncatedData, UnsupportedFormat
 from pipeline import decode as decoding
+from pipeline import kernels
 from pipeline.decode import COLUMNS, Wanted, arrow_schema, decode
 from segments import codecs
 from segments.batches import HEADER_BYTES, BatchHeader, BatchWalk, read_batch_header
@@ -32,6 +33,19 @@ MICROSECONDS_MAX = 2**63 - 1
 each_codec = pytest.mark.parametrize("codec", range(5), ids=codecs.NAMES)
 
 Row = dict[str, Any]
+
+
+def test_a_long_topic_of_very_many_rows_is_cut_before_int32_overflows() -> None:
+    """A batch that says it holds as many records as could be in one, compressed: nothing of it is opened for its topic alone."""
+    records = codecs.LIMIT_BYTES // kernels.RECORD_BYTES_MIN
+    batch = bytearray(a_batch(0, 1, codec=4))
+    struct.pack_into(">i", batch, 23, records - 1)
+    struct.pack_into(">i", batch, 57, records)
+    found = decode(memoryview(with_crc(bytes(batch))), replace(EVERYTHING, topic="t" * 249, columns=("topic",)), where="run")
+    first = next(found)
+    first.validate(full=True)
+    assert first.num_rows == 1 << 18
+    assert first.column(0)[first.num_rows - 1].as_py() == "t" * 249
 
 
 def rows(raw: bytes | memoryview, wanted: Wanted = EVERYTHING, **limits: int) -> list[Row]:

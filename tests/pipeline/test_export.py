@@ -207,6 +207,36 @@ def test_what_retention_took_before_it_was_exported_is_an_error_unless_allowed(t
     ]
 
 
+def test_a_partition_that_is_gone_is_not_passed_over(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    export(bucket.store, tmp_path / "out")
+    head = next(head for head in bucket.heads if head.topic == "till.sales")
+    bucket.store.delete(keys.head(head.partition_id))
+    with pytest.raises(DataLoss, match=r"till\.sales"):
+        export(bucket.store, tmp_path / "out")
+    assert export(bucket.store, tmp_path / "out", a_query(failOnDataLoss=False)).verdict() is None
+
+
+def test_files_that_hold_more_than_could_be_written_again_are_kept(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    head = next(head for head in bucket.heads if head.topic == "thermo-samples" and len(head.entries) > 3)
+    query = a_query(("thermo-samples",), failOnDataLoss=False)
+
+    class Ends:
+        def each(self, work: Any, tasks: Any) -> Iterator[Any]:
+            for task in tasks:
+                work(bucket.store, task)
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        export(bucket.store, tmp_path / "out", query, runner=Ends())
+    there = names(tmp_path / "out")
+    bucket.rewrite(head, entries=head.entries[2:], start_offset=head.entries[2].base_offset)
+    with pytest.raises(DataLoss, match="Move them away"):
+        export(bucket.store, tmp_path / "out", query)
+    assert names(tmp_path / "out") == there
+
+
 def test_a_damaged_range_is_left_and_the_others_are_done(tmp_path: Path) -> None:
     bucket = a_bucket()
     head, entry = next(each for each in bucket.entries() if each[0].topic == "till.sales")

@@ -1,9 +1,14 @@
 """Wherever tasks run, the job comes to the same: threads, processes, Spark; and the verbs that start them."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,6 +20,7 @@ from tests.pipeline.bucket import TOPICS, Bucket, a_bucket
 from tests.pipeline.test_export import rows, wanted
 
 __all__ = ["stage"]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -61,6 +67,31 @@ def test_tasks_are_taken_no_faster_than_they_are_done(bucket: Bucket, stage: Sta
     results = Threads(DirectoryStore(stage.bucket), 2).each(length, tasks())
     next(iter(results))
     assert taken <= 8
+
+
+def hang(store: ObjectStore, pipe: str) -> int:
+    with open(pipe, "w") as out:
+        print(os.getpid(), file=out)
+    threading.Event().wait()
+    return 0
+
+
+@pytest.mark.slow
+def test_processes_end_with_a_killed_parent(stage: Stage, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = (
+        "from pipeline.jobs import Processes, StorePlace\nfrom tests.pipeline.test_jobs import hang\n"
+        f"if __name__ == '__main__': list(Processes(StorePlace('file://{stage.bucket}'), 1).each(hang, ['{pipe}']))"
+    )
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with pipe.open() as told:
+        worker = psutil.Process(int(told.readline()))
+    parent.kill()
+    parent.wait()
+    worker.wait(30)  # raises when it is still there
 
 
 @pytest.mark.slow

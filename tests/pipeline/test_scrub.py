@@ -25,6 +25,7 @@ from objectstore.digest import digest_of
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.store import ObjectStore
+from pipeline.checks import token_of
 from pipeline.findings import Kind
 from pipeline.jobs import Threads
 from pipeline.objectfile import PIECE_BYTES
@@ -432,8 +433,8 @@ def test_what_is_no_longer_listed_is_forgotten() -> None:
     *before, last = head.entries
     bucket.rewrite(head, entries=tuple(before), last_offset=before[-1].last_offset)
     bucket.scrub(seen)
-    assert not seen.has(f"{head.topic_id}:{head.partition}", last.uid)
-    assert seen.has(f"{head.topic_id}:{head.partition}", before[0].uid)
+    assert not seen.has(f"{head.topic_id}:{head.partition}", token_of(last))
+    assert seen.has(f"{head.topic_id}:{head.partition}", token_of(before[0]))
 
 
 class Crash(Exception):

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
 from model.errors import TransientError
+from pipeline.query import parse_query
 from pipeline.stream import StreamReader, parse_stream_query
 from tests.pipeline.growing import Growing, Offsets
 from tests.segments.builders import a_batch, a_commit, a_segment
@@ -89,6 +90,11 @@ def test_bytes_are_a_limit_too(spark: SparkSession, tmp_path: Path) -> None:
     run(spark, world, tmp_path / "checkpoint", sink, maxBytesPerTrigger="15KiB", maxOffsetsPerTrigger=14)
     assert sink.offsets == world.offsets()
     assert sink.sizes == [14, 14, 12]
+
+
+def test_a_strategy_is_no_start() -> None:
+    start = parse_stream_query({"topics": "a", "startingOffsetsByTimestampStrategy": "latest"}).starting
+    assert start == parse_stream_query({"topics": "a"}).starting != parse_query({"topics": "a"}).starting
 
 
 def test_without_starting_offsets_only_what_comes_is_read_and_new_partitions_from_their_start(spark: SparkSession, tmp_path: Path) -> None:
