@@ -154,7 +154,8 @@ class Sources:
     def parquet(self, topic: str) -> DataFrame:
         path = self._parquet / topic
         if not path.exists():
-            self.headwater(topic).write.parquet(str(path), compression="snappy")
+            # The log is made of a few batches again and again: a dictionary of its values would hold next to nothing.
+            self.headwater(topic).write.option("parquet.enable.dictionary", "false").parquet(str(path), compression="snappy")
         return self.spark.read.parquet(str(path))
 
 
