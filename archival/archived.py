@@ -1,13 +1,12 @@
 """What is archived already, read and verified again."""
 
-import io
 from collections.abc import Sequence
 from typing import BinaryIO, cast
 
 from layouts import open_layout
-from layouts.offloader import Offloader
+from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry
-from model.errors import CorruptData, NotFound, TruncatedData
+from model.errors import CorruptData, NotFound
 from objectstore.store import ObjectStore
 from segments.runindex import RunIndex
 from segments.scan import RunScan, scan_run
@@ -22,7 +21,7 @@ class ArchivedEntries:
         self._last_open: tuple[Entry, tuple[OpenTransaction, ...]] | None = None
 
     def open(self, entry: Entry) -> BinaryIO:
-        return cast(BinaryIO, ArchivedRun(self._store, open_layout(entry.layout), entry))
+        return cast(BinaryIO, ArchivedRun(self._store, entry))
 
     def ended(self, entry: Entry, open_transactions: tuple[OpenTransaction, ...]) -> None:
         """Whoever has just archived `entry` knows what is open behind it; the next run will ask."""
@@ -61,39 +60,3 @@ class ArchivedEntries:
             found = self._read_index(entry).open_transactions
         self._last_open = entry, found
         return found
-
-
-class ArchivedRun(io.RawIOBase):
-    """The bytes of one entry, dead ones included, as a file: every read is a ranged GET of what is asked for."""
-
-    def __init__(self, store: ObjectStore, offloader: Offloader, entry: Entry) -> None:
-        super().__init__()
-        self._store, self._offloader, self._entry = store, offloader, entry
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        if whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("seek from elsewhere than the start")
-        self._position = position
-        return position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        size = max(0, min(len(buffer), self._entry.size_bytes - self._position))
-        if size:
-            try:
-                self._offloader.read_offloaded(self._store, self._entry.key, self._entry.context, memoryview(buffer)[:size], self._position)
-            except NotFound as error:
-                raise CorruptData(self._entry.key, self._position, "the manifest lists it, the store does not have it") from error
-            except TruncatedData as error:
-                raise TruncatedData(self._entry.key, self._position, f"{self._entry.size_bytes} bytes are listed") from error
-        self._position += size
-        return size

@@ -1,6 +1,7 @@
-"""Sizes and durations as people write them: "20GiB", "30m"."""
+"""Sizes, durations and times as people write them: "20GiB", "30m", "2026-01-31T12:00:00Z"."""
 
 import re
+from datetime import UTC, datetime
 
 from model.errors import UsageError
 
@@ -41,6 +42,17 @@ def parse_duration(text: str) -> float:
     if seconds > _MOST:
         raise UsageError(f"too long: {text[:80]!r}")
     return seconds
+
+
+def parse_time(text: str) -> datetime:
+    """A place in a log given as ISO 8601; UTC unless it says otherwise."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"not a place in a log: {text[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)"
+        ) from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def size_text(size_bytes: float) -> str:

@@ -6,12 +6,10 @@ from typing import BinaryIO
 from layouts.offloader import Offloaded
 from model import steps
 from model.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
-from objectstore.digest import Digest, digest_of
+from objectstore.digest import digest_in_store, digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from segments.runindex import RunIndex, decode_index, encode_index
 from segments.scan import RunScan
-
-_READ_BACK_BYTES = 4 << 20  # what confirming an object by its bytes holds in memory
 
 
 class SegmentLayout:
@@ -62,19 +60,8 @@ def _confirm(store: ObjectStore, key: str, size_bytes: int, digest: str, why: Al
         info = store.stat(key)
         found = info.digest
         if info.size_bytes == size_bytes and (found is None or not found.startswith("crc64nvme:")):
-            found = _digest_in_store(store, key, size_bytes)
+            found = digest_in_store(store, key, size_bytes)  # it keeps no digest of ours: read everything back
     except NotFound as missing:
         raise UnknownOutcome(f"{key} may yet appear: {why}") from missing
     if info.size_bytes != size_bytes or found != digest:
         raise SourceChanged(f"{key} holds {info.size_bytes} bytes, {found}; {size_bytes} bytes, {digest} were meant") from why
-
-
-def _digest_in_store(store: ObjectStore, key: str, size_bytes: int) -> str:
-    """For a store that keeps no digest of ours: read everything back."""
-    digest = Digest()
-    buffer = memoryview(bytearray(min(size_bytes, _READ_BACK_BYTES)))
-    for start in range(0, size_bytes, _READ_BACK_BYTES):
-        piece = buffer[: min(_READ_BACK_BYTES, size_bytes - start)]
-        store.read_into(key, piece, start=start)
-        digest.update(piece)
-    return digest.text()

@@ -10,8 +10,10 @@ import re
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 from model.errors import CorruptData
+from objectstore.store import ObjectStore
 
 _NAME = "crc64nvme:"
+_READ_BYTES = 4 << 20
 _TEXT = re.compile(r"crc64nvme:[0-9a-f]{16}")
 
 
@@ -35,6 +37,17 @@ class Digest:
 
     def text(self) -> str:
         return text_of(self.value)
+
+
+def digest_in_store(store: ObjectStore, key: str, size_bytes: int) -> str:
+    """Of the first `size_bytes` of an object, all of them read. Raises NotFound, TruncatedData when there are fewer."""
+    digest = Digest()
+    buffer = memoryview(bytearray(min(size_bytes, _READ_BYTES)))
+    for start in range(0, size_bytes, _READ_BYTES):
+        piece = buffer[: size_bytes - start]
+        store.read_into(key, piece, start=start)
+        digest.update(piece)
+    return digest.text()
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:

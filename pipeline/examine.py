@@ -12,11 +12,11 @@ from layouts import open_layout
 from manifests import keys
 from manifests.head import Entry, decode_head
 from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
-from objectstore.digest import Digest
+from objectstore.digest import digest_in_store
 from objectstore.store import ObjectStore
 from pipeline.checks import Check
 from pipeline.findings import Finding, Kind
-from pipeline.objectfile import PIECE_BYTES, ObjectFile
+from pipeline.objectfile import ObjectFile
 from segments.runindex import RunIndex
 from segments.scan import OpenTransaction, RunScan, scan_run
 
@@ -161,7 +161,7 @@ def _diagnosis(store: ObjectStore, check: Check, key: str, size_bytes: int, dige
     found_digest = ""
     try:
         found_bytes = store.stat(key).size_bytes
-        found_digest = _digest_in_store(store, key, found_bytes)
+        found_digest = digest_in_store(store, key, found_bytes)
     except NotFound:
         return _finding(check, Kind.MISSING, key, "the manifest lists it, the store does not have it")
     if found_bytes != size_bytes:
@@ -171,16 +171,6 @@ def _diagnosis(store: ObjectStore, check: Check, key: str, size_bytes: int, dige
         return _finding(check, whole, key, str(error))
     told = str(error) if "digest" in str(error) else f"{error}; its digest is {found_digest}, the manifest says {digest}"
     return _finding(check, Kind.FLIPPED, key, told, found_digest)
-
-
-def _digest_in_store(store: ObjectStore, key: str, size_bytes: int) -> str:
-    digest = Digest()
-    buffer = memoryview(bytearray(min(size_bytes, PIECE_BYTES)))
-    for start in range(0, size_bytes, PIECE_BYTES):
-        piece = buffer[: min(PIECE_BYTES, size_bytes - start)]
-        store.read_into(key, piece, start=start)
-        digest.update(piece)
-    return digest.text()
 
 
 def _is_still_listed(store: ObjectStore, check: Check) -> bool:

@@ -4,47 +4,29 @@ import io
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from layouts import open_layout
+from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry
-from model.errors import CorruptData, NotFound, TruncatedData
 from objectstore.store import ObjectStore
 
 PIECE_BYTES = 8 << 20  # one ranged GET
 _KEPT = 2  # pieces: a walk steps back by less than one batch window, which may lie across a border
 
 
-class ObjectFile(io.RawIOBase):
-    """The bytes of one entry's object, dead ones included. Holds three pieces: two to read from and one on its way.
+class ObjectFile(ArchivedRun):
+    """The same with fewer, larger GETs. Holds three pieces: two to read from and one on its way.
 
-    Reads go forward, or back within the piece before the newest. Raises CorruptData when the object is not there or ends
-    early. For one thread at a time; close it, or a GET may still be running when its owner has moved on.
+    Reads go forward, or back within the piece before the newest. For one thread at a time; close it, or a GET may still be
+    running when its owner has moved on.
     """
 
     def __init__(self, store: ObjectStore, entry: Entry, *, piece_bytes: int = PIECE_BYTES) -> None:
-        super().__init__()
-        self._store, self._entry, self._layout = store, entry, open_layout(entry.layout)
+        super().__init__(store, entry)
         self._piece_bytes = piece_bytes
-        self._position = 0
         self._pieces: deque[tuple[int, memoryview]] = deque(maxlen=_KEPT)
         self._free: list[memoryview] = []
         self._next: Future[memoryview] | None = None
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="object-file") if entry.size_bytes > piece_bytes else None
         self._fetched_to = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        if whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("seek from elsewhere than the start")
-        self._position = position
-        return position
-
-    def tell(self) -> int:
-        return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         if self._position >= self._entry.size_bytes:
@@ -77,13 +59,8 @@ class ObjectFile(io.RawIOBase):
             self._next = self._fetcher.submit(self._fetch, self._fetched_to)
 
     def _fetch(self, start: int) -> memoryview:
-        entry, size = self._entry, min(self._piece_bytes, self._entry.size_bytes - start)
-        whole = self._free.pop() if self._free else memoryview(bytearray(min(self._piece_bytes, entry.size_bytes)))
-        piece = whole[:size]
-        try:
-            self._layout.read_offloaded(self._store, entry.key, entry.context, piece, start)
-        except NotFound as error:
-            raise CorruptData(entry.key, start, "the manifest lists it, the store does not have it") from error
-        except TruncatedData as error:
-            raise TruncatedData(entry.key, start, f"{entry.size_bytes} bytes are listed") from error
+        size_bytes = self._entry.size_bytes
+        whole = self._free.pop() if self._free else memoryview(bytearray(min(self._piece_bytes, size_bytes)))
+        piece = whole[: min(self._piece_bytes, size_bytes - start)]
+        self.fetch(piece, start)
         return piece

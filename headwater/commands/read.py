@@ -3,13 +3,13 @@
 import base64
 import itertools
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwater.options import Selection, configured, parse_selection
 from headwater.output import emit
+from headwater.units import parse_time
 from model.errors import HeadwaterError, OffsetOutOfRange, Partial, UsageError
 
 if TYPE_CHECKING:
@@ -105,15 +105,7 @@ def _offset(log: "PartitionLog", where: str) -> int | None:
         if len(where) > 19 or int(where) > OFFSET_MAX:
             raise UsageError(f"not an offset: {where[:80]} (at most {OFFSET_MAX})")
         return int(where)
-    try:
-        time = datetime.fromisoformat(where)
-    except ValueError:
-        raise UsageError(
-            f"not a place in a log: {where[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)"
-        ) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    found = log.offset_for_time(round(time.timestamp() * 1000))
+    found = log.offset_for_time(round(parse_time(where).timestamp() * 1000))
     return found[0] if found else None
 
 

@@ -1,6 +1,5 @@
 """`headwater scan`: archived topics to Parquet files, straight from the bucket."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,7 @@ import click
 
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, progress, say
-from headwater.units import duration_text, parse_size, size_text
+from headwater.units import duration_text, parse_size, parse_time, size_text
 from model.errors import Partial, UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def scan(
 def _times(first: str, end: str) -> dict[str, object]:
     """The options that say where to begin and to end, where that is no offset."""
     bounds = (("starting", "earliest", first), ("ending", "latest", end))
-    return {f"{which}Timestamp": _time(where) for which, edge, where in bounds if where != edge and not _is_offset(where)}
+    return {f"{which}Timestamp": parse_time(where) for which, edge, where in bounds if where != edge and not _is_offset(where)}
 
 
 def _placed(query: "Query", first: str, end: str) -> "Query":
@@ -135,16 +134,6 @@ def _placed(query: "Query", first: str, end: str) -> "Query":
 
 def _is_offset(where: str) -> bool:
     return where.isascii() and where.isdigit() and len(where) <= 19
-
-
-def _time(where: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(where)
-    except ValueError:
-        raise UsageError(
-            f"not a place in a log: {where[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)"
-        ) from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _plan_rows(plan: "Plan") -> list[dict[str, Any]]:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from archival.archived import ArchivedRun
-from layouts import open_layout
+from manifests.archivedrun import ArchivedRun
 from objectstore.memory import MemoryStore
 from segments.discover import LogDirs
 from tests.archival.builders import Agent, load
@@ -44,7 +43,7 @@ def test_an_archived_run_reads_like_a_file() -> None:
     agent.archive_all()
     log = next(log for log in agent.logs.partitions() if load(store, log.partition).entries)
     entry = load(store, log.partition).entries[0]
-    run = ArchivedRun(store, open_layout(entry.layout), entry)
+    run = ArchivedRun(store, entry)
     assert run.readall() == store.get(entry.key)[0]
     assert run.read(10) == b""
     run.seek(5)

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
+from gateway import server
 from gateway.server import READ_BYTES, send
 from gateway.slices import Answer, Records
 from hydration.answers import Slice
@@ -54,14 +56,34 @@ def file(tmp_path: Path, content: bytes) -> RunFile:
     return RunFile.open(path)
 
 
-def test_from_the_page_cache(file: RunFile, content: bytes) -> None:
+@pytest.fixture
+def read_in(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Ranges that were read from the disk ahead of sending, none of them on the loop's thread."""
+    ranges, read, here = [], server._read_in, threading.get_ident()
+
+    def noting(source: int, start: int, end: int) -> None:
+        assert threading.get_ident() != here
+        ranges.append((start, end))
+        read(source, start, end)
+
+    monkeypatch.setattr(server, "_read_in", noting)
+    return ranges
+
+
+def test_from_the_page_cache(file: RunFile, content: bytes, read_in: list[tuple[int, int]]) -> None:
     assert sent(Slice(file, 5, SIZE - 9)) == b"before" + content[5:-4] + b"behind"
+    assert not read_in, "it has just been written"
 
 
-def test_from_the_disk(file: RunFile, content: bytes) -> None:
-    os.fsync(file.fileno())
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def test_from_the_disk(file: RunFile, content: bytes, read_in: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_is_cached", lambda *_: False)
     assert sent(Slice(file, 0, SIZE)) == b"before" + content + b"behind"
+    assert read_in == [(start, min(start + READ_BYTES, SIZE)) for start in range(0, SIZE, READ_BYTES)]
+
+
+def test_a_file_that_was_just_read_counts_as_cached(file: RunFile) -> None:
+    file.read(0, SIZE)
+    assert server._is_cached(file.fileno(), 0, SIZE)
 
 
 def test_from_memory(file: RunFile, content: bytes) -> None:

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -93,9 +94,15 @@ def test_a_file_system_without_direct_writes_is_written_the_ordinary_way() -> No
         assert os.pread(file.fileno(), 200, 0) == block[:100]
 
 
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    block = Blocks(PAGE_BYTES, PAGE_BYTES).take()
+def test_no_room_for_all_of_it_is_said(tmp_path: Path) -> None:
+    block = Blocks(3 * PAGE_BYTES, 3 * PAGE_BYTES).take()
     assert block is not None
-    with open("/dev/full", "w+b", buffering=0) as file, pytest.raises(OSError) as caught:
-        write_past_page_cache(file, block, 100)
-    assert caught.value.errno in (errno.ENOSPC, errno.EINVAL)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with open(tmp_path / "file", "x+b", buffering=0) as file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE_BYTES, hard))  # stands in for a disk that takes one page more
+        try:
+            with pytest.raises(OSError) as caught:
+                write_past_page_cache(file, block, 3 * PAGE_BYTES)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG

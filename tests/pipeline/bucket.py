@@ -1,7 +1,7 @@
 """A bucket that a real archiver filled, to damage: the same content every time."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from model.clock import ManualClock
 from objectstore.memory import MemoryStore
+from objectstore.store import ObjectStore
 from pipeline.jobs import Threads
 from pipeline.scrub import Report, Scope, Scrub
 from pipeline.seen import Seen
@@ -86,3 +87,21 @@ def _contents() -> dict[str, bytes]:
     repository = archive(unpack("pantry"), store, TOPICS)
     repository.ensure_owner(repository.survey_topics()[0][0].cluster_id)
     return {info.key: store.get(info.key)[0] for info in store.list("")}
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+class Crashing(Threads):
+    """Ends the run after some tasks; those that are handed out are done, and nobody hears of it."""
+
+    def __init__(self, store: ObjectStore, after: int) -> None:
+        super().__init__(store, 2)
+        self._after = after
+
+    def each(self, work: Any, tasks: Any) -> Iterator[Any]:
+        for number, result in enumerate(super().each(work, tasks)):
+            if number == self._after:
+                raise Crash
+            yield result

@@ -29,7 +29,7 @@ from pipeline.ledger import open_ledger
 from pipeline.query import Query, parse_query
 from tests.fixtures import expected
 from tests.headwater.test_verbs import as_expected
-from tests.pipeline.bucket import TOPICS, a_bucket
+from tests.pipeline.bucket import TOPICS, Crash, Crashing, a_bucket
 
 ROOT = Path(__file__).parents[2]
 ONCE = ("export.planned", "export.saved")  # steps that a short run reaches once
@@ -121,24 +121,6 @@ def test_the_second_run_adds_nothing_and_the_third_what_is_new(tmp_path: Path) -
     export(bucket.store, tmp_path / "out")
     assert rows(tmp_path / "out") == wanted()
     assert set(before) <= set(tmp_path.rglob("*.parquet"))
-
-
-class Crash(Exception):
-    """The process ends here."""
-
-
-class Crashing(Threads):
-    """Ends the run after some tasks; those that are handed out are done, and nobody hears of it."""
-
-    def __init__(self, store: ObjectStore, after: int) -> None:
-        super().__init__(store, 2)
-        self._after = after
-
-    def each(self, work: Any, tasks: Any) -> Iterator[Any]:
-        for number, result in enumerate(super().each(work, tasks)):
-            if number == self._after:
-                raise Crash
-            yield result
 
 
 @pytest.mark.parametrize("seed", range(4))

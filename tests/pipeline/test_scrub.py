@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from model.errors import NotFound, NothingExamined, Partial, TransientError, Usa
 from objectstore.digest import digest_of
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
-from objectstore.store import ObjectStore
 from pipeline.checks import token_of
 from pipeline.findings import Kind
 from pipeline.jobs import Threads
@@ -33,7 +32,7 @@ from pipeline.scrub import GRACE_MS, STEPS, Report, Sample, Scope, Scrub
 from pipeline.seen import Seen
 from segments.runindex import decode_index, encode_index
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
-from tests.pipeline.bucket import OLD_MS, Bucket, a_bucket
+from tests.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
 
 ROOT = Path(__file__).parents[2]
 Found = set[tuple[str, Kind]]
@@ -435,24 +434,6 @@ def test_what_is_no_longer_listed_is_forgotten() -> None:
     bucket.scrub(seen)
     assert not seen.has(f"{head.topic_id}:{head.partition}", token_of(last))
     assert seen.has(f"{head.topic_id}:{head.partition}", token_of(before[0]))
-
-
-class Crash(Exception):
-    """The process ends here."""
-
-
-class Crashing(Threads):
-    """Ends the run after some tasks."""
-
-    def __init__(self, store: ObjectStore, after: int) -> None:
-        super().__init__(store, 2)
-        self._after = after
-
-    def each(self, work: Any, tasks: Any) -> Iterator[Any]:
-        for number, result in enumerate(super().each(work, tasks)):
-            if number == self._after:
-                raise Crash
-            yield result
 
 
 class Hurrying(ManualClock):
