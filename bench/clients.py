@@ -117,7 +117,7 @@ def _exactly(source: socket.socket, size: int) -> bytes:
 
 def _discard(source: socket.socket, size: int, buffer: memoryview) -> None:
     while size:
-        got = source.recv_into(buffer[: min(size, RECEIVE_BYTES)])
+        got = source.recv_into(buffer[: min(size, RECEIVE_BYTES)], 0, socket.MSG_TRUNC)
         if not got:
             raise ConnectionError("the server closed the connection")
         size -= got

@@ -1,5 +1,6 @@
 """One partition's archive as a reader of bytes sees it: entries, their chunks, and what their indexes know."""
 
+from collections.abc import Iterable
 from functools import partial
 
 import structlog
@@ -9,7 +10,7 @@ from hydration.archived import Archived
 from hydration.chunks import Chunk, ChunkPlan
 from hydration.hydrator import Hydrator
 from hydration.ranges import Boundary, cut, first_at, headers
-from hydration.readahead import Streams
+from hydration.readahead import Ahead, Streams
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
@@ -142,7 +143,7 @@ class ArchiveTier:
             plan = yield from hydrator.plan(partition, entry)
         chunk: Chunk | None = plan.chunk_for(cursor)
         if chunk is not None and not answer.slices:
-            self._read_ahead(entry, plan, chunk, self._streams.depth(asked))
+            self._read_ahead(entry, plan, chunk, self._streams.ahead(asked))
         while chunk is not None and cursor < limit:
             remaining = max_bytes - answer.size_bytes
             if answer.slices:
@@ -177,20 +178,25 @@ class ArchiveTier:
             chunk = following
         return cursor
 
-    def _read_ahead(self, entry: Entry, plan: ChunkPlan, chunk: Chunk, depth: int) -> None:
+    def _read_ahead(self, entry: Entry, plan: ChunkPlan, chunk: Chunk, ahead: Ahead) -> None:
         """Get ready what a sequential reader will want behind `chunk`, in this entry and the beginning of the next."""
-        if not depth:
+        if not ahead.gets:
             return
-        wanted = plan.chunks[chunk.number + 1 : chunk.number + 1 + depth]
-        self._hydrator.read_ahead(self._partition, entry, wanted)
-        following = self.archived.entry_at(entry.next_offset) if len(wanted) < depth else None
+        ranges = ahead.ranges(chunk.number, len(plan.chunks))
+        self._get_ready(entry, plan, ranges)
+        left = ahead.gets - sum(1 for each in ranges if each.start % ahead.chunks == 0)
+        following = self.archived.entry_at(entry.next_offset) if left else None
         if following is None or following.gap:
             return
         following_plan = self._hydrator.plan_now(following)
         if following_plan is None:
             self._hydrator.plan_ahead(self._partition, following)
         else:
-            self._hydrator.read_ahead(self._partition, following, following_plan.chunks[: depth - len(wanted)])
+            self._get_ready(following, following_plan, Ahead(left, ahead.chunks).ranges(-1, len(following_plan.chunks)))
+
+    def _get_ready(self, entry: Entry, plan: ChunkPlan, ranges: Iterable[range]) -> None:
+        for each in ranges:
+            self._hydrator.read_ahead(self._partition, entry, plan.chunks[each.start : each.stop])
 
     def _first_not_older(self, entry: Entry, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
         plan = yield from self._plan(entry)

@@ -41,6 +41,13 @@ class Blocks:
                     return self._lent.pop(file)
         return None
 
+    def take_some(self, count: int) -> list[memoryview]:
+        """As many blocks as there are, `count` at most."""
+        taken: list[memoryview] = []
+        while len(taken) < count and (block := self.take()) is not None:
+            taken.append(block)
+        return taken
+
     def give_back(self, block: memoryview) -> None:
         with self._lock:
             self._free.append(block)

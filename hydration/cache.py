@@ -127,6 +127,11 @@ class ChunkCache:
         kept = self._kept.get(name)
         return kept is not None and kept.trusted
 
+    def may_adopt(self, name: str) -> bool:
+        """Whether an earlier process left something under `name`, as far as is known."""
+        kept = self._kept.get(name)
+        return kept is not None and not kept.trusted
+
     def adopt(self, name: str, size_bytes: int, check: Callable[[BinaryIO], None]) -> RunFile | None:
         """The file under `name`, held for the caller, after `check` found an earlier process's bytes good; None when there is none.
 

@@ -1,9 +1,10 @@
 """Brings chunks and indexes of archived runs into the cache, each once however many ask, and checked before anyone sees it."""
 
+import contextlib
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import BinaryIO, TypeVar
@@ -118,13 +119,29 @@ class Hydrator:
         return file
 
     def read_ahead(self, partition: PartitionId, entry: Entry, chunks: Iterable[Chunk]) -> None:
-        """Get chunks ready that a reader will probably want. Their errors are nobody's: who needs them asks again."""
+        """Get neighbouring chunks ready that a reader will probably want, with one GET if none of them is there or under way.
+        Their errors are nobody's: who needs them asks again.
+        """
+        run: list[tuple[str, Chunk]] = []
         for chunk in chunks:
             name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
             if self.flights.is_under_way(name) or self.cache.has(name):
-                continue
-            self.counters.ahead += 1
-            self.flights.join(name, self._ahead, partial(self._hydrate, name, entry, chunk))
+                self._begin_run(entry, run)
+                run = []
+            elif self.cache.may_adopt(name) or chunk.size_bytes > self._blocks.block_bytes:
+                self._begin_run(entry, run)
+                self._begin_run(entry, [(name, chunk)])
+                run = []
+            else:
+                run.append((name, chunk))
+        self._begin_run(entry, run)
+
+    def _begin_run(self, entry: Entry, run: list[tuple[str, Chunk]]) -> None:
+        self.counters.ahead += len(run)
+        if len(run) > 1:
+            self.flights.begin_each([name for name, _ in run], self._ahead, partial(self._hydrate_run, entry, run))
+        elif run:
+            self.flights.join(run[0][0], self._ahead, partial(self._hydrate, run[0][0], entry, run[0][1]))
 
     def plan_ahead(self, partition: PartitionId, entry: Entry) -> None:
         if self.plan_now(entry) is None:
@@ -187,11 +204,44 @@ class Hydrator:
             self._blocks.lend(block, file, chunk.size_bytes)
         return file
 
+    def _hydrate_run(self, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
+        """In a worker: neighbouring chunks by one GET, each with one hold; one that is damaged or cannot be kept is tried again alone."""
+        blocks = self._blocks.take_some(len(run))
+        try:
+            contents = [block[: chunk.size_bytes] for block, (_, chunk) in zip(blocks, run, strict=False)]
+            self.counters.downloads += bool(contents)
+            layout, start = open_layout(entry.layout), run[0][1].position
+            with contextlib.closing(layout.stream_offloaded(self._store, entry.key, entry.context, contents, start)) as arriving:
+                for (name, chunk), content, _ in zip(run, contents, arriving, strict=False):
+                    self.counters.downloaded_bytes += len(content)
+                    block = blocks.pop(0)
+                    try:
+                        file = self._keep_block(block, name, entry, chunk)
+                    except Exception:
+                        self._blocks.give_back(block)
+                        yield self._hydrated(name, entry, chunk)
+                    else:
+                        self._blocks.lend(block, file, chunk.size_bytes)
+                        yield file
+        finally:
+            for block in blocks:
+                self._blocks.give_back(block)
+        for name, chunk in run[len(contents) :]:  # there were no more blocks
+            yield self._hydrated(name, entry, chunk)
+
+    def _hydrated(self, name: str, entry: Entry, chunk: Chunk) -> RunFile | Exception:
+        try:
+            return self._hydrate(name, entry, chunk)
+        except Exception as error:
+            return error
+
     def _through_block(self, block: memoryview, name: str, entry: Entry, chunk: Chunk) -> RunFile:
         """Verified in memory, then written."""
-        content = block[: chunk.size_bytes]
-        self._download(content, entry, chunk.position)
-        check_chunk(content, entry, chunk)
+        self._download(block[: chunk.size_bytes], entry, chunk.position)
+        return self._keep_block(block, name, entry, chunk)
+
+    def _keep_block(self, block: memoryview, name: str, entry: Entry, chunk: Chunk) -> RunFile:
+        check_chunk(block[: chunk.size_bytes], entry, chunk)
         return self.cache.put(name, chunk.size_bytes, lambda file: write_past_page_cache(file, block, chunk.size_bytes))
 
     def _through_file(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:

@@ -3,18 +3,43 @@
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from model.clock import Clock
 
 _STREAMS_MAX = 64  # sequential readers of one partition told apart
+_CHUNKS_PER_GET_MAX = 4  # a request costs as much as moving a MiB; more of them at once only make bursts
 _TRIAL_CHUNKS = 2  # for each chunk of depth: so much is read before a depth is judged
 _REST_CHUNKS = 16  # read at the depth that proved best before the next one is tried again
 _WORTH_IT = 1.25  # so many times faster a reader must get for twice the downloads at once
 
 
+class Ahead(NamedTuple):
+    """`gets` requests beyond what a read needs, each for so many neighbouring `chunks`."""
+
+    gets: int
+    chunks: int
+
+    def ranges(self, number: int, count: int) -> list[range]:
+        """Chunk numbers to get ready, for each request: those of one entry that has `count` and is read at `number`, -1 for right
+        before it.
+
+        Groups lie at fixed places, so that a reader meets whole ones; of its own the rest is wanted, too.
+        """
+        if not self.gets:
+            return []
+        own = number // self.chunks
+        groups = (range(group * self.chunks, min((group + 1) * self.chunks, count)) for group in range(own, own + 1 + self.gets))
+        ahead = (group[max(0, number + 1 - group.start) :] for group in groups)
+        return [each for each in ahead if each]
+
+
+NOTHING_AHEAD = Ahead(0, 1)
+
+
 @dataclass(slots=True)
 class _Stream:
-    """One sequential reader, and a trial of `depth`: `left_bytes` of it are still to be read.
+    """One sequential reader, and a trial of `depth`, which is GETs at once: `left_bytes` of it are still to be read.
 
     proven      the depth to go back to
     proven_rate bytes/s that it gave
@@ -23,6 +48,7 @@ class _Stream:
     began_s: float
     left_bytes: int
     asked: int  # the offset asked for last: it may be asked for again
+    read_bytes: int = 0
     depth: int = 1
     size_bytes: int = 0
     proven: int = 0
@@ -33,8 +59,9 @@ class Streams:
     """Recognises sequential readers by the offset they come back with: whoever asks where an answer ended reads on.
 
     The first read of a stream gets nothing ahead, so a reader that jumps about costs nothing extra. Then one chunk, and twice
-    as many for as long as that makes the reader faster: far from the store many downloads at once hide its latency, near it
-    they only take each other's processor, and a slow reader needs none of them.
+    as many at once for as long as that makes the reader faster: far from the store many downloads at once hide its latency,
+    near it they only take each other's processor, and a slow reader needs none of them. Where few suffice each brings more
+    chunks, up to half as many as the reader has read so far: every request has its price.
     """
 
     def __init__(self, limit: int, chunk_bytes: int, clock: Clock) -> None:
@@ -42,10 +69,15 @@ class Streams:
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._lock = threading.Lock()
 
-    def depth(self, offset: int) -> int:
-        """Chunks to get ready beyond what a read at `offset` needs."""
+    def ahead(self, offset: int) -> Ahead:
+        """What to get ready beyond what a read at `offset` needs: up to `limit` chunks, and the rest of the group it is in."""
         stream = self._streams.get(offset)
-        return stream.depth if stream is not None else 0
+        if stream is None:
+            return NOTHING_AHEAD
+        chunks = _CHUNKS_PER_GET_MAX
+        while chunks > 1 and (stream.depth * chunks > self._limit or 2 * chunks * self._chunk_bytes > stream.read_bytes):
+            chunks //= 2
+        return Ahead(stream.depth, chunks)
 
     def moved(self, offset: int, next_offset: int, size_bytes: int) -> None:
         """A read at `offset` was answered up to `next_offset`."""
@@ -57,6 +89,7 @@ class Streams:
                 stream = _Stream(self._clock.monotonic_s(), _TRIAL_CHUNKS * self._chunk_bytes, offset)
             else:
                 self._count(stream, size_bytes)
+            stream.read_bytes += size_bytes
             if stream.asked != offset and self._streams.get(stream.asked) is stream:
                 del self._streams[stream.asked]
             stream.asked = offset

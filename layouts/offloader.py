@@ -1,5 +1,6 @@
 """The seam between runs and objects: what every layout can do, whatever its objects look like."""
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
@@ -45,6 +46,12 @@ class Offloader(Protocol):
 
     def read_offloaded(self, store: ObjectStore, key: str, context: dict[str, str], buffer: memoryview, start: int) -> None:
         """Fill `buffer` with the run's bytes from position `start` of the run. Raises NotFound, TruncatedData."""
+        ...
+
+    def stream_offloaded(
+        self, store: ObjectStore, key: str, context: dict[str, str], buffers: Sequence[memoryview], start: int
+    ) -> Generator[None, None, None]:
+        """The same for buffers that follow each other in the run, with as few requests as can be. Yields as each is full."""
         ...
 
     def read_index(self, store: ObjectStore, index_key: str, index_bytes: int, index_digest: str) -> RunIndex:

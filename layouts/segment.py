@@ -1,6 +1,7 @@
 """The native layout: one object per run, byte for byte as Kafka wrote it, and one for its index (docs/formats/run-index.md)."""
 
 import io
+from collections.abc import Generator, Sequence
 from typing import BinaryIO
 
 from layouts.offloader import Offloaded
@@ -29,6 +30,11 @@ class SegmentLayout:
 
     def read_offloaded(self, store: ObjectStore, key: str, context: dict[str, str], buffer: memoryview, start: int) -> None:
         store.read_into(key, buffer, start=start)
+
+    def stream_offloaded(
+        self, store: ObjectStore, key: str, context: dict[str, str], buffers: Sequence[memoryview], start: int
+    ) -> Generator[None, None, None]:
+        return store.stream_into(key, buffers, start=start)
 
     def read_index(self, store: ObjectStore, index_key: str, index_bytes: int, index_digest: str) -> RunIndex:
         if not 0 < index_bytes <= DOCUMENT_BYTES_MAX:

@@ -16,7 +16,7 @@ import stat as modes
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -115,6 +115,13 @@ class DirectoryStore:
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
         with self._translated(key), self._opened(key) as fd:
             _read_into(fd, buffer, start, key)
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        with self._translated(key), self._opened(key) as fd:
+            for buffer in buffers:
+                _read_into(fd, buffer, start, key)
+                start += len(buffer)
+                yield
 
     def stat(self, key: str) -> ObjectInfo:
         """Reads the object: a directory keeps no digest, so this one says what the file holds now, not what was sent."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO
 
 from model.clock import Clock, SystemClock
@@ -53,6 +53,12 @@ class MemoryStore:
         if len(piece) != len(buffer):
             raise TruncatedData(key, len(content), f"{len(buffer)} bytes wanted from {start}")
         buffer[:] = piece
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        for buffer in buffers:
+            self.read_into(key, buffer, start=start)
+            start += len(buffer)
+            yield
 
     def stat(self, key: str) -> ObjectInfo:
         return self._held(key)[1]

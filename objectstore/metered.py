@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
@@ -62,6 +62,13 @@ class MeteredStore:
             self._inner.read_into(key, buffer, start=start)
         self._moved(read=len(buffer))
 
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        """Counted as a read_into of them all."""
+        with self._counted("read_into", key, start, sum(map(len, buffers))):
+            for buffer, _ in zip(buffers, self._inner.stream_into(key, buffers, start=start), strict=True):
+                self._moved(read=len(buffer))
+                yield
+
     def stat(self, key: str) -> ObjectInfo:
         with self._counted("stat", key):
             return self._inner.stat(key)
@@ -106,5 +113,5 @@ class _Counted:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+        if kind is not None and kind is not GeneratorExit:  # whoever wanted no more
             self._meter._failed(self._operation, kind)

@@ -15,7 +15,7 @@ import io
 import os
 import stat as modes
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -60,7 +60,6 @@ SINGLE_PUT_BYTES_MAX = 64 * _MIB  # one request up to here: parts cost the serve
 _MEMORY_PART_BYTES = 8 * _MIB  # of what is no file and must be held while it is sent
 _PARTS_MAX = 10_000
 _WINDOW_BYTES = 256 << 10  # what goes to the socket at once; urllib3's own 16 KiB cost as much CPU as the copying
-_READ_BYTES = _MIB
 _POOL = 32  # connections
 _SENDERS = 8  # parts in flight, over all uploads of this store
 
@@ -202,23 +201,28 @@ class S3Store:
         return content, _tag(answer["ETag"])
 
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
-        if not buffer:
+        for _ in self.stream_into(key, (buffer,), start=start):
+            pass
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        wanted = sum(map(len, buffers))
+        if not wanted:
+            yield from (None for _ in buffers)
             return
-        last = start + len(buffer) - 1
         with self._translated(key, write=False):
-            answer = self._s3.get_object(Bucket=self._bucket, Key=self._full(key), Range=f"bytes={start}-{last}")
+            answer = self._s3.get_object(Bucket=self._bucket, Key=self._full(key), Range=f"bytes={start}-{start + wanted - 1}")
             with contextlib.closing(answer["Body"]) as body:
                 placed = answer.get("ContentRange", "").startswith(f"bytes {start}-")
-                if not placed and (start or answer["ContentLength"] != len(buffer)):
+                if not placed and (start or answer["ContentLength"] != wanted):
                     raise UsageError(f"{self.url}: this store does not answer ranged requests")
-                if answer["ContentLength"] != len(buffer):
-                    raise TruncatedData(key, start + answer["ContentLength"], f"{len(buffer)} bytes wanted from {start}")
-                filled = 0
-                while filled < len(buffer):
-                    count = body.readinto(buffer[filled : filled + _READ_BYTES])  # type: ignore[arg-type]
-                    if not count:
-                        raise TransientError(f"{self.url}/{key}: the connection ended after {filled} of {len(buffer)} bytes")
-                    filled += count
+                if answer["ContentLength"] != wanted:
+                    raise TruncatedData(key, start + answer["ContentLength"], f"{wanted} bytes wanted from {start}")
+                for at, buffer in enumerate(buffers, 1):
+                    if not _fill(body, buffer):
+                        raise TransientError(f"{self.url}/{key}: the connection ended before the {wanted} bytes that were announced")
+                    if at == len(buffers):
+                        _release(body)
+                    yield
 
     def stat(self, key: str) -> ObjectInfo:
         try:
@@ -400,6 +404,23 @@ class S3Store:
         if code in _TRY_AGAIN or status in (408, 429) or (status >= 500 and status != 501):
             return unanswered(said)
         return UsageError(said)
+
+
+def _fill(body: Any, buffer: memoryview) -> bool:
+    """Whether the answer had enough left. Straight from the socket: urllib3 would make new bytes and copy them."""
+    source = getattr(getattr(body, "_raw_stream", None), "_fp", body)
+    while buffer:
+        count = source.readinto(buffer)
+        if not count:
+            return False
+        buffer = buffer[count:]
+    return True
+
+
+def _release(body: Any) -> None:
+    """Give the connection back, which urllib3 does only for what was read through it."""
+    with contextlib.suppress(AttributeError):
+        body._raw_stream.release_conn()
 
 
 class _Body:

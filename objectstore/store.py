@@ -1,7 +1,7 @@
 """What Headwater asks of an object store. The promises are tests/objectstore/contract.py, run over every one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -63,6 +63,12 @@ class ObjectStore(Protocol):
         """Fill `buffer` with the object's bytes from position `start`: one ranged GET.
 
         Raises NotFound, and TruncatedData when the object ends before the buffer is full.
+        """
+        ...
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        """Fill `buffers` one after the other from position `start` on: one ranged GET for all. Yields as each is full; whoever
+        wants no more closes the iterator. Raises what read_into does.
         """
         ...
 

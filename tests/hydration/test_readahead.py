@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 
-from hydration.readahead import Streams
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hydration.readahead import Ahead, Streams
 from model.clock import ManualClock
 
 CHUNK = 1000  # bytes; a read below takes as many, and one offset for each
@@ -13,7 +16,7 @@ def depths(limit: int, chunks: int, rate: Callable[[int], int]) -> list[int]:
     clock = ManualClock()
     streams, found = Streams(limit, CHUNK, clock), []
     for offset in range(0, chunks * CHUNK, CHUNK):
-        found.append(streams.depth(offset))
+        found.append(streams.ahead(offset).gets)
         clock.advance(1_000_000 // max(1, rate(found[-1])) // 1000)
         streams.moved(offset, offset + CHUNK, CHUNK)
     return found
@@ -53,7 +56,7 @@ def test_the_limit_is_kept_and_need_be_no_power_of_two() -> None:
 def test_a_reader_that_jumps_gets_nothing() -> None:
     streams = Streams(8, CHUNK, ManualClock())
     for offset in (50, 10, 90, 30):
-        assert streams.depth(offset) == 0
+        assert streams.ahead(offset).gets == 0
         streams.moved(offset, offset + 10, CHUNK)
 
 
@@ -62,7 +65,7 @@ def test_several_readers_are_told_apart() -> None:
     streams = Streams(8, CHUNK, clock)
     for step in range(4):
         for start, size_bytes in ((0, CHUNK), (1_000, 1)):
-            assert streams.depth(start + step) == ([0, 1, 1, 2] if start == 0 else [0, 1, 1, 1])[step]
+            assert streams.ahead(start + step).gets == ([0, 1, 1, 2] if start == 0 else [0, 1, 1, 1])[step]
             clock.advance(1)
             streams.moved(start + step, start + step + 1, size_bytes)
 
@@ -72,6 +75,28 @@ def test_it_can_be_switched_off_and_remembers_no_more_than_it_should() -> None:
     for offset in range(0, 20_000, 2):
         off.moved(offset, offset + 1, CHUNK)
         on.moved(offset, offset + 1, CHUNK)
-    assert off.depth(1) == 0
-    assert on.depth(1) == 0
-    assert on.depth(19_999) == 1
+    assert off.ahead(1).gets == 0
+    assert on.ahead(1).gets == 0
+    assert on.ahead(19_999).gets == 1
+
+
+def test_who_reads_on_gets_more_chunks_a_request_within_the_limit() -> None:
+    clock = ManualClock()
+    streams, found = Streams(8, CHUNK, clock), []
+    for offset in range(0, 20 * CHUNK, CHUNK):
+        found.append(streams.ahead(offset))
+        clock.advance(1)
+        streams.moved(offset, offset + CHUNK, CHUNK)
+    assert found[:3] == [(0, 1), (1, 1), (1, 1)]
+    assert max(each.chunks for each in found) == 4
+    assert all(each.gets * each.chunks <= 8 for each in found)
+
+
+@given(number=st.integers(-1, 40), count=st.integers(0, 40), gets=st.integers(0, 8), chunks=st.sampled_from([1, 2, 4]))
+def test_what_is_ahead_is_the_rest_of_a_group_and_whole_groups(number: int, count: int, gets: int, chunks: int) -> None:
+    ranges = Ahead(gets, chunks).ranges(number, count)
+    flat = [at for each in ranges for at in each]
+    assert flat == list(range(number + 1, number + 1 + len(flat)))
+    assert len(flat) < (gets + 1) * chunks
+    assert all(each.stop % chunks == 0 or each.stop == count for each in ranges)
+    assert not gets or len(flat) >= min(count - number - 1, gets * chunks)

@@ -75,6 +75,30 @@ class ObjectStoreContract:
             with pytest.raises(TruncatedData):
                 read(store, "a", start, size_bytes)
 
+    def test_a_stream_fills_buffers_that_follow_each_other(self, store: ObjectStore) -> None:
+        content = bytes(range(256)) * 4000
+        put(store, "a", content)
+        buffers = [memoryview(bytearray(size)) for size in (300_000, 1, 100_000, 77)]
+        at = 1000
+        for buffer, _ in zip(buffers, store.stream_into("a", buffers, start=at), strict=True):
+            assert buffer == content[at : at + len(buffer)]
+            at += len(buffer)
+
+    def test_a_stream_may_be_left_and_the_store_used_again(self, store: ObjectStore) -> None:
+        put(store, "a", bytes(3_000_000))
+        for _ in range(40):  # more often than there are connections
+            streaming = store.stream_into("a", [memoryview(bytearray(1000)), memoryview(bytearray(2_000_000))], start=0)
+            next(streaming)
+            streaming.close()
+        assert read(store, "a", 0, 10) == bytes(10)
+
+    def test_a_stream_past_the_end_or_of_nothing_that_is_there_is_an_error(self, store: ObjectStore) -> None:
+        put(store, "a", b"0123456789")
+        with pytest.raises(TruncatedData):
+            list(store.stream_into("a", [memoryview(bytearray(5)), memoryview(bytearray(6))], start=0))
+        with pytest.raises(NotFound):
+            list(store.stream_into("b", [memoryview(bytearray(5))], start=0))
+
     def test_an_empty_object_is_an_object(self, store: ObjectStore) -> None:
         assert put(store, "empty", b"") == digest_of(b"")
         assert store.stat("empty").size_bytes == 0

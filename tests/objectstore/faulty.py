@@ -6,7 +6,7 @@ the caller's knowledge suffers.
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import BinaryIO, TypeVar
@@ -98,6 +98,10 @@ class FaultyStore:
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
         self._read("read_into", key)
         self.inner.read_into(key, buffer, start=start)
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        self._read("read_into", key)
+        yield from self.inner.stream_into(key, buffers, start=start)
 
     def stat(self, key: str) -> ObjectInfo:
         self._read("stat", key)

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -528,6 +528,12 @@ class PausingStore:
 
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
         self._paused("read", lambda: self._inner.read_into(key, buffer, start=start))
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        for buffer in buffers:
+            self.read_into(key, buffer, start=start)
+            start += len(buffer)
+            yield
 
     def stat(self, key: str) -> ObjectInfo:
         return self._paused("stat", lambda: self._inner.stat(key))

@@ -1,0 +1,184 @@
+"""Neighbouring chunks by one GET: each is checked, kept and answered for on its own."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from hydration import hydrator as hydrator_module
+from hydration.answers import Isolation
+from hydration.chunks import Chunk, ChunkPlan
+from hydration.flights import Flights
+from hydration.hydrator import Hydrator
+from hydration.runfile import RunFile
+from hydration.waiting import finish
+from manifests.head import Entry
+from model.errors import CorruptData, TransientError
+from tests.hydration.moody import MoodyStore
+from tests.hydration.world import PARTITION, World
+from tests.segments.builders import a_segment
+
+AWorld = Callable[..., World]
+UNCOMMITTED = Isolation.READ_UNCOMMITTED
+RUN = a_segment(0, 60, value_bytes=20_000)  # points, so chunks, lie 80 KiB apart
+CHUNK_BYTES = 100_000  # holds one of them, so that a block does
+
+
+class Cold:
+    """A run of which nothing is cached but its index."""
+
+    def __init__(self, a_world: AWorld) -> None:
+        self.store = MoodyStore()
+        self.world = a_world(local=False, store=self.store, chunk_bytes=CHUNK_BYTES, readahead_chunks=8)
+        self.world.archive.append(RUN)
+        self.open()
+
+    def open(self) -> None:
+        self.entry: Entry = self.world.archive.head.entries[0]
+        self.plan: ChunkPlan = finish(self.hydrator.plan(PARTITION, self.entry), 20)
+        self.world.store.reset()
+        self._before = self.hydrator.counters.downloaded_bytes
+
+    @property
+    def downloaded_bytes(self) -> int:
+        return self.hydrator.counters.downloaded_bytes - self._before
+
+    @property
+    def hydrator(self) -> Hydrator:
+        return self.world.logs.hydrator
+
+    def get_ready(self, chunks: Sequence[Chunk]) -> None:
+        self.hydrator.read_ahead(PARTITION, self.entry, chunks)
+
+    def read(self, chunk: Chunk) -> bytes:
+        file: RunFile = finish(self.hydrator.chunk(PARTITION, self.entry, chunk), 20)
+        try:
+            return file.read(0, chunk.size_bytes)
+        finally:
+            file.release()
+
+    def expect(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            assert self.read(chunk) == RUN[chunk.position : chunk.end]
+
+
+@pytest.fixture
+def cold(a_world: AWorld) -> Cold:
+    return Cold(a_world)
+
+
+def test_a_run_is_one_get_and_whoever_asks_meanwhile_joins_it(cold: Cold) -> None:
+    cold.store.go.clear()
+    cold.get_ready(cold.plan.chunks[2:6])
+    assert cold.store.arrived.acquire(timeout=20)
+    pending = [cold.world.log.try_read(chunk.first_offset, 1, UNCOMMITTED) for chunk in cold.plan.chunks[2:6]]
+    cold.store.go.set()
+    for each in pending:
+        each.future.result(20).close()  # type: ignore[union-attr]
+    cold.expect(cold.plan.chunks[2:6])
+    assert cold.world.gets() == 1
+    assert cold.downloaded_bytes == sum(chunk.size_bytes for chunk in cold.plan.chunks[2:6])
+
+
+def test_what_is_there_or_under_way_is_not_fetched_again(cold: Cold) -> None:
+    cold.read(cold.plan.chunks[3])
+    cold.store.go.clear()
+    cold.get_ready(cold.plan.chunks[4:6])
+    cold.get_ready(cold.plan.chunks[1:8])
+    cold.store.go.set()
+    cold.expect(cold.plan.chunks[1:8])
+    assert cold.downloaded_bytes == sum(chunk.size_bytes for chunk in cold.plan.chunks[1:8])
+    assert cold.world.gets() == 4  # 3; 4 and 5; 1 and 2; 6 and 7
+
+
+def test_what_an_earlier_process_left_is_checked_and_not_fetched(cold: Cold) -> None:
+    cold.read(cold.plan.chunks[2])
+    cold.read(cold.plan.chunks[3])
+    name = next(iter(Path(cold.world.root / "cache").rglob(f"*.{cold.plan.chunks[3].position}-*.run")))
+    cold.world.restart()
+    name.write_bytes(bytes(name.stat().st_size))
+    cold.open()
+    cold.get_ready(cold.plan.chunks[1:5])
+    cold.expect(cold.plan.chunks[1:5])
+    assert cold.downloaded_bytes == sum(cold.plan.chunks[at].size_bytes for at in (1, 3, 4))
+
+
+def test_a_chunk_that_is_damaged_on_the_way_is_fetched_again_alone(cold: Cold) -> None:
+    arrivals = iter([False, True])
+
+    def spoil(key: str, buffer: memoryview) -> None:
+        if key.endswith(".log") and next(arrivals, False):
+            buffer[70] ^= 1
+
+    cold.store.spoil = spoil
+    cold.get_ready(cold.plan.chunks[:4])
+    cold.expect(cold.plan.chunks[:4])
+    assert cold.world.gets() == 2
+    assert cold.downloaded_bytes == sum(chunk.size_bytes for chunk in (*cold.plan.chunks[:4], cold.plan.chunks[1]))
+
+
+def test_one_that_stays_damaged_spoils_no_other(cold: Cold) -> None:
+    damaged = cold.plan.chunks[1]
+    content = RUN[damaged.position : damaged.end]
+
+    def spoil(key: str, buffer: memoryview) -> None:
+        if buffer == content:
+            buffer[70] ^= 1
+
+    cold.store.spoil = spoil
+    cold.get_ready(cold.plan.chunks[:4])
+    with pytest.raises(CorruptData):
+        cold.read(damaged)
+    gets = cold.world.gets()
+    cold.expect([chunk for chunk in cold.plan.chunks[:4] if chunk is not damaged])
+    assert cold.world.gets() == gets
+
+
+def test_when_the_connection_breaks_what_has_come_is_kept_and_the_rest_can_be_asked_for(cold: Cold) -> None:
+    answers = iter([None, None, TransientError("the line is dead")])
+    cold.store.refuse = lambda operation, key: next(answers, None) if key.endswith(".log") else None
+    cold.get_ready(cold.plan.chunks[:4])
+    for chunk in cold.plan.chunks[:2]:
+        cold.expect([chunk])
+    assert cold.world.gets() == 1
+    for chunk in cold.plan.chunks[2:4]:
+        with suppress(TransientError):  # who was quick enough to join it hears of it
+            cold.read(chunk)
+    cold.expect(cold.plan.chunks[:4])
+    assert cold.world.gets() == 3
+
+
+def test_with_too_few_blocks_the_rest_comes_one_by_one(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hydrator_module, "BLOCKS_BYTES_MAX", 2 * 102_400)
+    cold = Cold(a_world)
+    cold.get_ready(cold.plan.chunks[:4])
+    cold.expect(cold.plan.chunks[:4])
+    assert 1 < cold.world.gets() <= 3
+
+
+def test_a_reader_that_goes_on_gets_several_chunks_a_request_and_every_byte_once(cold: Cold) -> None:
+    assert cold.world.read_all(max_bytes=30_000) == list(range(60))
+    assert cold.world.gets() < len(cold.plan.chunks)
+    assert cold.downloaded_bytes == len(RUN)
+
+
+def test_nothing_is_begun_when_one_of_several_is_under_way() -> None:
+    flights, waiting = Flights(), []
+
+    class Later:
+        def submit(self, run: Callable[..., None], *args: object) -> None:
+            waiting.append(lambda: run(*args))
+
+    one = flights.join("b", Later(), lambda: 7)  # type: ignore[arg-type]
+    flights.begin_each(["a", "b"], Later(), lambda: iter((1, 2)))  # type: ignore[arg-type]
+    assert len(waiting) == 1
+    waiting.pop()()
+    assert one.result(0) == 7
+    flights.begin_each(["a", "b", "c"], Later(), lambda: iter((1, TransientError("two"))))  # type: ignore[arg-type]
+    joined = [flights.join(key, Later(), lambda: 0) for key in "abc"]  # type: ignore[arg-type]
+    waiting.pop()()
+    assert joined[0].result(0) == 1
+    assert isinstance(joined[1].exception(0), TransientError)
+    assert isinstance(joined[2].exception(0), AssertionError), "an outcome is missing: nobody waits for ever"
+    assert not any(flights.is_under_way(key) for key in "abc")
