@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,9 +69,11 @@ class Fetcher:
             return Fetched({"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
         wanted = await self._wanted(body, version)
         isolation = isolation_of(body.get("isolation_level", 0))
+        max_bytes = max(1, min(body["max_bytes"], self._config.response_bytes_max))
         try:
-            with ExitStack() as watching:
-                await self._gather(wanted, isolation, body, line, watching)
+            gathered = await self._read(wanted, isolation, max_bytes, 0)
+            if not _is_enough(wanted, gathered, body, max_bytes):
+                await self._wait(wanted, isolation, max_bytes, gathered, body, line)
             return _fetched(wanted, isolation, version)
         except BaseException:
             for each in wanted:
@@ -102,35 +104,28 @@ class Fetcher:
                     each.code = code_for(error)
         return wanted
 
-    async def _gather(self, wanted: list[_Wanted], isolation: Isolation, body: Facts, line: Line, watching: ExitStack) -> None:
-        max_bytes = max(1, min(body["max_bytes"], self._config.response_bytes_max))
-        min_bytes = min(max(0, body["min_bytes"]), max_bytes)
-        now_s = asyncio.get_running_loop().time
+    async def _wait(self, wanted: list[_Wanted], isolation: Isolation, max_bytes: int, gathered: int, body: Facts, line: Line) -> None:
+        """Look again and again, until there is enough, the time is over or the client has gone."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
         wait_s = min(max(0, body["max_wait"]) / 1000, self._config.fetch_wait_max_s)
-        deadline_s = now_s() + wait_s
-        hydrated_s = now_s() + max(wait_s, self._config.hydration_wait_s)
-        is_watched = False
-        while True:
-            gathered = await self._read(wanted, isolation, max_bytes)
-            if gathered >= min_bytes or any(each.code is not Code.NONE for each in wanted):
-                return
+        deadline_s = now_s + wait_s
+        hydrated_s = now_s + max(wait_s, self._config.hydration_wait_s)
+        while not _is_enough(wanted, gathered, body, max_bytes):
             pending = [each.pending.future for each in wanted if each.pending is not None]
-            left_s = (deadline_s if gathered or not pending else hydrated_s) - now_s()
+            left_s = (deadline_s if gathered or not pending else hydrated_s) - loop.time()
             if left_s <= 0 or line.is_gone:
                 return
-            if not is_watched:  # most fetches never wait
-                watching.enter_context(line.watched())
-                is_watched = True
             line.stirred.clear()
             _stir_when_done(pending, line.stirred)
             await line.wait(left_s if pending else min(left_s, self._config.poll_s))
+            gathered = await self._read(wanted, isolation, max_bytes, gathered)
 
-    async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int) -> int:
-        """One look at every partition that has nothing yet; how many bytes there are in all.
+    async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int, gathered: int) -> int:
+        """One look at every partition that has nothing yet; how many bytes there are in all, after `gathered` before.
 
         The first partition with anything gives at least one batch, whatever its size; the others only what fits.
         """
-        gathered = sum(each.size_bytes for each in wanted)
         for at, each in enumerate(wanted):
             if at % READS_PER_TURN == READS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -145,9 +140,13 @@ class Fetcher:
                 self._complaints.tell("fetch_failed", str(each.log.partition), error)
                 each.code = code_for(error)
                 continue
-            if gathered and each.result is not None and gathered + each.size_bytes > max_bytes:
+            if each.result is None:
+                continue
+            size_bytes = each.result.size_bytes
+            if gathered and gathered + size_bytes > max_bytes:
                 each.result.close()
-            gathered += each.size_bytes
+            else:
+                gathered += size_bytes
         return gathered
 
     @staticmethod
@@ -163,6 +162,11 @@ class Fetcher:
             each.pending = read
         else:
             _replace(each, read)
+
+
+def _is_enough(wanted: list[_Wanted], gathered: int, body: Facts, max_bytes: int) -> bool:
+    """Whether to answer now: with as much as was asked for, or because something failed."""
+    return gathered >= body["min_bytes"] or gathered >= max_bytes or any(each.code is not Code.NONE for each in wanted)
 
 
 def _bounds(log: PartitionLog) -> Bounds | None:
@@ -221,11 +225,11 @@ def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetch
     )
 
 
-def _partition(each: _Wanted, isolation: Isolation) -> dict[str, Any]:
-    result, bounds, code = each.result, each.bounds, each.code
+def _partition(each: _Wanted, isolation: Isolation) -> Facts:
+    result, bounds = each.result, each.bounds
     facts: dict[str, Any] = {
         "partition_index": each.partition,
-        "error_code": code,
+        "error_code": each.code,
         "high_watermark": -1,
         "last_stable_offset": -1,
         "log_start_offset": -1,
@@ -234,7 +238,7 @@ def _partition(each: _Wanted, isolation: Isolation) -> dict[str, Any]:
     }
     if bounds is not None:
         facts["high_watermark"], facts["log_start_offset"] = bounds.high_watermark, bounds.log_start
-    if result is not None and code is Code.NONE:
+    if result is not None and each.code is Code.NONE:
         facts["high_watermark"] = result.high_watermark
         facts["log_start_offset"] = result.log_start
         facts["records"] = Records(result.slices, result.size_bytes)

@@ -1,7 +1,7 @@
 """Frames and request headers: what every Kafka request has before its kind matters. Pure; no sockets here."""
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from model.errors import HeadwaterError
 
@@ -13,8 +13,7 @@ class MalformedRequest(HeadwaterError):
     """The peer does not speak the protocol, or not to us. Its connection cannot be trusted any further: close it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """`body_position` is where the header's own tagged fields begin in a flexible version, else the body."""
 
     api_key: int

@@ -1,35 +1,90 @@
-"""The line to one client: its socket, and what it has sent ahead of the answers."""
+"""The line to one client: the receiving side of its socket, and what has come that is not answered yet."""
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from types import TracebackType
 
-RECEIVE_BYTES = 64 << 10
+from gateway.config import GatewayConfig
+from gateway.deadline import Deadline
+from gateway.frames import MalformedRequest, take_frame
+from model.errors import HeadwaterError
+
+RECEIVE_BYTES = 64 << 10  # at once; and taken in of what a client sends ahead of its answers
+FRAMES_PER_TURN = 16  # that need not be waited for, before other connections get the event loop
+
+
+class PeerGone(HeadwaterError):
+    """The client is gone, or so slow that it is let go."""
 
 
 class Line:
-    """`received` is what has come and is not answered yet. `is_gone` once the client was seen to have closed its end."""
+    """Use as a context: from its beginning to its end the event loop takes in what comes, while answers are made too.
 
-    def __init__(self, client: socket.socket) -> None:
-        self.client = client
+    Once RECEIVE_BYTES have come that are not answered, less than twice as many, nothing more is taken in before it is
+    wanted. Of a request that is longer the rest is taken in when it is its turn, piece by piece.
+
+    received  what has come and is not answered yet
+    is_gone   the client has closed its end, or the connection is lost: seen behind what it sent before, as far as that is taken in
+    stirred   set when that is seen; others may set it too, for whoever waits
+    """
+
+    def __init__(self, client: socket.socket, config: GatewayConfig) -> None:
         self.received = bytearray()
         self.is_gone = False
         self.stirred = asyncio.Event()
+        self._client, self._config = client, config
+        self._loop = asyncio.get_running_loop()
+        self._came = asyncio.Event()  # something has, or its deadline has passed
+        self._deadline = Deadline(self._loop, self._came.set)
+        self._is_receiving = False
+        self._in_turn = 0  # requests since the event loop had its turn
+        self._lost: OSError | None = None
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Meanwhile `stirred` is set when the client hangs up. For waits: nobody else may receive then.
+    def __enter__(self) -> "Line":
+        self._resume()
+        return self
 
-        What it sends is taken in, because its end can only be seen behind it; that of a client that sends more than
-        RECEIVE_BYTES ahead is seen when its answer is sent.
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pause()
+        self._deadline.close()
+
+    async def next_frame(self) -> bytes | None:
+        """The next request; None when the client has closed its end between two.
+
+        Raises PeerGone when it does not come in time, MalformedRequest when it is none, OSError when the connection is lost.
         """
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.client, self._look)
-        try:
-            yield
-        finally:
-            loop.remove_reader(self.client)
+        self._in_turn += 1
+        if self._in_turn > FRAMES_PER_TURN:
+            self._in_turn = 0
+            await asyncio.sleep(0)
+        frame = self._take()
+        if frame is None:
+            self._receive()  # a quick client has sent it by now, and the loop need not be asked
+            frame = self._take() or await self._awaited()
+        if len(self.received) < RECEIVE_BYTES:
+            self._resume()
+        return frame
+
+    async def _awaited(self) -> bytes | None:
+        self._in_turn = 0
+        has_begun: bool | None = None
+        while (frame := self._take()) is None:
+            if self.is_gone:
+                self._check_end()
+                return None
+            if has_begun is not bool(self.received):
+                has_begun = bool(self.received)
+                self._deadline.move(self._config.request_timeout_s if has_begun else self._config.idle_timeout_s)
+            elif self._deadline.has_passed:
+                raise PeerGone("a request did not end in time" if has_begun else "idle")
+            self._resume()
+            self._came.clear()
+            await self._came.wait()
+        return frame
+
+    def _take(self) -> bytes | None:
+        return take_frame(self.received, self._config.request_bytes_max)
 
     async def wait(self, timeout_s: float) -> None:
         """Until somebody stirs, `timeout_s` at most."""
@@ -37,16 +92,33 @@ class Line:
             async with asyncio.timeout(timeout_s):
                 await self.stirred.wait()
 
-    def _look(self) -> None:
+    def _check_end(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        if self.received:
+            raise MalformedRequest(f"the connection ended {len(self.received)} bytes into a frame")
+
+    def _receive(self) -> None:
         try:
-            some = self.client.recv(RECEIVE_BYTES)
+            some = self._client.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
-            some = b""
+        except OSError as error:
+            self._lost, some = error, b""
         self.received += some
-        self.is_gone = not some
-        if self.is_gone or len(self.received) >= RECEIVE_BYTES:
-            asyncio.get_running_loop().remove_reader(self.client)
-        if self.is_gone:
+        if not some:
+            self.is_gone = True
             self.stirred.set()
+        if self.is_gone or len(self.received) >= RECEIVE_BYTES:
+            self._pause()
+        self._came.set()
+
+    def _resume(self) -> None:
+        if not self._is_receiving and not self.is_gone:
+            self._loop.add_reader(self._client, self._receive)
+            self._is_receiving = True
+
+    def _pause(self) -> None:
+        if self._is_receiving:
+            self._loop.remove_reader(self._client)
+            self._is_receiving = False

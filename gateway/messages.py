@@ -13,10 +13,11 @@ Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 (tagged fields
 import struct
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from datetime import timedelta
 from functools import cache
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -26,28 +27,32 @@ from gateway.slices import Answer, Records
 Facts = Mapping[str, Any]
 _Reader = Callable[[bytes, int], tuple[Any, int]]
 _Writer = Callable[[Answer, Any], None]
+_PartReader = Callable[[bytes, int, dict[str, Any]], int]  # puts what it reads into the facts; the position behind
+_PartWriter = Callable[[Answer, Facts], None]
 
-_FIXED = {
-    "int8": ">b",
-    "int16": ">h",
-    "int32": ">i",
-    "int64": ">q",
-    "uint16": ">H",
-    "uint32": ">I",
-    "float64": ">d",
-    "bool": ">?",
-    "error_code": ">h",
-    "timedelta_i32": ">i",
-    "timedelta_i64": ">q",
-    "datetime_i64": ">q",
+_BOOL = "?"
+_FIXED = {  # struct formats, big-endian
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "float64": "d",
+    "bool": _BOOL,
+    "error_code": "h",
+    "timedelta_i32": "i",
+    "timedelta_i64": "q",
+    "datetime_i64": "q",
     "uuid": "16s",
 }
 _ZERO_UUID = bytes(16)
+_NO_TAGS = b"\0"  # an empty list of tagged fields
 ELEMENTS_MAX = 50_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here
 
 
-class _Request(bytes):
-    """A request's bytes, and how many array elements may still be read from them."""
+class _LongRequest(bytes):
+    """A request's bytes, and how many array elements may still be read from them. A short one cannot hold too many."""
 
     elements_left = ELEMENTS_MAX
 
@@ -99,7 +104,8 @@ def read_request(frame: bytes, position: int, api_key: int, version: int) -> dic
     librdkafka asks for all topics with a null array four bytes long where flexible versions have one of a single byte.
     """
     schema = request_schema(api_key, version)
-    frame = _Request(frame)
+    if len(frame) > ELEMENTS_MAX:  # an element takes a byte at least
+        frame = _LongRequest(frame)
     try:
         if schema.flexible:
             position = _skip_tags(frame, position)
@@ -119,63 +125,136 @@ def write_header(answer: Answer, api_key: int, version: int, correlation_id: int
     """Append the response header. That of ApiVersions is always the oldest one, so that every client can read it."""
     answer.gathered += _INT32.pack(correlation_id)
     if response_schema(api_key, version).header_version >= 1:
-        answer.gathered.append(0)  # no tagged fields
+        answer.gathered += _NO_TAGS
 
 
 # -- structures ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One field of an entity. `form` is its struct format when it is a single value of fixed width."""
+
+    name: str
+    default: Any
+    read: _Reader
+    write: _Writer
+    form: str | None
+    entity: str
+
+
 @cache
 def _entity(entity: Any) -> tuple[_Reader, _Writer]:
-    plain: list[tuple[str, Any, _Reader, _Writer]] = []
-    tagged: dict[int, tuple[str, Any, _Reader, _Writer]] = {}
+    plain: list[_Slot] = []
+    tagged: dict[int, _Slot] = {}
     hints = typing.get_type_hints(entity)
     for field in fields(entity):
         tag = field.metadata.get("tag")
-        read, write = _field(field, hints[field.name], entity.__flexible__, tag is not None)
-        slot = (field.name, _default(field), read, write)
+        hint = hints[field.name]
+        read, write = _field(field, hint, entity.__flexible__, tag is not None)
+        form = None if _is_array(hint) else _FIXED.get(field.metadata.get("kafka_type", ""))
+        slot = _Slot(field.name, _default(field), read, write, form, f"{entity.__qualname__} v{entity.__version__}")
         if tag is None:
             plain.append(slot)
         else:
             tagged[tag] = slot
+    parts: list[tuple[_PartReader, _PartWriter]] = []
+    for may_merge, adjacent in groupby(plain, lambda slot: slot.form not in (None, _BOOL)):
+        slots = list(adjacent)
+        parts += [_run(slots)] if may_merge else map(_alone, slots)
+    if entity.__flexible__:
+        parts.append(_tagged(tagged))
+    readers, writers = [read for read, _ in parts], [write for _, write in parts]
 
     def read_entity(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         facts: dict[str, Any] = {}
-        for name, _, read, _ in plain:
-            facts[name], at = read(data, at)
-        if entity.__flexible__:
-            count, at = _read_count(data, at)
-            for _ in range(count):
-                tag, at = _read_varint(data, at)
-                size, at = _read_varint(data, at)
-                end = at + size
-                if end > len(data):
-                    raise MalformedRequest(f"tagged field of {size} bytes, {len(data) - at} are there")
-                if tag in tagged:
-                    name, _, read, _ = tagged[tag]
-                    facts[name], at = read(data, at)
-                    if at != end:
-                        raise MalformedRequest(f"tagged field {name} is not as long as it says")
-                at = end
+        for read in readers:
+            at = read(data, at, facts)
         return facts, at
 
     def write_entity(answer: Answer, facts: Facts) -> None:
-        for name, default, _, write in plain:
-            value = facts.get(name, default)
-            if value is MISSING:
-                raise KeyError(f"{entity.__qualname__} v{entity.__version__} needs {name}")
-            write(answer, value)
-        if entity.__flexible__:
-            given = [(tag, slot) for tag, slot in sorted(tagged.items()) if facts.get(slot[0], slot[1]) != slot[1]]
-            _write_varint(answer.gathered, len(given))
-            for tag, (name, _, _, write) in given:
-                inner = Answer()
-                write(inner, facts[name])
-                _write_varint(answer.gathered, tag)
-                _write_varint(answer.gathered, len(inner.gathered))
-                answer.gathered += inner.gathered
+        for write in writers:
+            write(answer, facts)
 
     return read_entity, write_entity
+
+
+def _alone(slot: _Slot) -> tuple[_PartReader, _PartWriter]:
+    name, default, read_value, write_value = slot.name, slot.default, slot.read, slot.write
+
+    def read(data: bytes, at: int, facts: dict[str, Any]) -> int:
+        facts[name], at = read_value(data, at)
+        return at
+
+    def write(answer: Answer, facts: Facts) -> None:
+        value = facts.get(name, default)
+        if value is MISSING:
+            raise KeyError(f"{slot.entity} needs {name}")
+        write_value(answer, value)
+
+    return read, write
+
+
+def _run(slots: Sequence[_Slot]) -> tuple[_PartReader, _PartWriter]:
+    """Adjacent fields of fixed width, read and written at once: the same bytes as one by one, at less cost.
+
+    What is None or not there at all cannot be packed. No booleans, therefore: anything can be packed as one.
+    """
+    packed = struct.Struct(">" + "".join(slot.form or "" for slot in slots))
+    unpack_from, pack, size = packed.unpack_from, packed.pack, packed.size
+    names = [slot.name for slot in slots]
+    defaults = [(slot.name, slot.default) for slot in slots]
+
+    def read(data: bytes, at: int, facts: dict[str, Any]) -> int:
+        facts.update(zip(names, unpack_from(data, at)))  # noqa: B905  # strict=True takes as long as all the rest
+        return at + size
+
+    def write(answer: Answer, facts: Facts) -> None:
+        try:
+            answer.gathered += pack(*[facts.get(name, default) for name, default in defaults])
+        except struct.error:
+            for _, write_one in map(_alone, slots):
+                write_one(answer, facts)
+
+    return read, write
+
+
+def _tagged(slots: dict[int, _Slot]) -> tuple[_PartReader, _PartWriter]:
+    """What ends every flexible structure. Hardly ever is there any of them."""
+    ordered = [(slots[tag].name, tag, slots[tag]) for tag in sorted(slots)]
+
+    def read(data: bytes, at: int, facts: dict[str, Any]) -> int:
+        if data.startswith(_NO_TAGS, at):
+            return at + 1
+        count, at = _read_count(data, at)
+        for _ in range(count):
+            tag, at = _read_varint(data, at)
+            size, at = _read_varint(data, at)
+            end = at + size
+            if end > len(data):
+                raise MalformedRequest(f"tagged field of {size} bytes, {len(data) - at} are there")
+            if tag in slots:
+                name = slots[tag].name
+                facts[name], at = slots[tag].read(data, at)
+                if at != end:
+                    raise MalformedRequest(f"tagged field {name} is not as long as it says")
+            at = end
+        return at
+
+    def write(answer: Answer, facts: Facts) -> None:
+        given = [(tag, slot) for name, tag, slot in ordered if name in facts and facts[name] != slot.default]
+        if not given:
+            answer.gathered += _NO_TAGS
+            return
+        _write_varint(answer.gathered, len(given))
+        for tag, slot in given:
+            inner = Answer()
+            slot.write(inner, facts[slot.name])
+            _write_varint(answer.gathered, tag)
+            _write_varint(answer.gathered, len(inner.gathered))
+            answer.gathered += inner.gathered
+
+    return read, write
 
 
 def _field(field: Field[Any], hint: Any, flexible: bool, is_tag: bool) -> tuple[_Reader, _Writer]:
@@ -185,12 +264,17 @@ def _field(field: Field[Any], hint: Any, flexible: bool, is_tag: bool) -> tuple[
         nullable = len(options) < len(typing.get_args(hint)) and not is_tag
         hint = options[0]
     kind = field.metadata.get("kafka_type")
-    if typing.get_origin(hint) is tuple:
+    if _is_array(hint):
         item = _primitive(kind, flexible, False) if kind else _entity(typing.get_args(hint)[0])
         return _array(item, flexible, nullable)
     if kind:
         return _primitive(kind, flexible, nullable or is_tag)
     return _nullable_entity(_entity(hint)) if nullable else _entity(hint)
+
+
+def _is_array(hint: Any) -> bool:
+    """`tuple[X, ...]` or `tuple[X, ...] | None`."""
+    return any(typing.get_origin(option) is tuple for option in (hint, *typing.get_args(hint)))
 
 
 def _default(field: Field[Any]) -> Any:
@@ -218,7 +302,7 @@ def _array(item: tuple[_Reader, _Writer], flexible: bool, nullable: bool) -> tup
             return (None if nullable else []), at
         if not 0 <= count <= len(data) - at:  # an element takes a byte at least
             raise MalformedRequest(f"array of {count} elements in {len(data) - at} bytes")
-        if isinstance(data, _Request):
+        if isinstance(data, _LongRequest):
             data.take(count)
         items = []
         for _ in range(count):
@@ -268,7 +352,7 @@ def _primitive(kind: str, flexible: bool, nullable: bool) -> tuple[_Reader, _Wri
 
 
 def _fixed(form: str, when_none: bytes | int) -> tuple[_Reader, _Writer]:
-    packed = struct.Struct(form)
+    packed = struct.Struct(">" + form)
     unpack_from, pack, size = packed.unpack_from, packed.pack, packed.size
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -317,6 +401,8 @@ _INT32 = struct.Struct(">i")
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and (byte := data[at]) < 0x80:
+        return byte, at + 1
     value = shift = 0
     while shift < 35:  # 32 bits take five bytes at most
         if at >= len(data):
@@ -345,6 +431,8 @@ def _write_varint(out: bytearray, value: int) -> None:
 
 
 def _skip_tags(data: bytes, at: int) -> int:
+    if data.startswith(_NO_TAGS, at):
+        return at + 1
     count, at = _read_count(data, at)
     for _ in range(count):
         _, at = _read_varint(data, at)

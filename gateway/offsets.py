@@ -24,6 +24,7 @@ LOOK_UP_S = 10.0  # for a whole request; then the client is told to try again. I
 NEWS_S = 2.0  # for a fresh look, before what was known is told
 STABLE_S = 1.0  # for the scan of a local tail, where the archive is not asked
 AT_ONCE = 4  # of the workers, for one request
+_ISOLATIONS = {each.value: each for each in Isolation}
 UNKNOWN = (-1, -1, -1)  # there is no such record
 
 
@@ -259,7 +260,7 @@ def check_leader_epoch(asked: int, told: int) -> Code:
 
 
 def isolation_of(level: int) -> Isolation:
-    return Isolation.READ_COMMITTED if level == Isolation.READ_COMMITTED.value else Isolation.READ_UNCOMMITTED
+    return _ISOLATIONS.get(level, Isolation.READ_UNCOMMITTED)
 
 
 def once_each(topics: list[dict[str, Any]], name: str, partition: str) -> dict[Any, dict[int, dict[str, Any]]]:
@@ -267,5 +268,7 @@ def once_each(topics: list[dict[str, Any]], name: str, partition: str) -> dict[A
     no more than the partitions there are."""
     asked: dict[Any, dict[int, dict[str, Any]]] = {}
     for topic in topics:
-        asked.setdefault(topic[name], {}).update({each[partition]: each for each in topic["partitions"]})
+        of_topic = asked.setdefault(topic[name], {})
+        for each in topic["partitions"]:
+            of_topic[each[partition]] = each
     return asked

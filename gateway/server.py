@@ -13,25 +13,24 @@ import structlog
 
 from gateway.apis import VERSIONS
 from gateway.config import GatewayConfig, split_address
-from gateway.frames import MalformedRequest, take_frame
-from gateway.line import RECEIVE_BYTES, Line
+from gateway.frames import MalformedRequest
+from gateway.line import Line, PeerGone
 from gateway.messages import preload
 from gateway.metadata import Address
 from gateway.requests import Requests
 from gateway.slices import FileSlice, Framed
 from hydration.logs import Logs
 from model.clock import Clock, SystemClock
-from model.errors import HeadwaterError, UsageError
+from model.errors import UsageError
 
 BACKLOG = 512
+BUFFERS_MAX = 1024  # in one system call; Linux takes no more (IOV_MAX)
 READ_BYTES = 1 << 20  # read from disk at once, for a slice that the page cache does not have
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
+Buffer = bytes | memoryview
+
 log = structlog.get_logger()
-
-
-class PeerGone(HeadwaterError):
-    """The client is gone, or so slow that it is let go."""
 
 
 class Gateway:
@@ -102,34 +101,16 @@ class Gateway:
         """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits."""
         host, port = client.getsockname()[:2]
         address = self._advertised or (host, port)
-        line = Line(client)
-        while (frame := await self._next_frame(client, line.received)) is not None:
-            reply = await self._requests.answer(frame, address, line)
-            if reply is None:
-                continue
-            try:
-                await send(client, reply.framed, self._config.send_timeout_s + reply.framed.size_bytes / self._config.slowest_bytes_per_s)
-            finally:
-                reply.close()
-
-    async def _next_frame(self, client: socket.socket, received: bytearray) -> bytes | None:
-        """The next request; None when the client has closed its end between two."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + (self._config.request_timeout_s if received else self._config.idle_timeout_s)
-        while (frame := take_frame(received, self._config.request_bytes_max)) is None:
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    some = await loop.sock_recv(client, RECEIVE_BYTES)
-            except TimeoutError as error:
-                raise PeerGone("a request did not end in time" if received else "idle") from error
-            if not some:
-                if received:
-                    raise MalformedRequest(f"the connection ended {len(received)} bytes into a frame")
-                return None
-            if not received:
-                deadline_s = loop.time() + self._config.request_timeout_s
-            received += some
-        return frame
+        with Line(client, self._config) as line:
+            while (frame := await line.next_frame()) is not None:
+                reply = await self._requests.answer(frame, address, line)
+                if reply is None:
+                    continue
+                try:
+                    patience_s = self._config.send_timeout_s + reply.framed.size_bytes / self._config.slowest_bytes_per_s
+                    await send(client, reply.framed, patience_s)
+                finally:
+                    reply.close()
 
 
 async def serve(
@@ -166,22 +147,36 @@ def listen(address: str) -> socket.socket:
 async def send(client: socket.socket, framed: Framed, timeout_s: float) -> None:
     """Send all parts, file ranges straight from the page cache. Raises PeerGone when they are not taken within `timeout_s`."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
-    last = len(framed.parts) - 1
-    for at, part in enumerate(framed.parts):
+    at_hand: list[Buffer] = []
+    for part in framed.parts:
         if isinstance(part, bytes):
-            await _send_bytes(client, memoryview(part), socket.MSG_MORE if at < last else 0, deadline_s)
+            at_hand.append(part)
         elif part.file.memory is not None:
-            await _send_bytes(client, part.file.memory[part.position : part.position + part.length], 0, deadline_s)
+            at_hand.append(part.file.memory[part.position : part.position + part.length])
         else:
+            await _send_buffers(client, at_hand, socket.MSG_MORE, deadline_s)
+            at_hand = []
             await _send_slice(client, part, deadline_s)
+    await _send_buffers(client, at_hand, 0, deadline_s)
 
 
-async def _send_bytes(client: socket.socket, left: memoryview, flags: int, deadline_s: float) -> None:
-    while left:
+async def _send_buffers(client: socket.socket, buffers: list[Buffer], flags: int, deadline_s: float) -> None:
+    while buffers:
         try:
-            left = left[client.send(left, flags) :]
+            sent = client.sendmsg(buffers[:BUFFERS_MAX], (), flags)
         except (BlockingIOError, InterruptedError):
             await _writable(client, deadline_s)
+        else:
+            buffers = behind(buffers, sent)
+
+
+def behind(buffers: list[Buffer], size_bytes: int) -> list[Buffer]:
+    """What is left of `buffers` without their first `size_bytes`."""
+    for at, buffer in enumerate(buffers):
+        if size_bytes < len(buffer):
+            return [memoryview(buffer)[size_bytes:], *buffers[at + 1 :]] if size_bytes else buffers[at:]
+        size_bytes -= len(buffer)
+    return []
 
 
 async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float) -> None:
@@ -224,19 +219,22 @@ def _read_in(source: int, start: int, end: int) -> None:
 async def _writable(client: socket.socket, deadline_s: float) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_writer(client, _wake, ready)
+    loop.add_writer(client, _end_wait, ready, None)
+    timer = loop.call_at(deadline_s, _end_wait, ready, "an answer was not taken in time")
     try:
-        async with asyncio.timeout_at(deadline_s):
-            await ready
-    except TimeoutError as error:
-        raise PeerGone("an answer was not taken in time") from error
+        await ready
     finally:
+        timer.cancel()
         loop.remove_writer(client)
 
 
-def _wake(ready: "asyncio.Future[None]") -> None:
-    if not ready.done():
+def _end_wait(ready: "asyncio.Future[None]", failure: str | None) -> None:
+    if ready.done():
+        return
+    if failure is None:
         ready.set_result(None)
+    else:
+        ready.set_exception(PeerGone(failure))
 
 
 # -- in a thread --------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Answers that are partly bytes and partly ranges of files, so that records never pass through Python."""
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -40,26 +39,26 @@ Part = bytes | FileSlice
 class Answer:
     """Collects an answer: bytes are gathered, records are kept as the slices they are."""
 
-    __slots__ = ("_done", "_slice_bytes", "gathered")
+    __slots__ = ("_done", "_done_bytes", "gathered")
 
     def __init__(self) -> None:
         self.gathered = bytearray()  # writers append to it directly
         self._done: list[Part] = []
-        self._slice_bytes = 0
+        self._done_bytes = 0
 
     def attach(self, records: Records) -> None:
         if not records.slices:
             return
         self._done.append(bytes(self.gathered))
         self._done.extend(records.slices)
-        self._slice_bytes += records.size_bytes
+        self._done_bytes += len(self.gathered) + records.size_bytes
         self.gathered = bytearray()
 
     def framed(self) -> "Framed":
         """The finished frame: its size before everything collected."""
         parts: list[Part] = [*self._done, bytes(self.gathered)] if self.gathered or not self._done else self._done
-        size_bytes = sum(len(part) for part in parts if isinstance(part, bytes)) + self._slice_bytes
-        parts[0] = struct.pack(">i", size_bytes) + parts[0]  # type: ignore[operator]  # attach() puts bytes before slices
+        size_bytes = self._done_bytes + len(self.gathered)
+        parts[0] = size_bytes.to_bytes(4, "big") + parts[0]  # type: ignore[operator]  # attach() puts bytes before slices
         return Framed(parts, size_bytes + 4)
 
 

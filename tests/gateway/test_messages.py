@@ -2,9 +2,10 @@
 
 import io
 import random
+import struct
 import types
 import typing
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,10 +17,12 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from gateway import messages
 from gateway.apis import VERSIONS
 from gateway.frames import MalformedRequest
 from gateway.messages import read_request, request_schema, response_schema
 from gateway.slices import Answer
+from tests.gateway.raw import a_fetch
 
 EVERY_VERSION = [(int(api), version) for api, versions in VERSIONS.items() for version in versions]
 
@@ -51,6 +54,8 @@ def _primitive(kind: str, random_: random.Random) -> Any:
             return random_.randbytes(random_.choice([0, 5, 200]))
         case "bool":
             return random_.random() < 0.5
+        case "float64":
+            return random_.random()
         case "uuid":
             return UUID(bytes=random_.randbytes(16))
         case "error_code":
@@ -139,6 +144,54 @@ def test_hostile_bytes_are_refused_or_read_and_nothing_else(which: tuple[int, in
     except MalformedRequest:
         return
     assert _longest(body) <= len(raw)
+
+
+_SLOTS = st.lists(
+    st.tuples(st.sampled_from(sorted(set(messages._FIXED) - {"bool"})), st.sampled_from(["given", "none", "left out"])), min_size=1
+)
+
+
+@settings(deadline=None)
+@given(_SLOTS, st.randoms(use_true_random=False), st.booleans())
+def test_fields_that_are_read_and_written_at_once_are_the_same_as_one_by_one(
+    which: list[tuple[str, str]], random_: random.Random, has_defaults: bool
+) -> None:
+    """Also where a value is None, or is left out and has a default or none; what is refused alone is refused among others."""
+    slots, facts = [], {}
+    for at, (kind, how) in enumerate(which):
+        default = plain(_primitive(kind, random_)) if has_defaults else MISSING
+        slots.append(messages._Slot(f"f{at}", default, *messages._primitive(kind, True, False), messages._FIXED[kind], "Entity v0"))
+        if how != "left out":
+            facts[f"f{at}"] = plain(_primitive(kind, random_)) if how == "given" else None
+    apart = [messages._alone(slot) for slot in slots]
+    read_run, write_run = messages._run(slots)
+
+    one_by_one, at_once = Answer(), Answer()
+    try:
+        for _, write in apart:
+            write(one_by_one, facts)
+    except (KeyError, struct.error) as error:
+        with pytest.raises(type(error), match=error.args[0]):
+            write_run(at_once, facts)
+        return
+    write_run(at_once, facts)
+    raw = bytes(at_once.gathered)
+    assert raw == bytes(one_by_one.gathered)
+
+    read_apart: dict[str, Any] = {}
+    end = 0
+    for read, _ in apart:
+        end = read(raw, end, read_apart)
+    read_at_once: dict[str, Any] = {}
+    assert read_run(raw, 0, read_at_once) == end == len(raw)
+    assert read_at_once == read_apart
+    with pytest.raises(struct.error):
+        read_run(raw[:-1], 0, {})
+
+
+def test_a_field_that_is_needed_is_named() -> None:
+    with pytest.raises(KeyError, match="FetchPartition v12 needs fetch_offset"):
+        request_schema(1, 12).write(Answer(), a_fetch(("soup", 0, 0)) | {"topics": [{"topic": "t", "partitions": [{"partition": 0}]}]})
 
 
 def _longest(value: Any) -> int:

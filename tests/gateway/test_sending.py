@@ -7,9 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway import server
-from gateway.server import READ_BYTES, send
+from gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
 from gateway.slices import Answer, Records
 from hydration.answers import Slice
 from hydration.runfile import RunFile
@@ -17,8 +19,8 @@ from hydration.runfile import RunFile
 SIZE = 3 * READ_BYTES + 17
 
 
-def sent(records: Slice) -> bytes:
-    """What arrives of an answer of 'before', the records and 'behind', less the frame's size."""
+def sent(*records: Slice) -> bytes:
+    """What arrives of an answer of 'before', each of the records and 'behind', less the frame's size."""
 
     async def main() -> bytes:
         ours, theirs = socket.socketpair()
@@ -27,7 +29,8 @@ def sent(records: Slice) -> bytes:
             theirs.setblocking(False)
             answer = Answer()
             answer.gathered += b"before"
-            answer.attach(Records([records], records.length))
+            for each in records:
+                answer.attach(Records([each], each.length))
             answer.gathered += b"behind"
 
             async def received() -> bytes:
@@ -90,3 +93,26 @@ def test_from_memory(file: RunFile, content: bytes) -> None:
     os.ftruncate(os.open(file.where, os.O_RDWR), 0)  # so that it can come from nowhere else
     file.memory = memoryview(content)
     assert sent(Slice(file, 1, SIZE - 1)) == b"before" + content[1:] + b"behind"
+
+
+def test_from_memory_and_file_by_turns(file: RunFile, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(content)
+    other = RunFile.open(tmp_path / "other")
+    other.memory = memoryview(content)
+    slices = [Slice((file, other)[at % 2], at, 100 + at) for at in range(20)]
+    assert sent(*slices) == b"before" + b"".join(content[each.position : each.position + each.length] for each in slices) + b"behind"
+
+
+def test_more_pieces_than_one_system_call_takes(file: RunFile, content: bytes) -> None:
+    file.memory = memoryview(content)
+    slices = [Slice(file, at, 700) for at in range(3 * BUFFERS_MAX)]
+    assert sent(*slices) == b"before" + b"".join(content[at : at + 700] for at in range(3 * BUFFERS_MAX)) + b"behind"
+
+
+@given(st.lists(st.binary(max_size=5), max_size=8), st.data())
+def test_what_was_not_sent_is_sent_next(pieces: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(pieces)
+    sent_bytes = data.draw(st.integers(0, len(whole)))
+    left = behind(list(pieces), sent_bytes)
+    assert b"".join(left) == whole[sent_bytes:]
+    assert bool(left) == (sent_bytes < len(whole))
