@@ -159,17 +159,17 @@ def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int)
 def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timestamp_ms: int) -> int | None:
     first, end = max(wanted.first_offset, entry.base_offset), min(wanted.end_offset, entry.next_offset)
     for piece in cut(entry, read_index(store, entry), first, end, timestamp_ms, _TIME_PIECE_BYTES):
-        buffer, at = fetch(store, piece), 0
-        where = f"{entry.key} from byte {piece.position} on"
-        while at < len(buffer):
-            header = check_batch(buffer, at, where=where)
-            batch = buffer[at : at + header.size_bytes]
-            at += header.size_bytes
-            if header.max_timestamp < timestamp_ms or header.is_control or header.last_offset < first:
-                continue
-            for record in decode_batch(batch, where=where):
-                if record.timestamp >= timestamp_ms and first <= record.offset < end:
-                    return record.offset
+        at, where = 0, f"{entry.key} from byte {piece.position} on"
+        with fetch(store, piece) as buffer:
+            while at < len(buffer):
+                header = check_batch(buffer, at, where=where)
+                batch = buffer[at : at + header.size_bytes]
+                at += header.size_bytes
+                if header.max_timestamp < timestamp_ms or header.is_control or header.last_offset < first:
+                    continue
+                for record in decode_batch(batch, where=where):
+                    if record.timestamp >= timestamp_ms and first <= record.offset < end:
+                        return record.offset
     return None
 
 

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry
 from objectstore.store import ObjectStore
+from pipeline.buffers import PIECE_BYTES, Buffer
 
-PIECE_BYTES = 8 << 20  # one ranged GET
 _KEPT = 2  # pieces: a walk steps back by less than one batch window, which may lie across a border
 
 
@@ -22,9 +22,8 @@ class ObjectFile(ArchivedRun):
     def __init__(self, store: ObjectStore, entry: Entry, *, piece_bytes: int = PIECE_BYTES) -> None:
         super().__init__(store, entry)
         self._piece_bytes = piece_bytes
-        self._pieces: deque[tuple[int, memoryview]] = deque(maxlen=_KEPT)
-        self._free: list[memoryview] = []
-        self._next: Future[memoryview] | None = None
+        self._pieces: deque[tuple[int, Buffer]] = deque()
+        self._next: Future[Buffer] | None = None
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="object-file") if entry.size_bytes > piece_bytes else None
         self._fetched_to = 0
 
@@ -34,8 +33,8 @@ class ObjectFile(ArchivedRun):
         while self._position >= self._fetched_to:
             self._advance()
         for start, piece in self._pieces:
-            if start <= self._position < start + len(piece):
-                found = piece[self._position - start :][: len(buffer)]
+            if start <= self._position < start + len(piece.content):
+                found = piece.content[self._position - start :][: len(buffer)]
                 buffer[: len(found)] = found
                 self._position += len(found)
                 return len(found)
@@ -44,23 +43,29 @@ class ObjectFile(ArchivedRun):
     def close(self) -> None:
         if self._fetcher is not None:
             self._fetcher.shutdown(cancel_futures=True)
-        self._pieces.clear()
+        if self._next is not None and not self._next.cancelled() and self._next.exception() is None:
+            self._next.result().release()
+        self._next = None
+        while self._pieces:
+            self._pieces.popleft()[1].release()
         super().close()
 
     def _advance(self) -> None:
         """Take the next piece, and ask for the one behind it."""
         if len(self._pieces) == _KEPT:
-            self._free.append(self._pieces.popleft()[1])
+            self._pieces.popleft()[1].release()
         piece = self._next.result() if self._next else self._fetch(self._fetched_to)
         self._pieces.append((self._fetched_to, piece))
-        self._fetched_to += len(piece)
+        self._fetched_to += len(piece.content)
         self._next = None
         if self._fetcher and self._fetched_to < self._entry.size_bytes:
             self._next = self._fetcher.submit(self._fetch, self._fetched_to)
 
-    def _fetch(self, start: int) -> memoryview:
-        size_bytes = self._entry.size_bytes
-        whole = self._free.pop() if self._free else memoryview(bytearray(min(self._piece_bytes, size_bytes)))
-        piece = whole[: min(self._piece_bytes, size_bytes - start)]
-        self.fetch(piece, start)
+    def _fetch(self, start: int) -> Buffer:
+        piece = Buffer(min(self._piece_bytes, self._entry.size_bytes - start))
+        try:
+            self.fetch(piece.content, start)
+        except BaseException:
+            piece.release()
+            raise
         return piece

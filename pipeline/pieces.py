@@ -8,10 +8,10 @@ from manifests.head import Entry
 from model.errors import CorruptData, UnsupportedFormat
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
+from pipeline.buffers import Buffer
 from segments.batches import read_batch_header
 from segments.runindex import RunIndex
 
-PIECE_BYTES = 8 << 20  # one ranged GET
 DIGEST = "crc64nvme:"
 BATCH_BYTES_MAX = 512 << 20  # a piece is larger than PIECE_BYTES only for a batch that is; so much is held in memory
 
@@ -86,15 +86,22 @@ def cut(entry: Entry, index: RunIndex, first: int, end: int, first_timestamp: in
     return pieces
 
 
-def fetch(store: ObjectStore, piece: Piece) -> memoryview:
-    """The piece's bytes, in one ranged GET. Raises NotFound, TruncatedData, and UnsupportedFormat for a batch beyond BATCH_BYTES_MAX."""
+def fetch(store: ObjectStore, piece: Piece) -> Buffer:
+    """The piece's bytes, in one ranged GET, for the caller to release.
+
+    Raises NotFound, TruncatedData, and UnsupportedFormat for a batch beyond BATCH_BYTES_MAX.
+    """
     if piece.size_bytes > BATCH_BYTES_MAX:
         raise UnsupportedFormat(
             f"{piece.entry.key}, byte {piece.position}: the batch from offset {piece.first_offset} on may have {piece.size_bytes} bytes, "
             f"limit {BATCH_BYTES_MAX}"
         )
-    buffer = memoryview(bytearray(piece.size_bytes))
-    open_layout(piece.entry.layout).read_offloaded(store, piece.entry.key, piece.entry.context, buffer, piece.position)
+    buffer = Buffer(piece.size_bytes)
+    try:
+        open_layout(piece.entry.layout).read_offloaded(store, piece.entry.key, piece.entry.context, buffer.content, piece.position)
+    except BaseException:
+        buffer.release()
+        raise
     return buffer
 
 

@@ -13,9 +13,10 @@ from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from model.errors import CorruptData, DataLoss, HeadwaterError, NotFound, Superseded, TransientError, TruncatedData, UnsupportedFormat
 from objectstore.store import ObjectStore
+from pipeline.buffers import PIECE_BYTES, Buffer
 from pipeline.catalogue import LOOKS_MAX, OffsetRange, load_head
 from pipeline.decode import Wanted, decode
-from pipeline.pieces import PIECE_BYTES, Piece, cut, fetch, read_index, whole
+from pipeline.pieces import Piece, cut, fetch, read_index, whole
 from pipeline.quarantine import Damage, open_quarantine
 from pipeline.query import Query
 from pipeline.splits import Split, gap_error, marker_entries
@@ -93,7 +94,7 @@ class _Reading:
                     if self._aborted is None:
                         self._aborted = self._find_aborted()
                     for piece, got in self._fetched(pool):
-                        yield from self._records(piece, got)
+                        yield from self._records(piece, got.content if isinstance(got, Buffer) else got)
                         self._cursor = max(self._cursor, min(piece.next_offset, self._split.end))
                     return
                 except _Gone as gone:
@@ -148,10 +149,12 @@ class _Reading:
         as_old = oldest is None or (entry.first_timestamp is not None and oldest <= entry.first_timestamp)
         return as_old and (first, end) == (entry.base_offset, entry.next_offset)
 
-    def _fetched(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Piece, memoryview | CorruptData]]:
-        """Pieces in order, fetched ahead of time; CorruptData where the store holds less than the manifest says."""
+    def _fetched(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Piece, Buffer | CorruptData]]:
+        """Pieces in order, fetched ahead of time; CorruptData where the store holds less than the manifest says. A piece's buffer
+        is good until the next one is asked for.
+        """
         pieces = self._pieces()
-        under_way: deque[tuple[Piece, Future[memoryview]]] = deque()
+        under_way: deque[tuple[Piece, Future[Buffer]]] = deque()
         failure: HeadwaterError | _Gone | None = None
         try:
             while True:
@@ -171,19 +174,24 @@ class _Reading:
                     break
                 piece, future = under_way.popleft()
                 try:
-                    got: memoryview | CorruptData = future.result()
+                    got: Buffer | CorruptData = future.result()
                 except NotFound as error:
                     raise _Gone(piece.entry, piece.entry.key) from error
                 except CorruptData as error:
                     got = error
-                yield piece, got
+                try:
+                    yield piece, got
+                finally:
+                    if isinstance(got, Buffer):
+                        got.release()
             if failure is not None:
                 raise failure
         finally:
             for _, future in under_way:
-                future.cancel()
+                if not future.cancel():
+                    future.add_done_callback(_release)
 
-    def _fetch(self, piece: Piece) -> memoryview:
+    def _fetch(self, piece: Piece) -> Buffer:
         self._count_get(piece.size_bytes)
         try:
             return fetch(self._store, piece)
@@ -252,7 +260,8 @@ class _Reading:
         except (CorruptData, UnsupportedFormat) as error:
             damage, before = error, self._noticed
         try:
-            return list(self._checked(piece, self._fetch(piece)))  # it may have happened on the way
+            with self._fetch(piece) as again:  # it may have happened on the way
+                return list(self._checked(piece, again))
         except (CorruptData, UnsupportedFormat):
             pass
         try:
@@ -266,13 +275,16 @@ class _Reading:
         return []
 
     def _salvaged_part(self, part: Piece) -> list[pa.RecordBatch]:
+        try:
+            with self._fetch(part) as buffer:
+                return self._salvaged_batches(part, buffer)
+        except CorruptData as error:
+            self._set_aside(error, part.entry.key, part.position, part.first_offset, part.next_offset - 1)
+            return []
+
+    def _salvaged_batches(self, part: Piece, buffer: memoryview) -> list[pa.RecordBatch]:
         key, at, last = part.entry.key, 0, part.first_offset - 1
         found: list[pa.RecordBatch] = []
-        try:
-            buffer = self._fetch(part)
-        except CorruptData as error:
-            self._set_aside(error, key, part.position, part.first_offset, part.next_offset - 1)
-            return []
         while at < len(buffer):
             position = part.position + at
             try:
@@ -364,3 +376,8 @@ def epoch_at(entries: Sequence[Entry], offset: int) -> int:
     steps = [step for entry in entries for step in entry.epochs]
     before = [epoch for epoch, first in steps if first <= offset]
     return before[-1] if before else steps[0][0] if steps else -1
+
+
+def _release(done: Future[Buffer]) -> None:
+    if done.exception() is None:
+        done.result().release()

@@ -1,5 +1,7 @@
 """What a Spark task is given, how it reads it, and what is said of it."""
 
+import functools
+import gc
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -66,6 +68,16 @@ def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.Recor
             yield _conform(batch)
     finally:
         tell("split_read", split=split, **asdict(counters))
+        _freeze()
+
+
+@functools.cache
+def _freeze() -> None:
+    """Once in each process: Spark's worker collects garbage after every task, and with numba's and pyarrow's modules to walk
+    through that takes longer than reading a split. What they consist of is none.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def tell(event: str, **facts: object) -> None:

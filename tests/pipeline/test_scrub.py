@@ -24,10 +24,10 @@ from model.errors import NotFound, NothingExamined, Partial, TransientError, Usa
 from objectstore.digest import digest_of
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
+from pipeline.buffers import PIECE_BYTES
 from pipeline.checks import token_of
 from pipeline.findings import Kind
 from pipeline.jobs import Threads
-from pipeline.objectfile import PIECE_BYTES
 from pipeline.scrub import GRACE_MS, STEPS, Report, Sample, Scope, Scrub
 from pipeline.seen import Seen
 from segments.runindex import decode_index, encode_index
