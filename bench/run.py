@@ -1,7 +1,8 @@
 """What archiving, cold reads and cached reads reach, beside plain tools on the same files and the same server, in one run.
 
-Plain is: for archiving, boto3's upload_file; for cold reads, ranged GETs with several in flight; for cached reads, bare sendfile
-to the same client. librdkafka's own limit is the Python consumer, about 2 CPU s/GB at 1 KB records.
+Plain is: for archiving, boto3's upload_file; for cold reads, ranged GETs of a chunk's size with several in flight; for cached
+reads, bare sendfile to the same client. The raw client only asks: the kernel throws away what it receives. librdkafka's own
+limit is the Python consumer, 1 to 1.5 CPU s/GB at 1 KB records.
 Every number is the median of the rounds, with the least and the most; rounds of the two sides take turns, so that what else
 the machine does hits both. Client, gateway and S3 server share the machine's cores: believe ratios and CPU s/GB first.
 """

@@ -62,22 +62,17 @@ class Blocks:
 def write_past_page_cache(file: BinaryIO, block: memoryview, size_bytes: int) -> None:
     """Write the block's first `size_bytes` to `file`, new and empty, where the file system can without the page cache."""
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
-    padded = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+    written = 0
     try:
         fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
         try:
-            written = os.pwrite(file.fileno(), block[:padded], 0)
+            written = os.write(file.fileno(), block[: size_bytes // PAGE_BYTES * PAGE_BYTES])
         finally:
             fcntl.fcntl(file, fcntl.F_SETFL, flags)
     except OSError as error:
         if error.errno != errno.EINVAL:  # tmpfs for one, and file systems with larger sectors
             raise
-        written = 0
-    if written < padded:  # the disk is full, or it was never begun: let the ordinary way say so
-        os.ftruncate(file.fileno(), 0)
-        write_all(file, block[:size_bytes])
-    else:
-        os.ftruncate(file.fileno(), size_bytes)
+    write_all(file, block[written:size_bytes])  # less than a page; or, when the disk is full, let the ordinary way say so
 
 
 def write_all(file: BinaryIO, data: memoryview) -> None:

@@ -9,8 +9,9 @@ from model.clock import Clock
 
 _STREAMS_MAX = 64  # sequential readers of one partition told apart
 _CHUNKS_PER_GET_MAX = 4  # a request costs as much as moving a MiB; more of them at once only make bursts
-_TRIAL_CHUNKS = 2  # for each chunk of depth: so much is read before a depth is judged
+_TRIAL_CHUNKS = 2  # for each chunk that is got ready: so much is read before a depth is judged
 _REST_CHUNKS = 16  # read at the depth that proved best before the next one is tried again
+_REST_CHUNKS_MAX = 64  # each trial in vain makes the rest before the next one twice as long
 _WORTH_IT = 1.25  # so many times faster a reader must get for twice the downloads at once
 
 
@@ -49,6 +50,7 @@ class _Stream:
     left_bytes: int
     asked: int  # the offset asked for last: it may be asked for again
     read_bytes: int = 0
+    rest_chunks: int = _REST_CHUNKS
     depth: int = 1
     size_bytes: int = 0
     proven: int = 0
@@ -72,8 +74,9 @@ class Streams:
     def ahead(self, offset: int) -> Ahead:
         """What to get ready beyond what a read at `offset` needs: up to `limit` chunks, and the rest of the group it is in."""
         stream = self._streams.get(offset)
-        if stream is None:
-            return NOTHING_AHEAD
+        return self._ahead(stream) if stream is not None else NOTHING_AHEAD
+
+    def _ahead(self, stream: _Stream) -> Ahead:
         chunks = _CHUNKS_PER_GET_MAX
         while chunks > 1 and (stream.depth * chunks > self._limit or 2 * chunks * self._chunk_bytes > stream.read_bytes):
             chunks //= 2
@@ -105,9 +108,13 @@ class Streams:
         now_s = self._clock.monotonic_s()
         rate = stream.size_bytes / max(now_s - stream.began_s, 1e-6)
         if stream.depth == stream.proven or rate >= _WORTH_IT * stream.proven_rate:
+            if stream.depth != stream.proven:
+                stream.rest_chunks = _REST_CHUNKS
             stream.proven, stream.proven_rate = stream.depth, rate
             stream.depth = min(2 * stream.depth, self._limit)
         else:
             stream.depth = stream.proven
-        chunks = _REST_CHUNKS if stream.depth == stream.proven else _TRIAL_CHUNKS * stream.depth
+            stream.rest_chunks = min(2 * stream.rest_chunks, _REST_CHUNKS_MAX)
+        ahead = self._ahead(stream)
+        chunks = stream.rest_chunks if stream.depth == stream.proven else _TRIAL_CHUNKS * ahead.gets * ahead.chunks
         stream.began_s, stream.size_bytes, stream.left_bytes = now_s, 0, chunks * self._chunk_bytes
