@@ -1,8 +1,9 @@
 """Archived topics as DataFrames, beside Spark's own Kafka source on the same log and Parquet of the same rows, in one run.
 
-The log is archived into an S3 server, recovered from there, and served by a real Kafka broker from the recovered directory:
-both sources read the same records. Every number is the median of the rounds behind a first one that is not counted, with the
-least and the most; the sides take turns. Spark, broker and S3 server share the machine's cores: believe the ratios.
+The log is archived into a directory and into an S3 server, recovered from there, and served by a real Kafka broker from the
+recovered directory: all read the same records. The broker reads a disk of this machine, so it is compared with the archive in a
+directory; what an S3 server on the same cores takes away stands beside it. Every number is the median of the rounds behind a
+first one that is not counted, with the least and the most; the sides take turns. Believe the ratios.
 
 SIZE (bytes of log per kind of record, default 2 GiB) and ROUNDS (default 3) are taken from the environment.
 Needs Java 17 and Maven, which fetches Kafka and four jars of Spark's Kafka source once.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -132,15 +134,30 @@ def in_turn(*sides: Timed) -> None:
             side.go(counts=at > 0)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where an archive lies, and what it takes to get there."""
+
+    url: str
+    endpoint_url: str | None = None
+    region: str | None = None
+
+    def open(self) -> ObjectStore:
+        return open_store(self.url, endpoint_url=self.endpoint_url, region=self.region)
+
+
 class Sources:
-    """The same topic from all three."""
+    """The same topic from all of them."""
 
-    def __init__(self, spark: SparkSession, url: str, server: S3Server, bootstrap: str, parquet: Path) -> None:
-        self.spark, self._url, self._server, self._bootstrap, self._parquet = spark, url, server, bootstrap, parquet
+    def __init__(self, spark: SparkSession, directory: Place, s3: Place, bootstrap: str, parquet: Path) -> None:
+        self.spark, self.directory, self.s3, self._bootstrap, self._parquet = spark, directory, s3, bootstrap, parquet
 
-    def headwater(self, topic: str, **options: object) -> DataFrame:
-        reader = self.spark.read.format("headwater").option("store", self._url).option("topics", topic)
-        reader = reader.option("endpoint_url", self._server.endpoint_url).option("region", self._server.region)
+    def headwater(self, topic: str, place: Place | None = None, **options: object) -> DataFrame:
+        """From the directory, unless told otherwise."""
+        place = place or self.directory
+        reader = self.spark.read.format("headwater").option("store", place.url).option("topics", topic)
+        if place.endpoint_url and place.region:
+            reader = reader.option("endpoint_url", place.endpoint_url).option("region", place.region)
         for key, value in options.items():
             reader = reader.option(key, str(value))
         return reader.load()
@@ -188,23 +205,31 @@ def main() -> None:
 
 def measure(root: Path, server: S3Server, records: str, each: Shape, report: Report) -> list[str]:
     work = root / each.topic
-    url = f"s3://{server.bucket()}/archive"
-    store = open_store(url, endpoint_url=server.endpoint_url, region=server.region)
+    s3 = Place(f"s3://{server.bucket()}/archive", server.endpoint_url, server.region)
+    store = s3.open()
     log = make_log(work / "log", each)
+    directory = in_directory(work / "archive", log)
     archive(log.directory, store, workers=PARTITIONS)
     notes = []
     with serving_kafka(work, store) as bootstrap, session(work) as spark:
         spark.dataSource.register(HeadwaterSource)
-        sources = Sources(spark, url, server, bootstrap, work / "parquet")
+        sources = Sources(spark, directory, s3, bootstrap, work / "parquet")
         compare(sources, log, records, report)
         if not each.codec:
-            notes += lone_partition(sources, server, work, records, each, report)
+            lone_partition(sources, work, records, each, report)
         if each.codec == 0 and each.value_bytes == 1000:
-            notes += [scrubbed(store, server, url, log), scanned(sources, store, log, work)]
+            notes += [scrubbed(store, server, s3, log), scanned(sources, log, work)]
     subprocess.run(["rm", "-rf", str(work)], check=True)
     for info in list(store.list("")):
         store.delete(info.key)
     return notes
+
+
+def in_directory(path: Path, log: BenchLog) -> Place:
+    path.mkdir(parents=True)
+    place = Place(f"file://{path}")
+    archive(log.directory, place.open(), workers=PARTITIONS)
+    return place
 
 
 def compare(sources: Sources, log: BenchLog, records: str, report: Report) -> None:
@@ -213,47 +238,49 @@ def compare(sources: Sources, log: BenchLog, records: str, report: Report) -> No
     whole = Timed(rows, volume(sources.headwater(topic)))
     kafka = Timed(rows, volume(sources.kafka(topic)))
     parquet = Timed(rows, volume(sources.parquet(topic)))
-    in_turn(ours, whole, kafka, parquet)
+    from_s3 = Timed(rows, volume(sources.headwater(topic, sources.s3, columns="value")))
+    in_turn(ours, whole, from_s3, kafka, parquet)
     report.add(records, "full scan, columns=value; peer Kafka source", ours, kafka, "≥ 3x" if "1 KB" in records else "≥ 4x")
     report.add(records, "the same with all columns", whole, kafka)
+    report.add(records, "columns=value, archive in S3", from_s3, kafka)
     report.add(records, "full scan, columns=value; peer Parquet", ours, parquet, "≥ 0.8x")
 
     start, end = FIRST_TIMESTAMP + 12 * HOUR_MS, FIRST_TIMESTAMP + 13 * HOUR_MS
     inside = (f.col("timestamp") >= f.timestamp_millis(f.lit(start))) & (f.col("timestamp") < f.timestamp_millis(f.lit(end)))
-    window = {"startingTimestamp": start, "endingTimestamp": end}
+    window: dict[str, Any] = {"startingTimestamp": start, "endingTimestamp": end}
     ours = Timed(rows // 24, lambda: volume(sources.headwater(topic, columns="value,timestamp", **window).where(inside))())
     pushed = Timed(rows // 24, lambda: volume(sources.headwater(topic, columns="value,timestamp", pushFilters=True).where(inside))())
+    from_s3 = Timed(rows // 24, lambda: volume(sources.headwater(topic, sources.s3, columns="value,timestamp", **window).where(inside))())
     filtered = Timed(rows // 24, volume(sources.kafka(topic).where(inside)))
     bounded = Timed(rows // 24, volume(sources.kafka(topic, **window).where(inside)))
-    in_turn(ours, pushed, filtered, bounded)
+    in_turn(ours, pushed, from_s3, filtered, bounded)
     report.add(records, "one hour of 24 by options; peer filters", ours, filtered, "≥ 10x")
+    report.add(records, "the same, archive in S3", from_s3, filtered)
     report.add(records, "the same by options on both sides", ours, bounded)
     report.add(records, "one hour of 24, pushed filter; peer filters", pushed, filtered)
 
     ours = Timed(rows, places(sources.headwater(topic, columns="offset,timestamp")))
+    from_s3 = Timed(rows, places(sources.headwater(topic, sources.s3, columns="offset,timestamp")))
     kafka = Timed(rows, places(sources.kafka(topic)))
-    in_turn(ours, kafka)
+    in_turn(ours, from_s3, kafka)
     report.add(records, "offsets and timestamps only", ours, kafka, "≥ 10x")
+    report.add(records, "the same, archive in S3", from_s3, kafka)
 
 
-def lone_partition(sources: Sources, server: S3Server, work: Path, records: str, each: Shape, report: Report) -> list[str]:
+def lone_partition(sources: Sources, work: Path, records: str, each: Shape, report: Report) -> None:
     """As many records in one partition as there are in four."""
     alone = shape(f"{each.topic}-alone", 1, each.batch_records, each.value_bytes, each.codec)
-    url = f"s3://{server.bucket()}/alone"
-    store = open_store(url, endpoint_url=server.endpoint_url, region=server.region)
     log = make_log(work / "alone", alone)
-    archive(log.directory, store)
-    lone = Sources(sources.spark, url, server, "", work / "none")
-    one = Timed(log.end, volume(lone.headwater(alone.topic, columns="value")))
+    place = in_directory(work / "archive-alone", log)
+    one = Timed(log.end, volume(sources.headwater(alone.topic, place, columns="value")))
     four = Timed(log.end, volume(sources.headwater(each.topic, columns="value")))
     in_turn(one, four)
     one.answer = four.answer  # a batch more or less: partitions hold whole segments
     report.add(records, "one partition; peer the same in four", one, four, "≥ 0.9x")
-    return []
 
 
-def scrubbed(store: ObjectStore, server: S3Server, url: str, log: BenchLog) -> str:
-    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+def scrubbed(store: ObjectStore, server: S3Server, s3: Place, log: BenchLog) -> str:
+    bucket, _, prefix = s3.url.removeprefix("s3://").partition("/")
     keys = archived_keys(server, bucket, prefix, log.topic)
     total = sum(size for _, size in keys)
     scrub = Timed(0, lambda: Scrub(store, Scope(), SystemClock()).run(Threads(store, os.cpu_count() or 1)).damaged)
@@ -263,8 +290,8 @@ def scrubbed(store: ObjectStore, server: S3Server, url: str, log: BenchLog) -> s
     return f"scrub {moved[0]:,.0f} MB/s, plain ranged GETs {moved[1]:,.0f} MB/s: {moved[0] / moved[1]:.2f}x (aim ≥ 0.8x)"
 
 
-def scanned(sources: Sources, store: ObjectStore, log: BenchLog, work: Path) -> str:
-    numbers = iter(range(1000))
+def scanned(sources: Sources, log: BenchLog, work: Path) -> str:
+    numbers, store = iter(range(1000)), sources.directory.open()
     query = parse_query({"topics": log.topic})
     scan = Timed(0, lambda: scan_to_parquet(store, plan_scan(store, query), query, work / f"scan-{next(numbers)}"))
     job = Timed(0, lambda: sources.headwater(log.topic).write.parquet(str(work / f"spark-{next(numbers)}"), compression="snappy"))
@@ -293,6 +320,7 @@ def session(work: Path) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.unix.domain.socket.enabled", "true")  # as docs/spark.md advises
         .config("spark.sql.python.filterPushdown.enabled", "true")
         .config("spark.local.dir", str(work / "spark"))
         .getOrCreate()

@@ -143,7 +143,7 @@ class ArchiveTier:
             plan = yield from hydrator.plan(partition, entry)
         chunk: Chunk | None = plan.chunk_for(cursor)
         if chunk is not None and not answer.slices:
-            self._read_ahead(entry, plan, chunk, self._streams.ahead(asked))
+            self._read_ahead(entry, plan, chunk, asked)
         while chunk is not None and cursor < limit:
             remaining = max_bytes - answer.size_bytes
             if answer.slices:
@@ -178,21 +178,24 @@ class ArchiveTier:
             chunk = following
         return cursor
 
-    def _read_ahead(self, entry: Entry, plan: ChunkPlan, chunk: Chunk, ahead: Ahead) -> None:
-        """Get ready what a sequential reader will want behind `chunk`, in this entry and the beginning of the next."""
+    def _read_ahead(self, entry: Entry, plan: ChunkPlan, chunk: Chunk, asked: int) -> None:
+        """Get ready what the reader that asks at `asked` will want behind `chunk`, in this entry and the beginning of the next: once
+        for each chunk, if it goes on so.
+        """
+        ahead = self._streams.ahead(asked, chunk)
         if not ahead.gets:
             return
         ranges = ahead.ranges(chunk.number, len(plan.chunks))
         self._get_ready(entry, plan, ranges)
         left = ahead.gets - sum(1 for each in ranges if each.start % ahead.chunks == 0)
         following = self.archived.entry_at(entry.next_offset) if left else None
-        if following is None or following.gap:
-            return
-        following_plan = self._hydrator.plan_now(following)
-        if following_plan is None:
-            self._hydrator.plan_ahead(self._partition, following)
-        else:
+        if following is not None and not following.gap:
+            following_plan = self._hydrator.plan_now(following)
+            if following_plan is None:
+                self._hydrator.plan_ahead(self._partition, following)
+                return
             self._get_ready(following, following_plan, Ahead(left, ahead.chunks).ranges(-1, len(following_plan.chunks)))
+        self._streams.got_ready(asked, chunk)
 
     def _get_ready(self, entry: Entry, plan: ChunkPlan, ranges: Iterable[range]) -> None:
         for each in ranges:

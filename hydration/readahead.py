@@ -55,6 +55,7 @@ class _Stream:
     size_bytes: int = 0
     proven: int = 0
     proven_rate: float = 0.0
+    got_ready: object = None  # the chunk in which it reads, once what lies ahead of that was asked for
 
 
 class Streams:
@@ -71,10 +72,20 @@ class Streams:
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._lock = threading.Lock()
 
-    def ahead(self, offset: int) -> Ahead:
-        """What to get ready beyond what a read at `offset` needs: up to `limit` chunks, and the rest of the group it is in."""
+    def ahead(self, offset: int, chunk: object = None) -> Ahead:
+        """What to get ready beyond what a read at `offset`, in `chunk`, needs: up to `limit` chunks, and the rest of the group it
+        is in. Nothing when that was got ready.
+        """
         stream = self._streams.get(offset)
-        return self._ahead(stream) if stream is not None else NOTHING_AHEAD
+        if stream is None or (chunk is not None and stream.got_ready is chunk):
+            return NOTHING_AHEAD
+        return self._ahead(stream)
+
+    def got_ready(self, offset: int, chunk: object) -> None:
+        """What a reader at `offset` wants ahead as long as it is in `chunk` is there or on its way."""
+        stream = self._streams.get(offset)
+        if stream is not None:
+            stream.got_ready = chunk
 
     def _ahead(self, stream: _Stream) -> Ahead:
         chunks = _CHUNKS_PER_GET_MAX

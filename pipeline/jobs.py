@@ -38,6 +38,11 @@ class Runner(Protocol):
         ...
 
 
+def processors() -> int:
+    """As many as this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 @dataclass(frozen=True, slots=True)
 class StorePlace:
     """Which store a process opens for itself. Credentials come from boto3's own chain where the process runs."""

@@ -21,6 +21,7 @@ from objectstore.open import open_store
 from objectstore.store import ObjectStore
 from pipeline.catalogue import Catalogue, OffsetRange
 from pipeline.decode import arrow_schema
+from pipeline.jobs import processors
 from pipeline.query import EVERYTHING, Predicate, Query, parse_query
 from pipeline.reading import ReadCounters, read_split
 from pipeline.splits import Split, entries_left_out, plan_splits
@@ -66,11 +67,6 @@ def open_query_store(query: Query) -> ObjectStore:
     if query.store is None:
         raise UsageError("which archive? store=file:///path or s3://bucket/prefix")
     return open_store(query.store, endpoint_url=query.endpoint_url, region=query.region)
-
-
-def processors() -> int:
-    """As many as this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _in_order(store: ObjectStore, splits: Iterable[Split], query: Query, workers: int) -> Iterator[pa.RecordBatch]:
@@ -162,7 +158,7 @@ class Plan:
 def plan_scan(store: ObjectStore, query: Query) -> Plan:
     """From heads alone, but for bounds that are times. Raises what Catalogue.read, .ranges and plan_splits do."""
     ranges = Catalogue.read(store, query).ranges(store, query)
-    return Plan(ranges, plan_splits(ranges, query), entries_left_out(ranges, query))
+    return Plan(ranges, plan_splits(ranges, query, cores=processors()), entries_left_out(ranges, query))
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from model.errors import UsageError
 from pipeline.catalogue import Catalogue
 from pipeline.filters import push
+from pipeline.jobs import processors
 from pipeline.query import Query, parse_query
 from pipeline.splits import plan_splits
 from pipeline.stream import StreamReader, parse_stream_query
@@ -59,7 +60,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         store = opened(self._query)
         ranges = Catalogue.read(store, self._query).ranges(store, self._query)
-        splits = plan_splits(ranges, self._query)
+        splits = plan_splits(ranges, self._query, cores=processors())
         listed = {entry.key for each in ranges for entry in each.head.entries if not entry.gap}
         wanted = {entry.key for split in splits for entry in split.entries}
         tell(

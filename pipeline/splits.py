@@ -12,6 +12,7 @@ from pipeline.catalogue import OffsetRange
 from pipeline.query import Query
 
 SPLITS_MAX = 1 << 17  # whatever sizes a head claims; splits get larger instead
+SHARED_OUT_BYTES_MIN = 4 << 20  # less is not worth another core's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class _Part:
     size_bytes: int
 
 
-def plan_splits(ranges: Iterable[OffsetRange], query: Query) -> list[Split]:
+def plan_splits(ranges: Iterable[OffsetRange], query: Query, *, cores: int = 1) -> list[Split]:
     """Splits of about query.split_bytes, in the order of `ranges`: together they hold each wanted offset once.
 
     A large entry is divided into equal ranges of offsets, the task finds their bytes through the entry's index; small
@@ -59,7 +60,8 @@ def plan_splits(ranges: Iterable[OffsetRange], query: Query) -> list[Split]:
     """
     wanted = [(each, list(_wanted(each, query))) for each in ranges]
     total = sum(part.size_bytes for _, parts in wanted for part in parts)
-    split_bytes = max(min(query.split_bytes, total // query.min_partitions), total // SPLITS_MAX, 1)
+    shared_out = max(total // cores, SHARED_OUT_BYTES_MIN)
+    split_bytes = max(min(query.split_bytes, shared_out, total // query.min_partitions), total // SPLITS_MAX, 1)
     return [
         _split(each, run, query)
         for each, parts in wanted

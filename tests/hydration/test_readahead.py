@@ -100,3 +100,15 @@ def test_what_is_ahead_is_the_rest_of_a_group_and_whole_groups(number: int, coun
     assert len(flat) < (gets + 1) * chunks
     assert all(each.stop % chunks == 0 or each.stop == count for each in ranges)
     assert not gets or len(flat) >= min(count - number - 1, gets * chunks)
+
+
+def test_what_was_got_ready_for_a_chunk_is_not_asked_for_at_every_read_in_it() -> None:
+    streams = Streams(8, CHUNK, ManualClock())
+    first, second = object(), object()
+    streams.moved(0, 10, CHUNK // 4)
+    assert streams.ahead(10, first).gets == 1
+    assert streams.ahead(10, first).gets == 1, "until it is said to be done"
+    streams.got_ready(10, first)
+    streams.moved(10, 20, CHUNK // 4)
+    assert streams.ahead(20, first).gets == 0
+    assert streams.ahead(20, second).gets == 1
