@@ -1,7 +1,6 @@
 """Sockets and tasks of the gateway, and nothing else."""
 
 import asyncio
-import gc
 import os
 import socket
 import threading
@@ -55,7 +54,6 @@ class Gateway:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._executor, preload, VERSIONS)
-            gc.freeze()  # what was imported stays: the collector need not walk through it again and again
             await self._requests.catalogue.snapshot()
             async with asyncio.TaskGroup() as connections:
                 while True:

@@ -23,7 +23,8 @@ class Blocks:
 
     def __init__(self, block_bytes: int, limit_bytes: int) -> None:
         self.block_bytes = -(-block_bytes // PAGE_BYTES) * PAGE_BYTES
-        self._unmade = limit_bytes // self.block_bytes
+        self._blocks = self._unmade = limit_bytes // self.block_bytes
+        self.taken = 0  # blocks, neither given back nor lent
         self._free: list[memoryview] = []
         self._lent: OrderedDict[RunFile, memoryview] = OrderedDict()  # the longest lent first
         self._lock = threading.Lock()
@@ -31,31 +32,41 @@ class Blocks:
     def take(self) -> memoryview | None:
         """A block, taken back from a file that nobody reads if need be; None when all are in use."""
         with self._lock:
-            if self._free:
-                return self._free.pop()
-            if self._unmade:
-                self._unmade -= 1
-                return memoryview(mmap.mmap(-1, self.block_bytes))
-            for file in self._lent:
-                if file.forget_memory():
-                    return self._lent.pop(file)
-        return None
+            block = self._find()
+            self.taken += block is not None
+            return block
 
     def take_some(self, count: int) -> list[memoryview]:
-        """As many blocks as there are, `count` at most."""
+        """Up to `count` blocks, as long as half of all are left for others."""
         taken: list[memoryview] = []
-        while len(taken) < count and (block := self.take()) is not None:
-            taken.append(block)
+        with self._lock:
+            while len(taken) < count and self.taken < self._blocks // 2 and (block := self._find()) is not None:
+                self.taken += 1
+                taken.append(block)
         return taken
+
+    def _find(self) -> memoryview | None:
+        if self._free:
+            return self._free.pop()
+        if self._unmade:
+            self._unmade -= 1
+            # private: shared, as it would be else, a block in a forked child would be the parent's block
+            return memoryview(mmap.mmap(-1, self.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        for file in self._lent:
+            if file.forget_memory():
+                return self._lent.pop(file)
+        return None
 
     def give_back(self, block: memoryview) -> None:
         with self._lock:
+            self.taken -= 1
             self._free.append(block)
 
     def lend(self, block: memoryview, file: RunFile, size_bytes: int) -> None:
         """Let `file` be read from `block`, which begins with the file's `size_bytes`, until take() wants it back."""
         file.memory = block[:size_bytes]
         with self._lock:
+            self.taken -= 1
             self._lent[file] = block
 
 

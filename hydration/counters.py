@@ -9,8 +9,8 @@ class ReadCounters:
     reads               answered, from whichever tier
     fallbacks           reads that the first tier failed and the second served or failed, too
     chunk_hits          chunks found in the cache when a reader asked; chunk_misses: those it had to wait for
-    downloads           of chunks, read-ahead included; downloaded_bytes
-    ahead               chunks downloaded because a sequential reader was expected to want them
+    downloads           GETs for chunks, read-ahead included; downloaded_bytes
+    ahead               chunks asked for because a sequential reader was expected to want them
     damaged             chunks whose bytes did not verify
     gaps_skipped        reads that moved forward over offsets which no tier has
     """

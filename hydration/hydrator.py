@@ -191,8 +191,7 @@ class Hydrator:
             try:
                 file = fetch(name, entry, chunk)
             except CorruptData as error:  # once more: it may have happened on the way
-                self.counters.damaged += 1
-                log.warning("chunk_damaged", key=entry.key, position=chunk.position, reason=str(error))
+                self._is_damage(error, entry, chunk)
                 file = fetch(name, entry, chunk)
         except BaseException as error:
             if block is not None:
@@ -205,11 +204,23 @@ class Hydrator:
         return file
 
     def _hydrate_run(self, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
-        """In a worker: neighbouring chunks by one GET, each with one hold; one that is damaged or cannot be kept is tried again alone."""
+        """In a worker: neighbouring chunks by one GET, each with one hold, or what went wrong with it."""
+        answered = 0
+        with contextlib.suppress(CorruptData):  # the object ends too early: each chunk is told alone whether it is there
+            for outcome in self._stream_run(entry, run):
+                answered += 1
+                yield outcome
+        for name, chunk in run[answered:]:
+            yield self._hydrated(name, entry, chunk)
+
+    def _stream_run(self, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
+        """As far as there are blocks. A chunk that is damaged is fetched again alone. Raises what the store does."""
         blocks = self._blocks.take_some(len(run))
         try:
             contents = [block[: chunk.size_bytes] for block, (_, chunk) in zip(blocks, run, strict=False)]
-            self.counters.downloads += bool(contents)
+            if not contents:
+                return
+            self.counters.downloads += 1
             layout, start = open_layout(entry.layout), run[0][1].position
             with contextlib.closing(layout.stream_offloaded(self._store, entry.key, entry.context, contents, start)) as arriving:
                 for (name, chunk), content, _ in zip(run, contents, arriving, strict=False):
@@ -217,17 +228,23 @@ class Hydrator:
                     block = blocks.pop(0)
                     try:
                         file = self._keep_block(block, name, entry, chunk)
-                    except Exception:
+                    except Exception as error:
                         self._blocks.give_back(block)
-                        yield self._hydrated(name, entry, chunk)
+                        yield self._hydrated(name, entry, chunk) if self._is_damage(error, entry, chunk) else error
                     else:
                         self._blocks.lend(block, file, chunk.size_bytes)
                         yield file
         finally:
             for block in blocks:
                 self._blocks.give_back(block)
-        for name, chunk in run[len(contents) :]:  # there were no more blocks
-            yield self._hydrated(name, entry, chunk)
+
+    def _is_damage(self, error: Exception, entry: Entry, chunk: Chunk) -> bool:
+        """Counted and told, if so."""
+        if not isinstance(error, CorruptData):
+            return False
+        self.counters.damaged += 1
+        log.warning("chunk_damaged", key=entry.key, position=chunk.position, reason=str(error))
+        return True
 
     def _hydrated(self, name: str, entry: Entry, chunk: Chunk) -> RunFile | Exception:
         try:

@@ -17,6 +17,7 @@ import stat as modes
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import boto3
@@ -370,7 +371,7 @@ class S3Store:
     def _translated(self, key: str, *, write: bool) -> Iterator[None]:
         try:
             yield
-        except (BotoCoreError, ClientError, OSError) as error:
+        except (BotoCoreError, ClientError, OSError, HTTPException) as error:
             raise self._words(key, error, write=write) from error
 
     def _words(self, key: str, error: Exception, *, write: bool) -> HeadwaterError:
@@ -406,9 +407,15 @@ class S3Store:
         return UsageError(said)
 
 
+def _direct(body: Any) -> Any:
+    """The answer below urllib3, which would make new bytes and copy them; None where it has to unpack what comes."""
+    answer = getattr(getattr(body, "_raw_stream", None), "_fp", None)
+    return None if getattr(answer, "chunked", True) else answer
+
+
 def _fill(body: Any, buffer: memoryview) -> bool:
-    """Whether the answer had enough left. Straight from the socket: urllib3 would make new bytes and copy them."""
-    source = getattr(getattr(body, "_raw_stream", None), "_fp", body)
+    """Whether the answer had enough left."""
+    source = _direct(body) or body
     while buffer:
         count = source.readinto(buffer)
         if not count:
@@ -418,8 +425,8 @@ def _fill(body: Any, buffer: memoryview) -> bool:
 
 
 def _release(body: Any) -> None:
-    """Give the connection back, which urllib3 does only for what was read through it."""
-    with contextlib.suppress(AttributeError):
+    """Give the connection back, which urllib3 does by itself only for what was read through it."""
+    if _direct(body) is not None:
         body._raw_stream.release_conn()
 
 

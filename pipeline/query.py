@@ -15,7 +15,6 @@ from model.errors import UsageError
 from model.partition import TopicPartition, check_topic_name
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")  # Spark's own names and order
-SPLIT_BYTES = 128 << 20  # as Spark cuts files: a task costs some 0.1 s before its first byte
 END_OF_OFFSETS = OFFSET_MAX + 1  # exclusive: beyond every offset there can be
 
 _OPTIONS = (
@@ -178,7 +177,7 @@ class Query:
 
     columns           of the result, in this order
     read_committed    stop at the last stable offset, leave out what was aborted
-    split_bytes       about so much of the archive is one task
+    split_bytes       about so much of the archive is one task; None leaves it to the planner
     min_partitions    at least so many tasks, as far as there is something to divide
     quarantine_path   a URL or a directory: damage becomes rows there and the rest is read; None: damage fails the scan
     fail_on_data_loss gaps, and offsets asked for by number that the archive no longer or not yet has, fail the scan
@@ -192,7 +191,7 @@ class Query:
     columns: tuple[str, ...] = COLUMNS[:-1]
     read_committed: bool = False
     predicate: Predicate = EVERYTHING
-    split_bytes: int = SPLIT_BYTES
+    split_bytes: int | None = None
     min_partitions: int = 1
     quarantine_path: str | None = None
     fail_on_data_loss: bool = True
@@ -228,7 +227,7 @@ def parse_query(options: Mapping[str, object]) -> Query:
         ending=_bound(given, "ending", Edge.LATEST),
         columns=_columns(given),
         read_committed=_choice(given, "isolation", ("read_uncommitted", "read_committed")) == "read_committed",
-        split_bytes=_size(given, "splitBytes") or SPLIT_BYTES,
+        split_bytes=_size(given, "splitBytes"),
         min_partitions=_size(given, "minPartitions") or 1,
         quarantine_path=quarantine_path,
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),

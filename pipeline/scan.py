@@ -58,7 +58,7 @@ def scan(
         options["store"] = store
     query = parse_query({"topics": topics, **options}).where(where)
     opened = open_query_store(query) if isinstance(store, str) else store
-    query = replace(query, split_bytes=min(query.split_bytes, ORDERED_SPLIT_BYTES))
+    query = replace(query, split_bytes=min(query.split_bytes or ORDERED_SPLIT_BYTES, ORDERED_SPLIT_BYTES))
     batches = _in_order(opened, plan_scan(opened, query).splits, query, workers or processors())
     return pa.RecordBatchReader.from_batches(arrow_schema(query.columns), batches)
 
@@ -155,10 +155,12 @@ class Plan:
         return sum(split.size_bytes for split in self.splits)
 
 
-def plan_scan(store: ObjectStore, query: Query) -> Plan:
-    """From heads alone, but for bounds that are times. Raises what Catalogue.read, .ranges and plan_splits do."""
+def plan_scan(store: ObjectStore, query: Query, *, workers: int | None = None) -> Plan:
+    """From heads alone, but for bounds that are times; so that all `workers`, or processors, have work. Raises what Catalogue.read,
+    .ranges and plan_splits do.
+    """
     ranges = Catalogue.read(store, query).ranges(store, query)
-    return Plan(ranges, plan_splits(ranges, query, cores=processors()), entries_left_out(ranges, query))
+    return Plan(ranges, plan_splits(ranges, query, cores=workers or processors()), entries_left_out(ranges, query))
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from model.partition import PartitionId
 from pipeline.catalogue import OffsetRange
 from pipeline.query import Query
 
+SPLIT_BYTES = 128 << 20  # as Spark cuts files: a task costs some 0.1 s before its first byte
 SPLITS_MAX = 1 << 17  # whatever sizes a head claims; splits get larger instead
 SHARED_OUT_BYTES_MIN = 4 << 20  # less is not worth another core's time
 
@@ -57,11 +58,13 @@ def plan_splits(ranges: Iterable[OffsetRange], query: Query, *, cores: int = 1) 
 
     A large entry is divided into equal ranges of offsets, the task finds their bytes through the entry's index; small
     neighbours are joined. Raises DataLoss for a gap when the query does not allow any.
+
+    cores  that should all have work, as far as the query does not say how large a split is to be
     """
     wanted = [(each, list(_wanted(each, query))) for each in ranges]
     total = sum(part.size_bytes for _, parts in wanted for part in parts)
-    shared_out = max(total // cores, SHARED_OUT_BYTES_MIN)
-    split_bytes = max(min(query.split_bytes, shared_out, total // query.min_partitions), total // SPLITS_MAX, 1)
+    split_bytes = query.split_bytes or max(min(SPLIT_BYTES, total // cores), SHARED_OUT_BYTES_MIN)
+    split_bytes = max(min(split_bytes, total // query.min_partitions), total // SPLITS_MAX, 1)
     return [
         _split(each, run, query)
         for each, parts in wanted
@@ -111,9 +114,9 @@ def gap_error(partition: PartitionId, entry: Entry) -> DataLoss:
 
 
 def _divided(part: _Part, split_bytes: int) -> Iterator[_Part]:
-    """`part` in equal ranges of offsets, each about `split_bytes` or less."""
+    """`part` in equal ranges of offsets, each about `split_bytes`: a tenth more is no reason for another task."""
     offsets = part.end - part.first
-    count = min(-(-part.size_bytes // split_bytes), offsets)
+    count = min(max(1, -(-(10 * part.size_bytes - split_bytes) // (10 * split_bytes))), offsets)
     for number in range(count):
         first, end = part.first + offsets * number // count, part.first + offsets * (number + 1) // count
         yield _Part(part.entry, first, end, -(-part.size_bytes // count))

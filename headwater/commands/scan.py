@@ -47,7 +47,11 @@ _PLAN = (
 )
 @click.option("--quarantine", "quarantine_path", metavar="DIR", help="Where to list it: a directory or a URL, for JSON lines.")
 @click.option("--skip-gaps", is_flag=True, help="Go on over offsets that were never archived.")
-@click.option("--split-bytes", metavar="SIZE", help="About so much of the archive makes one file; 64MiB by default.")
+@click.option(
+    "--split-bytes",
+    metavar="SIZE",
+    help="About so much of the archive makes one file; by default 128MiB, or less if there is not work for all.",
+)
 @click.option("--workers", type=click.IntRange(1, 256), help="As many as there are processors by default.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; look at manifests only.")
 @format_option
@@ -98,7 +102,7 @@ def scan(
 
     target, store, clock = Path(directory).absolute(), open_bucket(config).store, SystemClock()
     check_unused(target)
-    plan = plan_scan(store, query)
+    plan = plan_scan(store, query, workers=workers)
     if dry_run:
         rows = _plan_rows(plan)
         emit(form, _PLAN, rows)

@@ -28,6 +28,26 @@ def test_blocks_are_whole_pages_and_no_more_than_the_limit() -> None:
     assert blocks.take() is taken[0]
 
 
+def test_several_are_taken_only_while_half_are_left() -> None:
+    blocks = Blocks(PAGE_BYTES, 5 * PAGE_BYTES)
+    assert len(blocks.take_some(1)) == 1
+    assert len(blocks.take_some(3)) == 1
+    assert blocks.take_some(1) == []
+    assert [blocks.take() is None for _ in range(4)] == [False, False, False, True]
+
+
+def test_a_block_is_not_shared_with_a_forked_child() -> None:
+    block = Blocks(PAGE_BYTES, PAGE_BYTES).take()
+    assert block is not None
+    block[:6] = b"parent"
+    child = os.fork()
+    if not child:
+        block[:6] = b"child!"
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert bytes(block[:6]) == b"parent"
+
+
 def test_a_limit_below_one_block_gives_none() -> None:
     assert Blocks(4 << 20, 1 << 20).take() is None
 

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import tracemalloc
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from urllib3.connection import HTTPConnection
 
 from model.errors import (
     AlreadyExists,
@@ -389,6 +391,24 @@ def test_damage_that_the_store_did_not_notice_is_noticed_on_reading(far: S3Store
 
 
 # Memory
+
+
+def test_reads_one_after_the_other_share_a_connection(store: S3Store) -> None:
+    store.put("a", io.BytesIO(bytes(1 << 20)), size_bytes=1 << 20)
+    connections: Counter[int] = Counter()
+    connect = HTTPConnection.connect
+
+    def counted(self: HTTPConnection) -> None:
+        connections.update([1])
+        connect(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HTTPConnection, "connect", counted)
+        for _ in range(20):
+            read(store, "a", 1000, 500_000)
+            for _ in store.stream_into("a", [memoryview(bytearray(1000)) for _ in range(3)], start=5):
+                pass
+    assert connections.total() <= 1
 
 
 class Zeros(io.BytesIO):

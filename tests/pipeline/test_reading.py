@@ -15,11 +15,12 @@ from model.errors import CorruptData, DataLoss, Superseded, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
-from pipeline import reading
+from pipeline import buffers, reading
 from pipeline.catalogue import Catalogue
 from pipeline.quarantine import Damage, read_quarantine
 from pipeline.query import Predicate, Query, parse_query
 from pipeline.reading import ReadCounters, read_split
+from pipeline.scan import scan
 from pipeline.splits import Split, plan_splits
 from segments.batches import headers
 from tests.hydration.world import PARTITION, Archive
@@ -69,6 +70,35 @@ def overwrite(store: MemoryStore, key: str, change: Callable[[bytearray], bytes 
     store.delete(key)
     if content is not None:
         store.create(key, bytes(content))
+
+
+def test_what_was_read_does_not_lie_in_memory_that_is_used_again(
+    store: MemoryStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while a split is read nor after; and all of that memory is given back, whatever ends the reading."""
+    blocks, before = buffers._blocks, buffers._blocks.taken
+    give_back = blocks.give_back
+
+    def spoil(block: memoryview) -> None:
+        block[:] = b"\xff" * len(block)
+        give_back(block)
+
+    monkeypatch.setattr(blocks, "give_back", spoil)
+    monkeypatch.setattr(reading, "PIECE_BYTES", 200_000)
+    query = a_query(columns="key,value,headers,offset,timestamp", includeHeaders=True)
+    batches = [batch for split in plan(store, query) for batch in read_split(store, split, query)]
+    assert pa.Table.from_batches(batches).equals(scan(a_copy(store), "soup", columns="key,value,headers,offset,timestamp").read_all())
+    (split, *_) = plan(store, query)
+    left = read_split(store, split, query)
+    next(left)
+    left.close()
+    overwrite(store, archive.head.entries[1].key, flipped(700_000))
+    with pytest.raises(CorruptData):
+        offsets(store, query)
+    overwrite(store, archive.head.entries[1].key, lambda content: content[:600_000])
+    with pytest.raises(CorruptData):
+        offsets(store, query)
+    assert blocks.taken == before
 
 
 def flipped(at: int) -> Callable[[bytearray], bytearray]:

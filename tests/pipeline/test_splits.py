@@ -109,20 +109,39 @@ def test_any_division_reads_each_wanted_offset_once(
 
 def test_one_partition_is_divided_into_as_many_tasks_as_wanted() -> None:
     splits = plan_splits([everything(a_head(an_entry(0, 999, 1 << 30)))], a_query())
-    assert len(splits) == 16
+    assert len(splits) == 8
     assert [split.first for split in splits[1:]] == [split.end for split in splits[:-1]]
-    assert {split.end - split.first for split in splits} <= {62, 63}
+    assert {split.end - split.first for split in splits} == {125}
     assert len(plan_splits([everything(a_head(an_entry(0, 999, 1 << 20)))], a_query(min_partitions=8))) == 8
 
 
 def test_small_neighbours_become_one_task() -> None:
     head = a_head(*(an_entry(at, at + 9, 20 << 20) for at in range(0, 100, 10)))
-    assert [(split.first, split.end, len(split.entries)) for split in plan_splits([everything(head)], a_query())] == [
+    splits = plan_splits([everything(head)], a_query(split_bytes="64m"))
+    assert [(split.first, split.end, len(split.entries)) for split in splits] == [
         (0, 30, 3),
         (30, 60, 3),
         (60, 90, 3),
         (90, 100, 1),
     ]
+
+
+@pytest.mark.parametrize("sizes", [[100_000_001], [50_000_003, 49_999_999, 50_000_001, 49_999_997], [3 << 20], [1 << 30]])
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_every_core_has_work_and_none_has_a_remainder(sizes: list[int], cores: int) -> None:
+    ranges = [everything(a_head(an_entry(0, 9_999, size))) for size in sizes]
+    splits = plan_splits(ranges, a_query(), cores=cores)
+    largest = max(split.size_bytes for split in splits)
+    assert len(splits) % cores == 0 or sum(sizes) < 4 << 20
+    assert largest * len(splits) < 1.1 * sum(sizes)
+    assert largest <= 1.1 * (128 << 20)
+    assert len(splits) == 1 or largest >= 4 << 20
+
+
+def test_who_says_how_large_a_split_is_gets_it() -> None:
+    ranges = [everything(a_head(an_entry(0, 9_999, 100_000_000)))]
+    assert len(plan_splits(ranges, a_query(split_bytes="64m"), cores=16)) == 2
+    assert len(plan_splits(ranges, a_query(split_bytes="1g"), cores=16)) == 1
 
 
 def test_an_entry_of_one_offset_is_one_task_however_large() -> None:
