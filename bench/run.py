@@ -110,7 +110,7 @@ def measure(log: BenchLog, server: S3Server, work: Path) -> Iterator[tuple[str, 
         store = open_store(f"s3://{bucket}/{prefix}", endpoint_url=server.endpoint_url, region=server.region)
         _timed(archived, log.total_bytes, lambda store=store: archive(log.directory, store, workers=WORKERS))  # type: ignore[misc]
         _timed(uploaded, log.total_bytes, lambda: upload(log, server, bucket))
-        keys = archived_keys(server, bucket, prefix, log.topic)
+        keys = archived_keys(server, bucket, prefix)
         with serving(f"s3://{bucket}/{prefix}", server, work / uuid4().hex) as gateway, sending(log) as sender:
             warm_up(gateway, log)
             reader = Discarder(gateway.address, log.topic, log.batch_bytes, log.batch_records)
@@ -158,11 +158,12 @@ def upload(log: BenchLog, server: S3Server, bucket: str) -> None:
     s3.close()
 
 
-def archived_keys(server: S3Server, bucket: str, prefix: str, topic: str) -> list[tuple[str, int]]:
-    """Data objects of partition 0 with their sizes, in offset order."""
+def archived_keys(server: S3Server, bucket: str, prefix: str, partition: int | None = 0) -> list[tuple[str, int]]:
+    """Data objects with their sizes, in offset order; of one partition, or of all."""
     pages = client(server).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/data/")
     objects = [each for page in pages for each in page.get("Contents", [])]
-    return sorted((each["Key"], each["Size"]) for each in objects if each["Key"].endswith(".log") and each["Key"].split("/")[-2] == "0")
+    data = sorted((each["Key"], each["Size"]) for each in objects if each["Key"].endswith(".log"))
+    return [(key, size) for key, size in data if partition is None or key.split("/")[-2] == str(partition)]
 
 
 def ranged_gets(server: S3Server, bucket: str, keys: list[tuple[str, int]], directory: Path | None = None) -> None:

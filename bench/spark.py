@@ -218,7 +218,7 @@ def measure(root: Path, server: S3Server, records: str, each: Shape, report: Rep
         if not each.codec:
             lone_partition(sources, work, records, each, report)
         if each.codec == 0 and each.value_bytes == 1000:
-            notes += [scrubbed(store, server, s3, log), scanned(sources, log, work)]
+            notes += [scrubbed(store, server, s3), scanned(sources, log, work)]
     subprocess.run(["rm", "-rf", str(work)], check=True)
     for info in list(store.list("")):
         store.delete(info.key)
@@ -279,9 +279,9 @@ def lone_partition(sources: Sources, work: Path, records: str, each: Shape, repo
     report.add(records, "one partition; peer the same in four", one, four, "≥ 0.9x")
 
 
-def scrubbed(store: ObjectStore, server: S3Server, s3: Place, log: BenchLog) -> str:
+def scrubbed(store: ObjectStore, server: S3Server, s3: Place) -> str:
     bucket, _, prefix = s3.url.removeprefix("s3://").partition("/")
-    keys = archived_keys(server, bucket, prefix, log.topic)
+    keys = archived_keys(server, bucket, prefix, partition=None)
     total = sum(size for _, size in keys)
     scrub = Timed(0, lambda: Scrub(store, Scope(), SystemClock()).run(Threads(store, os.cpu_count() or 1)).damaged)
     gets = Timed(0, lambda: ranged_gets(server, bucket, keys))
