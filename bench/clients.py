@@ -41,9 +41,9 @@ class Discarder:
         start_s = time.perf_counter()
         offset = total = 0
         while offset < end:
-            size = self.fetch(offset, fetch_bytes)
-            total += size
-            offset += size // self._batch_bytes * self._batch_records
+            batches = self.fetch(offset, fetch_bytes) // self._batch_bytes  # a broker may send part of one more
+            total += batches * self._batch_bytes
+            offset += batches * self._batch_records
         return Took(total, time.perf_counter() - start_s)
 
     def fetch(self, offset: int, fetch_bytes: int) -> int:

@@ -1,4 +1,5 @@
-"""The S3 server that everything is measured against: versitygw where Go can build it (cheapest per byte), else SeaweedFS."""
+"""What everything is measured against: an S3 server, versitygw where Go can build it (cheapest per byte), else SeaweedFS; and a
+real Kafka broker, where there are Java and Maven."""
 
 import contextlib
 import os
@@ -9,6 +10,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import recovery
+from manifests.repository import ManifestRepository
+from objectstore.store import ObjectStore
+from tests.peers.kafka import KafkaBroker
 from tests.s3server import S3Server, _free_ports, running_s3_server
 
 _BIN = Path(__file__).parent / ".bin"
@@ -38,6 +43,18 @@ def running_server(directory: Path) -> Iterator[tuple[str, S3Server]]:
     finally:
         process.terminate()
         process.wait()
+
+
+@contextlib.contextmanager
+def running_broker(work: Path, store: ObjectStore) -> Iterator[str]:
+    """A Kafka broker over what is recovered from the archive; its bootstrap address."""
+    recovery.apply(recovery.plan(ManifestRepository(store), None), work / "kafka", store)
+    with KafkaBroker(work / "kafka", work / "broker", compaction=False) as broker:
+        yield broker.bootstrap
+
+
+def can_run_broker() -> bool:
+    return bool(shutil.which("java") and shutil.which("mvn"))
 
 
 def _versitygw() -> Path | None:

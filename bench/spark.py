@@ -27,11 +27,9 @@ from pyspark.sql import functions as f
 from rich.console import Console
 from rich.table import Table
 
-import recovery
 from bench.logs import FIRST_TIMESTAMP, BenchLog, Shape, make_log
 from bench.run import archived_keys, ranged_gets
-from bench.servers import running_server
-from manifests.repository import ManifestRepository
+from bench.servers import running_broker, running_server
 from model.clock import SystemClock
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
@@ -41,7 +39,6 @@ from pipeline.scan import plan_scan, scan_to_parquet
 from pipeline.scrub import Scope, Scrub
 from pipeline.source import HeadwaterSource
 from tests.gateway.archived import archive
-from tests.peers.kafka import KafkaBroker
 from tests.s3server import S3Server
 
 SIZE = int(os.environ.get("SIZE", 2 << 30))
@@ -211,7 +208,7 @@ def measure(root: Path, server: S3Server, records: str, each: Shape, report: Rep
     directory = in_directory(work / "archive", log)
     archive(log.directory, store, workers=PARTITIONS)
     notes = []
-    with serving_kafka(work, store) as bootstrap, session(work) as spark:
+    with running_broker(work, store) as bootstrap, session(work) as spark:
         spark.dataSource.register(HeadwaterSource)
         sources = Sources(spark, directory, s3, bootstrap, work / "parquet")
         compare(sources, log, records, report)
@@ -298,14 +295,6 @@ def scanned(sources: Sources, log: BenchLog, work: Path) -> str:
     in_turn(scan, job)
     winner = "headwater scan" if scan.seconds < job.seconds else "Spark"
     return f"to Parquet on one machine: headwater scan {scan}, the Spark job {job}: {winner} wins"
-
-
-@contextmanager
-def serving_kafka(work: Path, store: ObjectStore) -> Iterator[str]:
-    """A broker over what is recovered from the archive."""
-    recovery.apply(recovery.plan(ManifestRepository(store), None), work / "kafka", store)
-    with KafkaBroker(work / "kafka", work / "broker", compaction=False) as broker:
-        yield broker.bootstrap
 
 
 @contextmanager
