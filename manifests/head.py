@@ -119,6 +119,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return self.entries[at - 1] if at and offset in self.entries[at - 1] else None
 
 
+# msgspec learns what a struct looks like when it is first wanted, and crashes when two threads want it at once: here there is one.
+msgspec.json.Decoder(Head)
+
+
 def check_head(head: Head) -> Head:
     """`head` when everything in it agrees (I4, I9, I22); CorruptData otherwise, UsageError for names that nobody may have."""
     partition = head.partition_id  # before anything is said in its name

@@ -51,6 +51,12 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
 
 
+# msgspec learns what a struct looks like when it is first wanted, and crashes when two threads want it at once: here there is one.
+msgspec.json.Decoder(TopicManifest)
+msgspec.json.Decoder(Current)
+msgspec.json.Decoder(Owner)
+
+
 def merge(held: TopicManifest | None, seen: TopicManifest) -> TopicManifest | None:
     """The manifest to commit after an agent has `seen` the topic; None when `held` already says it all.
 
