@@ -21,10 +21,6 @@ class _Tail(msgspec.Struct, frozen=True):
     since_ms: int
 
 
-# msgspec learns what a struct looks like when it is first wanted, and crashes when two threads want it at once: here there is one.
-msgspec.json.Decoder(_Tail)
-
-
 class Tails:
     """Safe to use from many threads, one per partition. `save` writes what has changed since it was last called."""
 

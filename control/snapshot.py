@@ -24,10 +24,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     state: bytes
 
 
-# msgspec learns what a struct looks like when it is first wanted, and crashes when two threads want it at once: here there is one.
-msgspec.json.Decoder(Snapshot)
-
-
 def write_snapshot(path: Path, state: ControlState, before: Entry, last: Entry) -> None:
     body = msgspec.msgpack.encode(Snapshot(before=before, last=last, state=encode_state(state)))
     write_whole(path, MAGIC + zlib.crc32(body).to_bytes(4, "big") + body)

@@ -76,10 +76,6 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 EMPTY = ControlState()
 
 
-# msgspec learns what a struct looks like when it is first wanted, and crashes when two threads want it at once: here there is one.
-msgspec.json.Decoder(ControlState)
-
-
 def apply(state: ControlState, record: Record) -> ControlState:
     """The state after `record`; the very same object when it says nothing new."""
     match record:

@@ -191,7 +191,7 @@ class Hydrator:
             try:
                 file = fetch(name, entry, chunk)
             except CorruptData as error:  # once more: it may have happened on the way
-                self._is_damage(error, entry, chunk)
+                self._tell_damage(error, entry, chunk)
                 file = fetch(name, entry, chunk)
         except BaseException as error:
             if block is not None:
@@ -228,9 +228,13 @@ class Hydrator:
                     block = blocks.pop(0)
                     try:
                         file = self._keep_block(block, name, entry, chunk)
+                    except CorruptData as error:
+                        self._blocks.give_back(block)
+                        self._tell_damage(error, entry, chunk)
+                        yield self._hydrated(name, entry, chunk)
                     except Exception as error:
                         self._blocks.give_back(block)
-                        yield self._hydrated(name, entry, chunk) if self._is_damage(error, entry, chunk) else error
+                        yield error
                     else:
                         self._blocks.lend(block, file, chunk.size_bytes)
                         yield file
@@ -238,13 +242,9 @@ class Hydrator:
             for block in blocks:
                 self._blocks.give_back(block)
 
-    def _is_damage(self, error: Exception, entry: Entry, chunk: Chunk) -> bool:
-        """Counted and told, if so."""
-        if not isinstance(error, CorruptData):
-            return False
+    def _tell_damage(self, error: CorruptData, entry: Entry, chunk: Chunk) -> None:
         self.counters.damaged += 1
         log.warning("chunk_damaged", key=entry.key, position=chunk.position, reason=str(error))
-        return True
 
     def _hydrated(self, name: str, entry: Entry, chunk: Chunk) -> RunFile | Exception:
         try:

@@ -16,6 +16,16 @@ _WRONG = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueErr
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+def prepared(kind: type[T]) -> type[T]:
+    """Class decorator: msgspec learns what `kind` and the structs in it look like now, in the one thread that imports it.
+
+    Else it does so when the struct is first wanted, and ends the process with a signal when two threads want it at once (0.22):
+    partitions load together.
+    """
+    msgspec.json.Decoder(kind)
+    return kind
+
+
 def seal(value: msgspec.Struct) -> bytes:
     """`value`, which has a `format`, as indented JSON with its digest as the last field."""
     body = msgspec.to_builtins(value)

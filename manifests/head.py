@@ -8,7 +8,7 @@ from bisect import bisect_right
 import msgspec
 
 from manifests import keys
-from manifests.document import FORMAT, seal, unseal
+from manifests.document import FORMAT, prepared, seal, unseal
 from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from model.partition import PartitionId
 from objectstore.digest import is_digest
@@ -79,6 +79,7 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
+@prepared
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The live manifest of one partition.
 
@@ -117,10 +118,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         """The live entry that holds `offset`, gap entries included."""
         at = bisect_right(self.entries, offset, key=lambda entry: entry.base_offset)
         return self.entries[at - 1] if at and offset in self.entries[at - 1] else None
-
-
-# msgspec learns what a struct looks like when it is first wanted, and crashes when two threads want it at once: here there is one.
-msgspec.json.Decoder(Head)
 
 
 def check_head(head: Head) -> Head:

@@ -5,7 +5,7 @@ Deciding what changes is pure; the repository does the compare-and-swap around i
 
 import msgspec
 
-from manifests.document import FORMAT, seal, unseal
+from manifests.document import FORMAT, prepared, seal, unseal
 from model.errors import CorruptData, ForeignOwner
 from model.partition import PartitionId, check_topic_id, topic_id_text
 
@@ -13,6 +13,7 @@ PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and whoever read
 PREVIOUS_MAX = 10_000  # earlier incarnations remembered, about 300 KB; the oldest are forgotten first
 
 
+@prepared
 class TopicManifest(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of a topic.
 
@@ -33,6 +34,7 @@ class TopicManifest(msgspec.Struct, frozen=True, kw_only=True):
         return PartitionId(self.cluster_id, self.topic_id, partition, self.topic)
 
 
+@prepared
 class Current(msgspec.Struct, frozen=True, kw_only=True):
     """Which incarnation a bare topic name means. `previous` ones, oldest first, never come back (see `turn_to`)."""
 
@@ -44,17 +46,12 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     previous: tuple[str, ...] = ()
 
 
+@prepared
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """headwater.json: whose archive this bucket is."""
 
     format: tuple[int, int] = FORMAT
     cluster_id: str
-
-
-# msgspec learns what a struct looks like when it is first wanted, and crashes when two threads want it at once: here there is one.
-msgspec.json.Decoder(TopicManifest)
-msgspec.json.Decoder(Current)
-msgspec.json.Decoder(Owner)
 
 
 def merge(held: TopicManifest | None, seen: TopicManifest) -> TopicManifest | None:
