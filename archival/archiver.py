@@ -372,6 +372,7 @@ class PartitionArchiver:
             layout=self._offloader.name,
             open_from=scan.open_from,
             aborted=len(scan.aborted),
+            aborted_from=scan.aborted_from,
             max_producer_id=scan.max_producer_id,
         )
 

@@ -48,6 +48,7 @@ def part_of(entry: Entry, scan: RunScan, up_to: int) -> Entry:
         records=scan.records,
         open_from=scan.open_from,
         aborted=len(scan.aborted),
+        aborted_from=scan.aborted_from,
         max_producer_id=scan.max_producer_id,
     )
 
@@ -73,6 +74,7 @@ def rest_of(entry: Entry, base_offset: int) -> Entry:
         records=0,
         open_from=None,
         aborted=0,
+        aborted_from=None,
     )
 
 

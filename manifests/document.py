@@ -9,7 +9,7 @@ from model.errors import CorruptData, UnsupportedFormat, UsageError
 from objectstore.digest import digest_of
 
 FORMAT_MAJOR = 1
-FORMAT = (FORMAT_MAJOR, 0)
+FORMAT = (FORMAT_MAJOR, 1)
 
 _WRONG = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, UsageError)
 

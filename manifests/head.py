@@ -32,6 +32,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     context       the layout's own words, opaque to everyone else
     open_from     first offset of the oldest transaction still open after last_offset; None when there is none
     aborted       how many aborted transactions end in this entry
+    aborted_from  least first offset of those; None when there are none, or when an older version wrote the entry
+    cleaned       the whole run lay below the log's cleaner checkpoint when it was read; what was never proven is not cleaned
     """
 
     base_offset: int
@@ -54,6 +56,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     context: dict[str, str] = {}
     open_from: int | None = None
     aborted: int = 0
+    aborted_from: int | None = None
+    cleaned: bool = False
     max_producer_id: int = -1
 
     @property
@@ -182,6 +186,8 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
         raise bad(f"no digests: {entry.digest[:40]!r}, {entry.index_digest[:40]!r}")
     if entry.open_from is not None and not 0 <= entry.open_from <= entry.last_offset:
         raise bad(f"open transaction at {entry.open_from}")
+    if entry.aborted_from is not None and not (entry.aborted and 0 <= entry.aborted_from <= entry.last_offset):
+        raise bad(f"{entry.aborted} aborted transactions from {entry.aborted_from} on")
     previous = (-1, -1)
     for step in entry.epochs:
         if not previous[0] < step[0] <= EPOCH_MAX or step[1] <= previous[1] or step[1] not in entry:

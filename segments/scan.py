@@ -63,6 +63,11 @@ class RunScan:
         return self.index.aborted
 
     @property
+    def aborted_from(self) -> int | None:
+        """Least first offset of the aborted transactions; None without any."""
+        return min((each.first_offset for each in self.index.aborted), default=None)
+
+    @property
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
         return self.index.open_transactions
 
