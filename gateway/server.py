@@ -17,6 +17,7 @@ from gateway.frames import MalformedRequest
 from gateway.line import Line, PeerGone
 from gateway.messages import preload
 from gateway.metadata import Address
+from gateway.process import prepare_process
 from gateway.requests import Requests
 from gateway.slices import FileSlice, Framed
 from hydration.logs import Logs
@@ -52,6 +53,7 @@ class Gateway:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
+        connections_max = prepare_process(self._config.connections_max)
         try:
             await loop.run_in_executor(self._executor, preload, VERSIONS)
             await self._requests.catalogue.snapshot()
@@ -63,10 +65,10 @@ class Gateway:
                         log.warning("accept_failed", reason=str(error))
                         await asyncio.sleep(NO_DESCRIPTORS_S)
                         continue
-                    if self._connections >= self._config.connections_max:
+                    if self._connections >= connections_max:
                         client.close()
                         if not self._turned_away:
-                            log.warning("connections_turned_away", connections_max=self._config.connections_max)
+                            log.warning("connections_turned_away", connections_max=connections_max)
                         self._turned_away = True
                         continue
                     self._connections += 1

@@ -1,0 +1,38 @@
+"""What a gateway needs of the process that it runs in: short turns of the interpreter, and enough descriptors."""
+
+import contextlib
+import resource
+import sys
+
+import structlog
+
+from hydration.cache import OPEN_FILES_MAX as CACHED_FILES_MAX
+from hydration.local import OPEN_FILES_MAX as LOCAL_FILES_MAX
+
+SWITCH_S = 0.0005  # the event loop gets the interpreter back from a thread that computes after that; the default is ten times as long
+OTHER_FILES = 256  # store connections, control log, libraries, files that only a reader holds any more
+
+log = structlog.get_logger()
+
+
+def prepare_process(connections_max: int) -> int:
+    """Make this process fit to serve; how many connections it may accept, fewer than asked where descriptors would run out."""
+    sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
+    allowed = allowed_connections(connections_max, _raise_descriptors())
+    if allowed < connections_max:
+        log.warning("connections_limited", connections_max=connections_max, allowed=allowed, reason="RLIMIT_NOFILE; raise its hard limit")
+    return allowed
+
+
+def allowed_connections(connections_max: int, descriptors: int) -> int:
+    """As many as leave the files their share; one at least."""
+    return max(1, min(connections_max, descriptors - CACHED_FILES_MAX - LOCAL_FILES_MAX - OTHER_FILES))
+
+
+def _raise_descriptors() -> int:
+    """The soft limit, as high as it may be. Nothing in here waits with select(), which knows the first 1024 only."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,51 @@
+"""What the process is made to allow before a gateway serves in it."""
+
+import resource
+import sys
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.config import GatewayConfig
+from gateway.process import allowed_connections, prepare_process
+from gateway.server import GatewayServer
+from tests.gateway.fakes import FakeLogs
+from tests.gateway.raw import RawClient
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    limits, interval_s = resource.getrlimit(resource.RLIMIT_NOFILE), sys.getswitchinterval()
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    sys.setswitchinterval(interval_s)
+
+
+def test_a_gateway_takes_short_turns_and_all_the_descriptors_it_may_have() -> None:
+    sys.setswitchinterval(0.005)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
+    with GatewayServer(FakeLogs(), GatewayConfig(listen="127.0.0.1:0")) as server, RawClient(server.address) as client:
+        client.ask(18, 0)
+        assert sys.getswitchinterval() == pytest.approx(0.0005, rel=0.1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+def test_an_interval_that_is_shorter_already_stays() -> None:
+    sys.setswitchinterval(0.0001)
+    prepare_process(1)
+    assert sys.getswitchinterval() == pytest.approx(0.0001, rel=0.1)
+
+
+@pytest.mark.parametrize(("descriptors", "allowed"), [(1 << 20, 1000), (1024, 256), (600, 1)])
+def test_connections_leave_the_files_their_descriptors(descriptors: int, allowed: int) -> None:
+    assert allowed_connections(1000, descriptors) == allowed
+
+
+def test_fewer_connections_than_configured_are_told() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with capture_logs() as logs:
+        allowed = prepare_process(hard)
+    assert 0 < allowed < hard
+    assert [(each["event"], each["allowed"]) for each in logs] == [("connections_limited", allowed)]
