@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from model.errors import CorruptData, HeadwaterError, NotFound, OffsetOutOfRange
+from model.errors import CorruptData, NotFound, OffsetOutOfRange
 
 
 class Api(IntEnum):
@@ -51,7 +51,7 @@ class Code(IntEnum):
     UNKNOWN_TOPIC_ID = 100
 
 
-def code_for(error: HeadwaterError) -> Code:
+def code_for(error: Exception) -> Code:
     """What a client is told, so that it does the right thing by itself.
 
     OFFSET_OUT_OF_RANGE makes clients jump, so it is said only when a manifest says so. CORRUPT_MESSAGE reaches the

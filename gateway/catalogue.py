@@ -141,7 +141,7 @@ class Catalogue:
     def _try_epoch(self, topic: str, partition: int) -> int | Pending[int] | None:
         try:
             return self._logs.partition(topic, partition).try_leader_epoch()
-        except HeadwaterError:
+        except Exception:  # one partition's trouble hides no other; whoever reads it is told
             return None
 
     def _leader_epoch(self, topic: str, partition: int, epoch: int | Pending[int] | None) -> int:
@@ -149,6 +149,6 @@ class Catalogue:
         if isinstance(epoch, Pending):
             try:
                 epoch = None if epoch.future.cancel() else epoch.future.result(timeout=0)
-            except (HeadwaterError, TimeoutError):
+            except Exception:
                 epoch = None
         return self.told_epoch(topic, partition) if epoch is None else epoch

@@ -17,7 +17,6 @@ from gateway.offsets import check_leader_epoch, isolation_of, once_each
 from gateway.slices import NO_RECORDS, Records
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
-from model.errors import HeadwaterError
 
 READS_PER_TURN = 64  # partitions looked at before other connections get the event loop
 
@@ -100,7 +99,8 @@ class Fetcher:
                 each.code = check_leader_epoch(asked.get("current_leader_epoch", -1), told)
                 try:
                     each.log = self._logs.partition(name, partition)
-                except HeadwaterError as error:
+                except Exception as error:
+                    self._complaints.tell("fetch_failed", f"{name}:{partition}", error)
                     each.code = code_for(error)
         return wanted
 
@@ -136,7 +136,7 @@ class Fetcher:
                     self._try_read(each, each.log, isolation, min(each.max_bytes, max_bytes - gathered))
                 elif each.bounds is None:
                     each.bounds = _bounds(each.log)
-            except HeadwaterError as error:
+            except Exception as error:  # whatever it is, it is this partition's alone
                 self._complaints.tell("fetch_failed", str(each.log.partition), error)
                 each.code = code_for(error)
                 continue

@@ -13,7 +13,7 @@ from gateway.messages import Facts
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
 from hydration.scope import Scope, epoch_end
-from model.errors import HeadwaterError, TransientError
+from model.errors import TransientError
 
 ToldEpoch = Callable[[str, int], int]
 Place = tuple[int, int, int]  # offset, timestamp, leader epoch; -1 is unknown
@@ -95,7 +95,7 @@ class LookUps:
         numbers = [number for each in asked.values() for number in each]
         at_work = asyncio.Semaphore(AT_ONCE)
 
-        def fail(each: _LookUp[T], number: int, error: HeadwaterError) -> None:
+        def fail(each: _LookUp[T], number: int, error: Exception) -> None:
             self._complaints.tell(event, f"{each.topic}:{number}", error)
             each.code = code_for(error)
 
@@ -106,7 +106,7 @@ class LookUps:
                     each.code = check_leader_epoch(each.asked.get("current_leader_epoch", -1), self._told_epoch(each.topic, number))
                     if each.code is Code.NONE:
                         each.bounds = each.log.try_bounds(isolation)
-                except HeadwaterError as error:
+                except Exception as error:
                     fail(each, number, error)
 
         def work(each: _LookUp[T], number: int) -> None:
@@ -124,7 +124,7 @@ class LookUps:
                     each.found = from_known(each.log, scope, each.asked) if scope is not None else None
                     if each.found is None:
                         raise
-            except HeadwaterError as error:
+            except Exception as error:
                 fail(each, number, error)
 
         async def finish(each: _LookUp[T], number: int) -> None:

@@ -38,7 +38,7 @@ class FakeLog(PartitionLog):
         self.partition = partition
         self.path = path
         self.leader_epoch = leader_epoch
-        self.next_reads: list[HeadwaterError | Pending[ReadResult]] = []
+        self.next_reads: list[Exception | Pending[ReadResult]] = []
         self.next_bounds: list[HeadwaterError] = []
         self.reads = 0
         self.open_results = 0
@@ -94,7 +94,7 @@ class FakeLog(PartitionLog):
         self.reads += 1
         if self.next_reads:
             answer = self.next_reads.pop(0)
-            if isinstance(answer, HeadwaterError):
+            if isinstance(answer, Exception):
                 raise answer
             return answer
         return self.read(offset, max_bytes, isolation)

@@ -1,5 +1,6 @@
 """Requests and answers over sockets, limits and hostile clients; the log behind is a fake with real batches."""
 
+import errno
 import socket
 import struct
 import threading
@@ -287,6 +288,8 @@ def test_data_at_hand_does_not_wait_for_a_chunk_of_another_partition(client: Raw
         (DiskFull("cache"), Code.KAFKA_STORAGE_ERROR, "error"),
         (Unauthorised("bucket"), Code.KAFKA_STORAGE_ERROR, "error"),
         (CorruptData("soup", 7, "CRC"), Code.CORRUPT_MESSAGE, "error"),
+        (OSError(errno.EIO, "Input/output error"), Code.KAFKA_STORAGE_ERROR, "error"),
+        (RecursionError(), Code.KAFKA_STORAGE_ERROR, "error"),
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
@@ -303,6 +306,16 @@ def test_errors_become_codes(client: RawClient, soup: FakeLog, error: Any, code:
             answer = client.fetch(a_fetch(("soup", 0, 0), max_wait=9000))
             assert (answer["error_code"], answer["records"]) == (code, b"")
     assert [each["log_level"] for each in logs] == ([told] if told else [])
+
+
+def test_an_unexpected_error_is_one_partitions_and_comes_with_its_traceback(client: RawClient, soup: FakeLog, salad: FakeLog) -> None:
+    soup.next_reads = [OSError(errno.EIO, "Input/output error")]
+    with capture_logs() as logs:
+        answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), ("salad", 0, 0)))
+    first, second = (topic["partitions"][0] for topic in answer["responses"])
+    assert (first["error_code"], first["records"]) == (Code.KAFKA_STORAGE_ERROR, b"")
+    assert (second["error_code"], second["records"]) == (0, salad.path.read_bytes())
+    assert isinstance(logs[0]["exc_info"], OSError)
 
 
 def test_an_older_leader_epoch_than_metadata_tells_is_fenced_and_a_newer_one_served(client: RawClient, soup: FakeLog) -> None:
