@@ -30,6 +30,8 @@ from objectstore.config import StoreConfig
 DEFAULT_FILE = Path("headwater.toml")
 PREFIX = "HEADWATER_"
 _NOT_SETTINGS = {"HEADWATER_CONFIG", "HEADWATER_KILL_AT"}  # environment variables with another job
+_SERVICE_LINK = re.compile(r"HEADWATER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+"""What Kubernetes puts into every pod of a namespace that has a Service called headwater, or headwater-…."""
 _T = TypeVar("_T")
 
 
@@ -144,7 +146,7 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
             raise UsageError(f"{name}: [{section}] must be a section, not a value")
         said |= {f"{section}.{key}": (value, name) for key, value in values.items()}
     for variable, text in environ.items():
-        if variable.startswith(PREFIX) and variable not in _NOT_SETTINGS:
+        if variable.startswith(PREFIX) and variable not in _NOT_SETTINGS and not _SERVICE_LINK.fullmatch(variable):
             said[_dotted(variable)] = (text, f"${variable}")
     said |= {key: (value, "a flag") for key, value in flags.items()}
     sections = {section: _build(section, kind, said) for section, kind in _SECTIONS.items() if section != "store"}
@@ -205,6 +207,8 @@ def _build(section: str, kind: type[_T], said: Mapping[str, tuple[object, str]])
 
 def _rule(file: str, pattern: str, values: object) -> TopicRule:
     where = f'{file}: [topics."{pattern}"]'
+    if not re.fullmatch(r"[A-Za-z0-9._*?\[\]!-]{1,249}", pattern) or pattern.count("[") != pattern.count("]"):
+        raise UsageError(f"{where} is no topic name and no pattern (A-Z a-z 0-9 . _ - and * ? [ ])")
     if not isinstance(values, dict):
         raise UsageError(f"{where} must be a section, not a value")
     parsed = {}

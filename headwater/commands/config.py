@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.options import configured
-from headwater.output import Column, emit, format_option
+from headwater.output import Column, emit, emit_document, format_option
+from model.errors import HeadwaterError, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -20,10 +21,17 @@ def config() -> None:
 @configured
 def check(config: "Config") -> None:
     """Say whether the configuration is valid: exit code 0, or 2 and what is wrong with it. Asks nothing of the store."""
-    from headwater.opening import open_bucket
+    from control.node import check_config
+    from headwater.opening import open_bucket, open_log_dirs
 
     open_bucket(config)  # raises what is wrong with its URL
-    click.echo(f"valid: node {config.node.id}, store {config.store.url}, {len(config.log.dirs)} log directories")
+    check_config(config.control)
+    if config.log.dirs:
+        try:
+            open_log_dirs(config).survey()
+        except (HeadwaterError, OSError) as error:
+            raise UsageError(f"log.dirs: {error}") from error
+    emit_document(f"valid: node {config.node.id}, store {config.store.url}, {len(config.log.dirs)} log directories\n".encode())
 
 
 @config.command()

@@ -252,6 +252,21 @@ def test_a_full_disk_under_the_data_directory(stage: Stage) -> None:
     assert read.stdout == stage.run("read", "orders.in").out != ""
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("control.peers=foo", "host:port"),
+        ("control.peers=10.0.0.2:9291", "password"),
+        ("log.dirs=/nonexistent", "does not exist"),
+    ],
+)
+def test_config_check_refuses_what_the_agent_would(stage: Stage, setting: str, words: str) -> None:
+    ran = stage.run("config", "check", "--set", setting)
+    assert ran.code == 2
+    assert words in ran.err
+    assert stage.run("config", "check", log=stage.log("kitchen")).code == 0
+
+
 @pytest.mark.parametrize("url", ["", "gopher://archive", "file://relative/path", "s3://"])
 def test_config_check_refuses_a_store_that_nobody_can_open(stage: Stage, url: str) -> None:
     assert stage.run("config", "check", "--store", url).code == 2

@@ -53,6 +53,8 @@ def test_values_are_text_in_the_environment(tmp_path: Path) -> None:
         ("store = 'x'", "must be a section"),
         ("[topics.a]\nread_priorty = 'local-only'", "did you mean 'read_priority'"),
         ("[topics]\na = 1", "must be a section"),
+        ("[topics.'Bad Topic']\nrelease = true", "no topic name and no pattern"),
+        ("[topics.'a[']\nrelease = true", "no topic name and no pattern"),
         ("[archival]\nseal_timeout = 30", "a duration"),
         ("[archival]\nseal_timeout = '30'", "not a duration"),
         ("[hydration]\ncache_bytes = true", "a size"),
@@ -82,6 +84,25 @@ def test_what_is_wrong_is_named(tmp_path: Path, toml: str, words: str) -> None:
 def test_an_unknown_environment_variable_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'HEADWATER_STORE_URL'"):
         load(None, {"HEADWATER_STROE_URL": "x"}, {})
+
+
+def test_the_service_links_of_kubernetes_are_no_settings() -> None:
+    """A Service called headwater, or headwater-admin, puts these into every pod of its namespace."""
+    address = "tcp://10.0.0.1:9292"
+    links = {"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "9292", "SERVICE_PORT_KAFKA": "9292", "PORT": address, "PORT_9292_TCP": address}
+    links |= {f"PORT_9292_TCP_{part}": "x" for part in ("PROTO", "PORT", "ADDR")}
+    environ = {f"HEADWATER_{service}{name}": value for service in ("", "ADMIN_") for name, value in links.items()}
+    assert load(None, environ, {}) == load(None, {}, {})
+    with pytest.raises(UsageError, match="HEADWATER_GATEWAY_PORT_RANGE"):
+        load(None, {"HEADWATER_GATEWAY_PORT_RANGE": "1"}, {})
+
+
+def test_no_setting_looks_like_a_service_link() -> None:
+    names = [f"HEADWATER_{key.replace('.', '_').upper()}" for key, _, _ in shown(load(None, {}, {}))]
+    for name in names:
+        with pytest.raises(UsageError):
+            load(None, {name + "_X": "x"}, {})
+    assert not [name for name in names if name.endswith(("_PORT", "_HOST", "_TCP"))]
 
 
 def test_an_unknown_flag_setting_names_the_nearest() -> None:
