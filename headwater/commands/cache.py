@@ -8,7 +8,7 @@ import click
 from headwater.options import Selection, configured, parse_selection, selection_argument
 from headwater.output import Column, as_duration, as_size, emit, format_option, say
 from headwater.units import size_text
-from model.errors import UsageError
+from model.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -65,4 +65,6 @@ def _prefixes(config: "Config", selection: str | None) -> list[str]:
 
     topic, partition = parse_selection(selection)
     ids = [topic_id for name, topic_id in open_bucket(config).manifests.incarnations() if name == topic]
+    if not ids:
+        raise NotFound(f"{topic} is not in {config.store.url}")
     return [f"{topic_id}-" if partition is None else f"{topic_id}-{partition}/" for topic_id in ids]

@@ -54,8 +54,10 @@ def read(config: "Config", selection: str, first: str, end: str, count: int | No
         else:
             numbers = known.partitions if known else (0,)
         chosen = [logs.partition(topic, each) for each in numbers]
+        if number is not None:
+            _check_start(chosen[0], first)
         rows = itertools.chain.from_iterable(_rows(log, first, end, level) for log in chosen)
-        emit(form, (), itertools.islice(rows, count))
+        emit(form, (), itertools.islice(rows, count), ends_with_reader=True)
         if lost and number is None:
             raise Partial(f"only those partitions of {topic} that the log directories hold: {lost}")
 
@@ -83,16 +85,25 @@ def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> 
 
 
 def _within(log: "PartitionLog", found: "Iterator[ReadRecord]") -> "Iterator[ReadRecord]":
-    """`found`; what is out of range is said with the range that there is."""
+    """`found`; what is out of range is reported with the range that there is."""
     try:
         yield from found
     except OffsetOutOfRange as error:
-        there = (
-            f"{error.start} to {error.end - 1} are there" if error.end > error.start else f"the log is empty and begins at {error.start}"
-        )
-        raise HeadwaterError(
-            f"{log.partition.topic}:{log.partition.partition} has no offset {error.offset}: {there}; --from earliest begins at the first"
-        ) from error
+        raise _out_of_range(log, error.offset, error.start, error.end) from error
+
+
+def _check_start(log: "PartitionLog", where: str) -> None:
+    """Raises HeadwaterError for an offset past the log's end: what is not there yet is not the same as nothing to print."""
+    start = _offset(log, where)
+    if start is not None and start > (bounds := log.bounds()).high_watermark:
+        raise _out_of_range(log, start, bounds.log_start, bounds.high_watermark)
+
+
+def _out_of_range(log: "PartitionLog", offset: int, start: int, end: int) -> HeadwaterError:
+    there = f"{start} to {end - 1} are there" if end > start else f"the log is empty and begins at {start}"
+    return HeadwaterError(
+        f"{log.partition.topic}:{log.partition.partition} has no offset {offset}: {there}; --from earliest begins at the first"
+    )
 
 
 def _offset(log: "PartitionLog", where: str) -> int | None:

@@ -196,6 +196,8 @@ def test_evicted_chunks_are_fetched_again(stage: Stage) -> None:
     assert stage.run("cache", "evict", "recipes.gzip:0").code == 0
     assert cached_files(stage) == {}
     assert stage.run("read", "recipes.gzip:0").out == before.out
+    for verb in (["cache", "evict"], ["cache", "show"]):
+        assert stage.run(*verb, "nonesuch").code == 6
 
 
 def cached_files(stage: Stage) -> dict[str, int]:
@@ -285,3 +287,9 @@ def test_reading_what_is_not_there_names_what_is(stage: Stage) -> None:
     assert ran.code == 1
     assert str(start) in ran.err
     assert "--from earliest" in ran.err
+    end = stage.run("status", "recipes.gzip:0", "-o", "jsonl").rows[0]["last_offset"] + 1
+    assert (ran := stage.run("read", "recipes.gzip:0", "--from", str(end))).code == 0
+    assert ran.out == ""
+    ran = stage.run("read", "recipes.gzip:0", "--from", str(end + 1))
+    assert ran.code == 1
+    assert f"0 to {end - 1} are there" in ran.err
