@@ -49,10 +49,10 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
     def stopping(by: signal.Signals) -> None:
         if told.done():
             os._exit(128 + by)  # asked twice: whatever is under way may be cut off anywhere
-        log.info("stop_requested", signal=by.name)
         told.set_result(by)
         stop.set()
         answers.stop()
+        log.info("stop_requested", signal=by.name)  # last: whatever becomes of it, the agent stops
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping, each)

@@ -2,12 +2,12 @@
 
 import contextlib
 import importlib
-import os
 import sys
 from typing import Any
 
 import click
 
+from headwater.output import ReaderGone, discard_output, open_missing_streams, say
 from model.errors import HeadwaterError, Unauthorised
 
 INTERRUPTED = 130
@@ -49,13 +49,6 @@ class Verbs(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output has seen enough; click would call that a failure
-            _discard_output()
-            return 0
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, about) for verb, (_, about) in VERBS.items()])
@@ -79,26 +72,29 @@ def run(arguments: list[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as wanted:
         return wanted.exit_code
+    except ReaderGone:
+        return 0
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError, ValueError):
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        say("interrupted")
         return INTERRUPTED
     except HeadwaterError as error:
-        click.echo(f"headwater: {error}", err=True)
+        say(f"headwater: {error}")
         return error.exit_code
     except OSError as error:
-        click.echo(f"headwater: {error}", err=True)
+        say(f"headwater: {error}")
         return Unauthorised.exit_code if isinstance(error, PermissionError) else HeadwaterError.exit_code
 
 
-def _discard_output() -> None:
-    """What is still buffered for a reader that has gone must not fail once more when the process ends."""
-    with contextlib.suppress(OSError, ValueError):  # stdout may be no file at all
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def main() -> None:
+    open_missing_streams()
     code = run()
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # reported already, or no reader is left; Python would fail with a code of its own
+        discard_output()
+        code = code or HeadwaterError.exit_code
     sys.exit(code)

@@ -1,17 +1,33 @@
 """structlog, configured by the verbs that log. Importing this module is cheap; configuring is not."""
 
+import contextlib
 import sys
 from typing import TextIO, cast
 
 
 class _Stderr:
-    """Whatever sys.stderr is when an event happens."""
+    """Whatever sys.stderr is when an event happens.
+
+    An event that cannot be written, as on a full disk or into a pipe without a reader, is dropped and counted: it must not
+    fail the code that reported it.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        try:
+            if self.dropped:
+                sys.stderr.write(f'{{"event": "events_dropped", "level": "warning", "events": {self.dropped}}}\n')
+                self.dropped = 0
+            return sys.stderr.write(text)
+        except (OSError, ValueError, AttributeError):
+            self.dropped += 1
+            return 0
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.flush()
 
 
 def configure(*, quiet: bool) -> None:
@@ -20,7 +36,7 @@ def configure(*, quiet: bool) -> None:
 
     import structlog
 
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr is not None and sys.stderr.isatty()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -1,6 +1,9 @@
-"""What verbs say: data to stdout as a table, JSON or JSON lines; talk and progress to stderr."""
+"""What verbs print: data to stdout as a table, JSON or JSON lines; diagnostics and progress to stderr."""
 
+import contextlib
+import io
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,26 +46,99 @@ class Column:
     numeric: bool = False
 
 
-def emit(form: str, columns: Sequence[Column], rows: Iterable[Row], *, title: str | None = None, out: TextIO | None = None) -> None:
-    """Print `rows`. JSON forms carry every key of a row; a table shows `columns`. JSON lines stream."""
-    stream = out or sys.stdout
+class ReaderGone(Exception):
+    """The reader of stdout has closed it, and the verb has nothing to add by its exit code."""
+
+
+def open_missing_streams() -> None:
+    """Give a process that was started with closed streams (`>&-`) the null device in their place.
+
+    Else the next file that is opened takes the stream's number, and what is printed goes into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  for the life of the process
+
+
+def discard_output() -> None:
+    """What is still buffered for a reader that has gone must not fail again when the process ends."""
+    with contextlib.suppress(OSError, ValueError):  # stdout may be no file at all
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+class _Data:
+    """Writes to `stream` until its reader has gone; what comes later is dropped, or ends the verb by ReaderGone."""
+
+    def __init__(self, stream: TextIO, *, ends_with_reader: bool = False, errors: str = "replace") -> None:
+        self._stream, self._ends_with_reader, self._gone = stream, ends_with_reader, False
+        if errors == "backslashreplace" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)  # JSON is UTF-8, whatever the locale; a lone surrogate stays valid JSON
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+    def write(self, text: str) -> None:
+        self._attempt(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, do: Callable[[], object]) -> None:
+        if self._gone:
+            return
+        try:
+            do()
+        except BrokenPipeError:
+            self._gone = True
+            discard_output()
+            if self._ends_with_reader:
+                raise ReaderGone from None
+
+
+def emit(
+    form: str,
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    *,
+    title: str | None = None,
+    out: TextIO | None = None,
+    ends_with_reader: bool = False,
+) -> None:
+    """Print `rows`. JSON forms carry every key of a row; a table shows `columns`. JSON lines stream.
+
+    When the reader of stdout has gone the rows are still taken, since what they come to is the verb's exit code.
+
+    ends_with_reader  for a verb without such a conclusion: raises ReaderGone instead
+    """
+    data = _Data(out or sys.stdout, ends_with_reader=ends_with_reader, errors="replace" if form == "table" else "backslashreplace")
     if form == "jsonl":
         for row in rows:
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            data.write(json.dumps(row, ensure_ascii=False) + "\n")
     elif form == "json":
-        stream.write(json.dumps(list(rows), ensure_ascii=False, indent=1) + "\n")
+        data.write(json.dumps(list(rows), ensure_ascii=False, indent=1) + "\n")
     else:
-        _table(columns, rows, title, stream)
-    stream.flush()
+        data.write(_table(columns, rows, title, out or sys.stdout))
+    data.flush()
+
+
+def emit_document(document: bytes) -> None:
+    """Print a document that is made already, UTF-8."""
+    data = _Data(sys.stdout, errors="backslashreplace")
+    data.write(document.decode("utf-8"))
+    data.flush()
 
 
 def summarise(facts: Row) -> None:
     """Print one JSON object: what a job came to."""
-    sys.stdout.write(json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
-    sys.stdout.flush()
+    emit_document((json.dumps(facts, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "backslashreplace"))
 
 
-def _table(columns: Sequence[Column], rows: Iterable[Row], title: str | None, stream: TextIO) -> None:
+def _table(columns: Sequence[Column], rows: Iterable[Row], title: str | None, stream: TextIO) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -73,12 +149,15 @@ def _table(columns: Sequence[Column], rows: Iterable[Row], title: str | None, st
         table.add_column(column.title, justify="right" if column.numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(column.text(row.get(column.key)) for column in columns))
-    console.print(table)
+    with console.capture() as printed:  # rich ends the process itself when a reader has gone
+        console.print(table)
+    return printed.get()
 
 
 def say(message: str) -> None:
-    """Talk: to stderr, so that stdout stays data."""
-    click.echo(message, err=True)
+    """Diagnostics: to stderr, so that stdout stays data. Nothing fails because nobody reads them."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(message, err=True)
 
 
 class Progress(Protocol):
@@ -121,7 +200,8 @@ class PlainProgress:
             self.said = now
             left = (now - self.started) * (self.total - self.done) / self.done if self.done else None
             eta = f", {duration_text(left)} left" if left is not None else ""
-            print(f"{self.title}: {self.text(self.done)} of {self.text(self.total)}{eta} {note}".rstrip(), file=self.stream, flush=True)
+            with contextlib.suppress(OSError, ValueError):
+                print(f"{self.title}: {self.text(self.done)} of {self.text(self.total)}{eta} {note}".rstrip(), file=self.stream, flush=True)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """`headwater recover plan|apply|status`."""
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from headwater.options import configured
-from headwater.output import Column, as_size, emit, format_option, progress, say
+from headwater.output import Column, as_size, emit, emit_document, format_option, progress, say
 from headwater.units import duration_text, size_text
 from model.errors import HeadwaterError, NotFound, Partial, UsageError
 from model.partition import check_topic_name
@@ -85,7 +84,7 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str,
         from recovery import encode_plan
 
         document = encode_plan(made)
-        sys.stdout.buffer.write(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
+        emit_document(document if form == "json" else b"".join(line.strip() for line in document.splitlines()) + b"\n")
     _conclude(made, into)
 
 
