@@ -10,26 +10,32 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CLUSTER = 60
+    CONSUMER_GROUP_HEARTBEAT = 68
 
 
 # The lowest versions are those Kafka 4 itself still speaks. Produce is listed because librdkafka believes in record batches
-# (format v2) only where both Produce v3 and Fetch v4 are; it is refused when called. Requests that change a group are
-# absent, so that clients report "unsupported" at once instead of waiting for a coordinator that never comes.
+# (format v2) only where both Produce v3 and Fetch v4 are; it is refused when called. So are the requests that a group begins
+# with, of either protocol, and commits: where they are absent some clients wait for ever, without a word.
 VERSIONS: dict[Api, range] = {
     Api.PRODUCE: range(3, 14),
     Api.FETCH: range(4, 19),
     Api.LIST_OFFSETS: range(1, 12),
     Api.METADATA: range(14),
+    Api.OFFSET_COMMIT: range(2, 11),
     Api.OFFSET_FETCH: range(1, 11),
     Api.FIND_COORDINATOR: range(7),
+    Api.JOIN_GROUP: range(10),
     Api.API_VERSIONS: range(5),
     Api.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
     Api.DESCRIBE_CLUSTER: range(3),
+    Api.CONSUMER_GROUP_HEARTBEAT: range(2),
 }
 
 
@@ -43,6 +49,7 @@ class Code(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
     UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42
     KAFKA_STORAGE_ERROR = 56

@@ -6,11 +6,13 @@ from gateway.apis import Code
 from gateway.messages import Facts
 from gateway.metadata import Address
 
+REASON = "headwater coordinates no consumer groups; use assign(), or subscribe() without a group"
+
 
 def find_coordinator(body: Facts, node_id: int, address: Address) -> Facts:
     """We coordinate every group and remember none, so that a reader falls to its own auto.offset.reset at once.
 
-    To say "not available" would keep clients asking for ever. Joining and committing are not on the list of requests.
+    To say "not available" would keep clients asking for ever. Joining and committing are refused.
     """
     here = {"error_code": Code.NONE, "error_message": None, "node_id": node_id, "host": address[0], "port": address[1]}
     return {**here, "coordinators": [{**here, "key": key} for key in dict.fromkeys(body.get("coordinator_keys") or ())]}
@@ -25,6 +27,38 @@ def offset_fetch(body: Facts) -> Facts:
             {"group_id": group["group_id"], "error_code": Code.NONE, "topics": _nothing_committed(group["topics"])}
             for group in body.get("groups") or ()
         ],
+    }
+
+
+def refuse_member() -> Facts:
+    """For JoinGroup and ConsumerGroupHeartbeat: the error that every client takes for final and passes on."""
+    return {
+        "error_code": Code.GROUP_AUTHORIZATION_FAILED,
+        "error_message": REASON,
+        "generation_id": -1,
+        "protocol_name": "",
+        "leader": "",
+        "member_id": "",
+        "members": [],
+        "member_epoch": -1,
+        "heartbeat_interval": 5000,
+    }
+
+
+def refuse_commit(body: Facts) -> Facts:
+    """The same for each partition of an OffsetCommit: nothing is remembered, and nobody shall believe it was."""
+    return {
+        "topics": [
+            {
+                "name": topic.get("name"),
+                "topic_id": topic.get("topic_id"),
+                "partitions": [
+                    {"partition_index": each["partition_index"], "error_code": Code.GROUP_AUTHORIZATION_FAILED}
+                    for each in topic["partitions"]
+                ],
+            }
+            for topic in body["topics"]
+        ]
     }
 
 

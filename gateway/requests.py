@@ -11,7 +11,7 @@ from gateway.complaints import Complaints
 from gateway.config import GatewayConfig
 from gateway.fetch import Fetched, Fetcher
 from gateway.frames import MalformedRequest, RequestHeader, read_header
-from gateway.groups import find_coordinator, offset_fetch
+from gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
 from gateway.line import Line
 from gateway.messages import Facts, read_request, write_header, write_response
 from gateway.metadata import Address, api_versions, describe_cluster, metadata
@@ -77,6 +77,11 @@ class Requests:
                 return _reply(header, find_coordinator(body, self._config.node_id, address))
             case Api.OFFSET_FETCH:
                 return _reply(header, offset_fetch(body))
+            case Api.OFFSET_COMMIT:
+                return _reply(header, refuse_commit(body))
+            case Api.JOIN_GROUP | Api.CONSUMER_GROUP_HEARTBEAT:
+                log.warning("group_refused", client_id=header.client_id)
+                return _reply(header, refuse_member())
             case Api.DESCRIBE_CLUSTER:
                 return _reply(header, describe_cluster(await self.catalogue.snapshot(), self._config.node_id, address))
             case Api.PRODUCE:
