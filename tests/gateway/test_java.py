@@ -17,7 +17,7 @@ from tests.fixtures import Isolation, expected, expected_offsets, private_copy, 
 from tests.gateway.archived import archive
 from tests.gateway.test_clients import ISOLATIONS
 from tests.gateway.test_tiers import drop_sealed_segments
-from tests.peers.kafka import KafkaBroker, java_consume, java_offsets_for_times, java_seek, produce_aborts_over_segments
+from tests.peers.kafka import KafkaBroker, console_consume, java_consume, java_offsets_for_times, java_seek, produce_aborts_over_segments
 
 pytestmark = pytest.mark.peer
 
@@ -59,6 +59,22 @@ def test_java_seeks_into_the_archive(served: tuple[str, GatewayServer]) -> None:
 def _longest(name: str) -> tuple[str, int]:
     longest = max(expected_offsets(name, "read_uncommitted"), key=lambda each: each["records"])
     return longest["topic"], longest["partition"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_console_consumer_is_told_that_groups_are_refused(served: tuple[str, GatewayServer], protocol: str) -> None:
+    name, server = served
+    topic, _ = _longest(name)
+    told = console_consume(server.bootstrap_servers, topic, "--from-beginning", "--command-property", f"group.protocol={protocol}")
+    assert "GroupAuthorizationException" in told
+    assert "Processed a total of 0 messages" in told
+
+
+def test_the_console_consumer_reads_a_partition(served: tuple[str, GatewayServer]) -> None:
+    name, server = served
+    topic, partition = _longest(name)
+    asked = ("--partition", str(partition), "--offset", "earliest", "--max-messages", "20")
+    assert "Processed a total of 20 messages" in console_consume(server.bootstrap_servers, topic, *asked)
 
 
 def test_times_and_places_are_what_the_broker_says(tmp_path: Path) -> None:

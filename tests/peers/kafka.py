@@ -47,6 +47,14 @@ def java(main: str, *arguments: str) -> str:
     return done.stdout
 
 
+def console_consume(bootstrap: str, topic: str, *arguments: str) -> str:
+    """All that kafka-console-consumer says, records included; it ends by itself when it fails."""
+    tool = ["java", "-Xmx256m", "-cp", class_path(), "org.apache.kafka.tools.consumer.ConsoleConsumer"]
+    command = [*tool, "--bootstrap-server", bootstrap, "--topic", topic, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_TOOL_S)
+    return done.stdout.decode(errors="replace")
+
+
 def _json_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
