@@ -7,7 +7,7 @@ Format: docs/formats/control-records.md.
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -48,6 +48,16 @@ class Advanced(_OfPartition, frozen=True, kw_only=True, tag_field="kind", tag="a
     """The head has a new version: archive, trim, merge, cut. `last_offset` may have moved back."""
 
 
+class Retired(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="retired"):
+    """A partition is gone from the log of the agent that held it when `version` was its newest manifest. The archive keeps it."""
+
+    cluster_id: str
+    topic_id: str
+    partition: int
+    topic: str
+    version: int
+
+
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="topic_settings"):
     """All settings of one incarnation. Applies only as the successor of revision `revision - 1`: compare-and-set."""
 
@@ -81,9 +91,17 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="nod
     gateway: str = ""
 
 
-Record = Claim | Advanced | TopicSettings | RecoveryStarted | RecoveryFinished | Node
+Record = Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node
 
-_decoder = msgspec.msgpack.Decoder(list[Record])
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str
+
+
+_KINDS = {each.__struct_config__.tag for each in get_args(Record)}
+_records = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_kind = msgspec.msgpack.Decoder(_Kind)
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -108,20 +126,23 @@ def encode(records: Sequence[Record]) -> bytes:
 
 
 def decode(command: bytes) -> list[Record]:
-    """Raises CorruptData for anything that `encode` would not have written."""
+    """Raises CorruptData for anything that no `encode` would have written. Records of a kind that a later version has brought are
+    left out: the agents of one log are upgraded one by one.
+    """
     if not 4 < len(command) <= COMMAND_BYTES_MAX:
         raise CorruptData("control command", 0, f"{len(command)} bytes")
     body = memoryview(command)[4:]
     if zlib.crc32(body) != int.from_bytes(command[:4], "big"):
         raise CorruptData("control command", 0, "checksum differs")
     try:
-        records = _decoder.decode(body)
+        told = _records.decode(body)
+        records = [_decoder.decode(each) for each in told if _kind.decode(each).kind in _KINDS]
         for record in records:
             _check(record)
     except (msgspec.MsgspecError, UsageError, ValueError, RecursionError) as error:
         raise CorruptData("control command", 4, str(error)[:200]) from error
-    if not 0 < len(records) <= RECORDS_MAX:
-        raise CorruptData("control command", 4, f"{len(records)} records")
+    if not 0 < len(told) <= RECORDS_MAX:
+        raise CorruptData("control command", 4, f"{len(told)} records")
     return records
 
 
@@ -139,6 +160,9 @@ def _check(record: Record) -> None:
             numbers, texts = (record.version, record.fence, record.start_offset, record.last_offset + 1), (record.writer,)
             if record.start_offset > record.last_offset + 1:
                 raise UsageError(f"start {record.start_offset} beyond the end {record.last_offset}")
+        case Retired():
+            PartitionId(record.cluster_id, record.topic_id, record.partition, record.topic)
+            numbers = (record.version,)
         case TopicSettings():
             PartitionId(record.cluster_id, record.topic_id, 0, record.topic)
             if len(record.settings) > _SETTINGS_MAX:

@@ -4,20 +4,20 @@ Per partition a handful of numbers, per topic its settings; nothing grows with t
 `apply` shares what did not change, so a reader may keep one while others move on.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
 
 import msgspec
 
-from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, TopicSettings
+from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
 from model.errors import CorruptData, UsageError
 from model.partition import PartitionId
 from objectstore.digest import digest_of
 
 RECOVERIES_MAX = 1_000  # the oldest are forgotten first
 NODES_MAX = 10_000
+RETIRED_MAX = 10_000
 
-K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -48,11 +48,16 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlState(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of it. Topics are keyed by cluster id, then topic id."""
+    """The whole of it. Topics are keyed by cluster id, then topic id.
+
+    retired  the newest manifest version of partitions that are gone, by "cluster/topic id/partition": what was said of them before
+             they went must not bring them back when it arrives late
+    """
 
     clusters: dict[str, dict[str, TopicState]] = {}
     recoveries: dict[str, Recovery] = {}
     nodes: dict[str, Node] = {}
+    retired: dict[str, int] = {}
 
     def topic(self, cluster_id: str, topic_id: str) -> TopicState | None:
         return self.clusters.get(cluster_id, {}).get(topic_id)
@@ -61,6 +66,12 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
         """What is known of one partition; None when nobody has said anything yet, which is not an absence."""
         topic = self.topic(partition.cluster_id, partition.topic_id)
         return topic.partitions.get(partition.partition) if topic else None
+
+    def known_version(self, partition: PartitionId) -> int:
+        """The newest manifest version that was told of, also when the partition is gone since; 0 when none was."""
+        known = self.partition(partition)
+        gone = self.retired.get(_place(partition.cluster_id, partition.topic_id, partition.partition), 0)
+        return max(known.manifest_version if known else 0, gone)
 
     def partitions(self) -> Iterator[tuple[PartitionId, PartitionState]]:
         for cluster_id, topics in self.clusters.items():
@@ -78,37 +89,15 @@ EMPTY = ControlState()
 
 def apply(state: ControlState, record: Record) -> ControlState:
     """The state after `record`; the very same object when it says nothing new."""
-    match record:
-        case Claim() | Advanced():
-            return _with_partition(state, record)
-        case TopicSettings():
-            topic = state.topic(record.cluster_id, record.topic_id) or TopicState(topic=record.topic)
-            if record.revision != topic.revision + 1:
-                return state
-            changed = msgspec.structs.replace(topic, revision=record.revision, settings=record.settings)
-            return _with_topic(state, record.cluster_id, record.topic_id, changed)
-        case RecoveryStarted():
-            if record.recovery_id in state.recoveries:
-                return state
-            recovery = Recovery(started_ms=record.at_ms, summary=record.summary)
-            return msgspec.structs.replace(state, recoveries=_with(state.recoveries, record.recovery_id, recovery, RECOVERIES_MAX))
-        case RecoveryFinished():
-            started = state.recoveries.get(record.recovery_id)
-            if started is None or started.finished_ms is not None:
-                return state
-            recovery = msgspec.structs.replace(started, finished_ms=record.at_ms, outcome=record.outcome)
-            return msgspec.structs.replace(state, recoveries=_with(state.recoveries, record.recovery_id, recovery, RECOVERIES_MAX))
-        case Node():
-            known = state.nodes.get(record.node_id)
-            if known and known.started_ms >= record.started_ms:
-                return state
-            return msgspec.structs.replace(state, nodes=_with(state.nodes, record.node_id, record, NODES_MAX))
+    return apply_all(state, (record,))
 
 
 def apply_all(state: ControlState, records: Iterable[Record]) -> ControlState:
+    """The state after all of them. What they change is copied once, however many they are."""
+    draft = _Draft(state)
     for record in records:
-        state = apply(state, record)
-    return state
+        draft.apply(record)
+    return draft.finish()
 
 
 def encode_state(state: ControlState) -> bytes:
@@ -126,31 +115,124 @@ def decode_state(raw: bytes) -> ControlState:
         raise CorruptData("control state", 0, str(error)[:200]) from error
 
 
-def _with_partition(state: ControlState, record: Claim | Advanced) -> ControlState:
-    """Manifest versions form one chain (I7), so the higher version is the later truth, whatever order records come in."""
-    topic = state.topic(record.cluster_id, record.topic_id) or TopicState(topic=record.topic)
-    known = topic.partitions.get(record.partition)
-    if known and known.manifest_version >= record.version:
-        return state
-    partition = PartitionState(
-        manifest_version=record.version,
-        fence=record.fence,
-        owner=record.writer,
-        start_offset=record.start_offset,
-        last_offset=record.last_offset,
-    )
-    changed = msgspec.structs.replace(topic, partitions={**topic.partitions, record.partition: partition})
-    return _with_topic(state, record.cluster_id, record.topic_id, changed)
+class _Draft:
+    """A state in the making: it takes its own copy of what changes, when that first changes."""
+
+    def __init__(self, state: ControlState) -> None:
+        self._state = state
+        self._topics: dict[tuple[str, str], TopicState | None] = {}  # as they are now; None for one that has left
+        self._own: set[tuple[str, str]] = set()  # those whose partitions are a copy of ours
+        self._recoveries = _Bounded(state.recoveries, RECOVERIES_MAX)
+        self._nodes = _Bounded(state.nodes, NODES_MAX)
+        self._retired = _Bounded(state.retired, RETIRED_MAX)
+
+    def apply(self, record: Record) -> None:
+        match record:
+            case Claim() | Advanced():
+                self._advance(record)
+            case Retired():
+                self._retire(record)
+            case TopicSettings():
+                topic = self._topic(record.cluster_id, record.topic_id) or TopicState(topic=record.topic)
+                if record.revision == topic.revision + 1:
+                    changed = msgspec.structs.replace(topic, revision=record.revision, settings=record.settings)
+                    self._topics[record.cluster_id, record.topic_id] = changed
+            case RecoveryStarted():
+                if record.recovery_id not in self._recoveries.values:
+                    self._recoveries.put(record.recovery_id, Recovery(started_ms=record.at_ms, summary=record.summary))
+            case RecoveryFinished():
+                started = self._recoveries.values.get(record.recovery_id)
+                if started and started.finished_ms is None:
+                    finished = msgspec.structs.replace(started, finished_ms=record.at_ms, outcome=record.outcome)
+                    self._recoveries.put(record.recovery_id, finished)
+            case Node():
+                known = self._nodes.values.get(record.node_id)
+                if known is None or known.started_ms < record.started_ms:
+                    self._nodes.put(record.node_id, record)
+
+    def finish(self) -> ControlState:
+        clusters = self._state.clusters
+        if self._topics:
+            touched = {cluster_id: dict(clusters.get(cluster_id, {})) for cluster_id, _ in self._topics}
+            for (cluster_id, topic_id), topic in self._topics.items():
+                if topic is None:
+                    touched[cluster_id].pop(topic_id, None)
+                else:
+                    touched[cluster_id][topic_id] = topic
+            clusters = {cluster_id: topics for cluster_id, topics in {**clusters, **touched}.items() if topics}
+        if not (self._topics or self._recoveries.changed or self._nodes.changed or self._retired.changed):
+            return self._state
+        return ControlState(clusters=clusters, recoveries=self._recoveries.values, nodes=self._nodes.values, retired=self._retired.values)
+
+    def _topic(self, cluster_id: str, topic_id: str) -> TopicState | None:
+        if (cluster_id, topic_id) in self._topics:
+            return self._topics[cluster_id, topic_id]
+        return self._state.topic(cluster_id, topic_id)
+
+    def _partitions(self, record: Claim | Advanced | Retired) -> dict[int, PartitionState]:
+        """The partitions of the record's topic, to be changed in place."""
+        key = record.cluster_id, record.topic_id
+        topic = self._topic(*key) or TopicState(topic=record.topic)
+        if key not in self._own:
+            topic = msgspec.structs.replace(topic, partitions=dict(topic.partitions))
+            self._own.add(key)
+        self._topics[key] = topic
+        return topic.partitions
+
+    def _advance(self, record: Claim | Advanced) -> None:
+        """Manifest versions form one chain (I7), so the higher version is the later truth, whatever order records come in."""
+        topic = self._topic(record.cluster_id, record.topic_id)
+        known = topic.partitions.get(record.partition) if topic else None
+        if known and known.manifest_version >= record.version:
+            return
+        place = _place(record.cluster_id, record.topic_id, record.partition)
+        if self._retired.values.get(place, -1) >= record.version:
+            return
+        self._partitions(record)[record.partition] = PartitionState(
+            manifest_version=record.version,
+            fence=record.fence,
+            owner=record.writer,
+            start_offset=record.start_offset,
+            last_offset=record.last_offset,
+        )
+        self._retired.drop(place)
+
+    def _retire(self, record: Retired) -> None:
+        """Void when a newer manifest is known: somebody goes on with the partition."""
+        place = _place(record.cluster_id, record.topic_id, record.partition)
+        topic = self._topic(record.cluster_id, record.topic_id)
+        known = topic.partitions.get(record.partition) if topic else None
+        if self._retired.values.get(place, -1) >= record.version or (known and known.manifest_version > record.version):
+            return
+        self._retired.put(place, record.version)
+        if known:
+            partitions = self._partitions(record)
+            del partitions[record.partition]
+            if not partitions and not self._topic(record.cluster_id, record.topic_id).revision:  # type: ignore[union-attr]
+                self._topics[record.cluster_id, record.topic_id] = None
+                self._own.discard((record.cluster_id, record.topic_id))
 
 
-def _with_topic(state: ControlState, cluster_id: str, topic_id: str, topic: TopicState) -> ControlState:
-    topics = {**state.clusters.get(cluster_id, {}), topic_id: topic}
-    return msgspec.structs.replace(state, clusters={**state.clusters, cluster_id: topics})
+class _Bounded(Generic[V]):
+    """A mapping that is copied when it first changes. Beyond `limit` the keys that came first leave."""
+
+    def __init__(self, held: dict[str, V], limit: int) -> None:
+        self.values, self.changed, self._limit = held, False, limit
+
+    def put(self, key: str, value: V) -> None:
+        self._own()[key] = value
+        while len(self.values) > self._limit:
+            del self.values[next(iter(self.values))]
+
+    def drop(self, key: str) -> None:
+        if key in self.values:
+            del self._own()[key]
+
+    def _own(self) -> dict[str, V]:
+        if not self.changed:
+            self.values, self.changed = dict(self.values), True
+        return self.values
 
 
-def _with(held: Mapping[K, V], key: K, value: V, limit: int) -> dict[K, V]:
-    """`held` with one more, within `limit`: beyond it the ones that came first leave."""
-    changed = {**held, key: value}
-    for oldest in list(changed)[: max(len(changed) - limit, 0)]:
-        del changed[oldest]
-    return changed
+def _place(cluster_id: str, topic_id: str, partition: int) -> str:
+    return f"{cluster_id}/{topic_id}/{partition}"

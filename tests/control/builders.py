@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, TopicSettings
+from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
 from model.partition import PartitionId, topic_id_text
 
 TOPIC_ID = topic_id_text(bytes(range(16)))
@@ -35,6 +35,10 @@ def _facts(version: int, last_offset: int | None, fields: dict[str, Any]) -> dic
     }
 
 
+def retired(version: int, **fields: Any) -> Retired:
+    return Retired(**{"cluster_id": "cluster-1", "topic_id": TOPIC_ID, "partition": 0, "topic": "orders", "version": version, **fields})
+
+
 def settings(revision: int, **values: str) -> TopicSettings:
     return TopicSettings(cluster_id="cluster-1", topic_id=TOPIC_ID, topic="orders", revision=revision, settings=values)
 
@@ -62,6 +66,7 @@ def _heads(draw: st.DrawFn, kind: type[Advanced] | type[Claim]) -> Advanced | Cl
 records: st.SearchStrategy[Record] = st.one_of(
     _heads(Advanced),
     _heads(Claim),
+    st.builds(retired, _small, cluster_id=st.sampled_from(["c1", "c2"]), partition=st.integers(0, 2)),
     st.builds(settings, _small, retention=_texts),
     st.builds(RecoveryStarted, recovery_id=st.sampled_from("ab"), at_ms=_small, summary=_texts),
     st.builds(RecoveryFinished, recovery_id=st.sampled_from("ab"), at_ms=_small, outcome=_texts),

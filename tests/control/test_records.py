@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, advanced_of, claim_of, decode, encode
 from model.errors import CorruptData, UsageError
-from tests.control.builders import advanced, claim, records, settings
+from tests.control.builders import advanced, claim, records, retired, settings
 from tests.manifests.builders import a_head, an_entry
 
 
@@ -51,6 +51,8 @@ def test_noise_with_a_right_checksum_is_refused(body: bytes) -> None:
         settings(1, **{str(number): "" for number in range(101)}),
         settings(1, key="v" * 1001),
         settings(-1),
+        retired(-1),
+        retired(1, partition=-1),
         RecoveryStarted(recovery_id="r" * 1001, at_ms=0, summary=""),
         Node(node_id="n", started_ms=-1, version=""),
     ],
@@ -61,6 +63,24 @@ def test_what_goes_beyond_its_bounds_is_neither_written_nor_read(record: Record)
     body = msgspec.msgpack.encode([record])
     with pytest.raises(CorruptData):
         decode(zlib.crc32(body).to_bytes(4, "big") + body)
+
+
+def a_command(told: object) -> bytes:
+    body = msgspec.msgpack.encode(told)
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def test_a_record_of_a_kind_that_a_later_version_brought_is_left_out_and_the_others_are_not() -> None:
+    later = {"kind": "throttled", "partition": 7, "by": {"bytes": 1}}
+    assert decode(a_command([advanced(1), later, claim(2)])) == [advanced(1), claim(2)]
+    assert decode(a_command([later])) == []
+    assert decode(a_command([{**msgspec.to_builtins(advanced(1)), "later": [1, 2]}])) == [advanced(1)]
+
+
+@pytest.mark.parametrize("told", [[], [{"partition": 1}], [{"kind": 7}], [7], {"kind": "claim"}, [[]], [{"kind": "claim"}]])
+def test_what_is_no_record_at_all_is_refused(told: object) -> None:
+    with pytest.raises(CorruptData):
+        decode(a_command(told))
 
 
 def test_a_command_has_a_bound() -> None:
