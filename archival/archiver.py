@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from archival import plan
 from archival.announce import Announcer
 from archival.archived import ArchivedEntries
+from archival.cleaner import clean_under, clean_with, is_clean
 from archival.entries import entries_before, in_order, part_of, place, rest_of, with_gap
 from archival.lineage import branches_at, ends_at, epoch_in
 from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Stop, Upload, next_steps
@@ -190,7 +191,8 @@ class PartitionArchiver:
                 last_offset=step.start_offset - 1,
             )
         else:
-            after = replace(held, fence=held.fence + 1, writer=self._writer, leader_epoch=step.leader_epoch)
+            clean_to = clean_under(log.epochs, held)
+            after = replace(held, fence=held.fence + 1, writer=self._writer, leader_epoch=step.leader_epoch, clean_to=clean_to)
         head = self._commit(after, "archive.claimed", claims=True)
         self._log.info("partition_claimed", fence=head.fence, leader_epoch=head.leader_epoch)
         return Outcome(action="claimed")
@@ -254,6 +256,7 @@ class PartitionArchiver:
                 superseded=in_order([*head.superseded, *(entry for entry in dead if not entry.gap)]),
                 start_offset=min(head.start_offset, next_offset),
                 last_offset=live[-1].last_offset if live else next_offset - 1,
+                clean_to=min(head.clean_to, step.at),
             )
         )
         self._log.warning("branch_superseded", from_offset=step.at, leader_epoch=step.leader_epoch, entries=len(dead))
@@ -270,7 +273,7 @@ class PartitionArchiver:
         scan = self._archived.scan(whole, step.up_to, self._archived.open_behind(before))
         if scan is None or scan.last_offset < entry.base_offset:
             return None
-        live = part_of(whole, scan, step.up_to)
+        live = replace(part_of(whole, scan, step.up_to), cleaned=False)  # what was live beside it then may not be now
         if branches_at(log.epochs, (*before, live)) is not None:
             return None
         live = self._true(live, whole, scan, head.fence)
@@ -278,7 +281,9 @@ class PartitionArchiver:
         if live.last_offset < entry.last_offset:
             superseded.append(rest_of(entry, live.next_offset))
         self._check_still(log, live)
-        self._commit(replace(head, entries=(*before, live), superseded=in_order(superseded), last_offset=live.last_offset))
+        clean_to = min(head.clean_to, live.base_offset)
+        entries = (*before, live)
+        self._commit(replace(head, entries=entries, superseded=in_order(superseded), last_offset=live.last_offset, clean_to=clean_to))
         self._log.info("branch_revived", base_offset=entry.base_offset, last_offset=live.last_offset)
         return Outcome(action="revived", entry=live)
 
@@ -286,7 +291,8 @@ class PartitionArchiver:
         """`entry`, the part of `whole` that was scanned, when its index is true; else the same bytes archived once more."""
         if self._archived.index_is_true(entry, scan):
             return entry
-        return self._offload(self._made(entry.base_offset, entry.last_offset, scan, fence), self._archived.open(whole), scan)
+        again = replace(self._made(entry.base_offset, entry.last_offset, scan, fence), cleaned=entry.cleaned)
+        return self._offload(again, self._archived.open(whole), scan)
 
     def _tell_again(self, entries: Sequence[Entry], behind: Sequence[Entry], fence: int) -> tuple[tuple[Entry, ...], list[Entry]]:
         """What is live behind `entries`, with what is now known of transactions that are open at their end, and what of it was
@@ -337,7 +343,9 @@ class PartitionArchiver:
                 return self._take(plan.supersede(log, head, scan.base_offset, head.leader_epoch, policy), log, policy)
             base_offset, last_offset = _extent(step, scan, log, size)
             entry = self._made(base_offset, last_offset, scan, head.fence)
-            self._check_still(log, entry, step.segment)
+            again = self._check_still(log, entry, step.segment)
+            clean_to = clean_with(head, log, again)
+            entry = replace(entry, cleaned=is_clean(entry, clean_to))
             steps.reached("archive.scanned")
             entry = self._offload(entry, file, scan)
         self._archived.ended(entry, scan.open_transactions)
@@ -345,7 +353,7 @@ class PartitionArchiver:
         told, untold = self._tell_again(entries, behind, head.fence)
         superseded = in_order([*head.superseded, *untold])
         entries += told
-        self._commit(replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset))
+        self._commit(replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset, clean_to=clean_to))
         self._archived.ended(entry, scan.open_transactions)
         self._ended = _RunEnd(step.segment.path, step.segment.generation[0], scan.next_offset, scan.end_position)
         self._log.info("run_archived", base_offset=base_offset, last_offset=last_offset, size_bytes=entry.size_bytes)
@@ -444,8 +452,8 @@ class PartitionArchiver:
             self._check_still(log, segment=segment)
             raise
 
-    def _check_still(self, log: LocalLog, entry: Entry | None = None, segment: LocalSegment | None = None) -> None:
-        """SourceChanged unless a second look finds the same log (design §4.2).
+    def _check_still(self, log: LocalLog, entry: Entry | None = None, segment: LocalSegment | None = None) -> LocalLog:
+        """The second look; SourceChanged unless it finds the same log (design §4.2).
 
         One look is not atomic: topic id, listing and epoch history may be of different moments. So what was concluded from
         it counts only when the incarnation and who leads are the same behind it, `entry`'s epochs lie on the history of
@@ -462,6 +470,7 @@ class PartitionArchiver:
             raise SourceChanged(f"{self.partition}: leader epochs {entry.epochs} are not on the log's history")
         if segment and _files_from(segment.base_offset, again, log.segments[-1]) != _files_from(segment.base_offset, log, log.segments[-1]):
             raise SourceChanged(f"{self.partition}: segments were replaced or removed meanwhile")
+        return again
 
     # What else a step needs
 

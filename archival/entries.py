@@ -75,6 +75,7 @@ def rest_of(entry: Entry, base_offset: int) -> Entry:
         open_from=None,
         aborted=0,
         aborted_from=None,
+        cleaned=False,
     )
 
 

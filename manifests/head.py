@@ -33,7 +33,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_from     first offset of the oldest transaction still open after last_offset; None when there is none
     aborted       how many aborted transactions end in this entry
     aborted_from  least first offset of those; None when there are none, or when an older version wrote the entry
-    cleaned       the whole run lay below the log's cleaner checkpoint when it was read; what was never proven is not cleaned
+    cleaned       it and all that was live before it lay below the cleaner checkpoint whenever one of them was read: together they
+                  hold one record of a key; what was never proven is not cleaned
     """
 
     base_offset: int
@@ -92,6 +93,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     fence         highest claim; writer is who holds it
     leader_epoch  highest leader epoch whose history a commit has followed; -1 before any
     start_offset, last_offset   exist without entries: an emptied log at 54 starts at 54 and ends at 53
+    clean_to      the cleaner checkpoint of the log had got here whenever a live run was read; 0 when that is not known
     """
 
     format: tuple[int, int] = FORMAT
@@ -106,6 +108,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int = -1
     start_offset: int
     last_offset: int
+    clean_to: int = 0
     entries: tuple[Entry, ...] = ()
     superseded: tuple[Entry, ...] = ()
     pages: tuple[PageRef, ...] = ()
@@ -139,6 +142,8 @@ def check_head(head: Head) -> Head:
         raise bad(f"start {head.start_offset}")
     if not -1 <= head.last_offset <= OFFSET_MAX or head.start_offset > head.next_offset:
         raise bad(f"start {head.start_offset} beyond the end {head.last_offset}")
+    if not 0 <= head.clean_to <= OFFSET_MAX:
+        raise bad(f"clean to {head.clean_to}")
     if head.pages:
         raise UnsupportedFormat(f"manifest of {head.topic}:{head.partition} lists pages, which this version cannot read")
     expected = None
