@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass
 
@@ -70,12 +70,11 @@ class Catalogue:
         """The leader epoch that Metadata tells of, -1 when it tells of none. Safe to call from any thread."""
         return self._epochs.get((topic, partition), -1)
 
-    async def topic_name(self, topic_id: bytes) -> str | None:
-        name = self._names.get(topic_id)
-        if name is None:
+    async def topic_names(self, topic_ids: Collection[bytes]) -> Mapping[bytes, str]:
+        """The names of those topics, and maybe of others; however many are unknown, news are waited for once."""
+        if any(each not in self._names for each in topic_ids):
             await self.snapshot()
-            name = self._names.get(topic_id)
-        return name
+        return self._names
 
     async def close(self) -> None:
         if self._looking is not None:

@@ -64,15 +64,18 @@ class Fetcher:
         `hydration_wait_s`. When it is still not there the answer is empty, the download goes on, and asking again finds it.
         A client that has closed its end is waited for no longer: its answer is what there is, should it still read.
         """
-        if body.get("session_id", 0):  # we hand out none, so that each request says everything
+        if body.get("session_id", 0) or body.get("session_epoch", -1) > 0:  # we hand out none, so that each request says everything
             return Fetched({"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
         wanted = await self._wanted(body, version)
         isolation = isolation_of(body.get("isolation_level", 0))
         max_bytes = max(1, min(body["max_bytes"], self._config.response_bytes_max))
+        min_bytes, max_wait_s = min(body["min_bytes"], max_bytes), max(0, body["max_wait"]) / 1000
+        del body
         try:
             gathered = await self._read(wanted, isolation, max_bytes, 0)
-            if not _is_enough(wanted, gathered, body, max_bytes):
-                await self._wait(wanted, isolation, max_bytes, gathered, body, line)
+            if not _is_enough(wanted, gathered, min_bytes):
+                line.forget_request()
+                await self._wait(wanted, isolation, max_bytes, gathered, min_bytes, max_wait_s, line)
             return _fetched(wanted, isolation, version)
         except BaseException:
             for each in wanted:
@@ -86,9 +89,11 @@ class Fetcher:
 
     async def _wanted(self, body: Facts, version: int) -> list[_Wanted]:
         by_id = version >= 13
+        asked_for = once_each(body["topics"], "topic_id" if by_id else "topic", "partition")
+        names = await self._catalogue.topic_names(asked_for.keys()) if by_id else {}
         wanted = []
-        for topic, partitions in once_each(body["topics"], "topic_id" if by_id else "topic", "partition").items():
-            name = await self._catalogue.topic_name(topic) if by_id else topic
+        for topic, partitions in asked_for.items():
+            name = names.get(topic) if by_id else topic
             for partition, asked in partitions.items():
                 each = _Wanted(topic, partition, None, asked["fetch_offset"], asked["partition_max_bytes"])
                 wanted.append(each)
@@ -104,14 +109,16 @@ class Fetcher:
                     each.code = code_for(error)
         return wanted
 
-    async def _wait(self, wanted: list[_Wanted], isolation: Isolation, max_bytes: int, gathered: int, body: Facts, line: Line) -> None:
+    async def _wait(
+        self, wanted: list[_Wanted], isolation: Isolation, max_bytes: int, gathered: int, min_bytes: int, max_wait_s: float, line: Line
+    ) -> None:
         """Look again and again, until there is enough, the time is over or the client has gone."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        wait_s = min(max(0, body["max_wait"]) / 1000, self._config.fetch_wait_max_s)
+        wait_s = min(max_wait_s, self._config.fetch_wait_max_s)
         deadline_s = now_s + wait_s
         hydrated_s = now_s + max(wait_s, self._config.hydration_wait_s)
-        while not _is_enough(wanted, gathered, body, max_bytes):
+        while not _is_enough(wanted, gathered, min_bytes):
             pending = [each.pending.future for each in wanted if each.pending is not None]
             left_s = (deadline_s if gathered or not pending else hydrated_s) - loop.time()
             if left_s <= 0 or line.is_gone:
@@ -164,9 +171,9 @@ class Fetcher:
             _replace(each, read)
 
 
-def _is_enough(wanted: list[_Wanted], gathered: int, body: Facts, max_bytes: int) -> bool:
+def _is_enough(wanted: list[_Wanted], gathered: int, min_bytes: int) -> bool:
     """Whether to answer now: with as much as was asked for, or because something failed."""
-    return gathered >= body["min_bytes"] or gathered >= max_bytes or any(each.code is not Code.NONE for each in wanted)
+    return gathered >= min_bytes or any(each.code is not Code.NONE for each in wanted)
 
 
 def _bounds(log: PartitionLog) -> Bounds | None:

@@ -41,6 +41,11 @@ def take_frame(pending: bytearray, frame_bytes_max: int) -> bytes | None:
     return frame
 
 
+def announced_size(pending: bytearray) -> int:
+    """How long the frame will be that `pending` begins with; 0 while that is not known."""
+    return int.from_bytes(pending[:_SIZE_BYTES], "big", signed=True) if len(pending) >= _SIZE_BYTES else 0
+
+
 def read_header(frame: bytes) -> RequestHeader:
     """The request header at the start of `frame`, versions 1 and 2 up to the tagged fields.
 

@@ -7,10 +7,11 @@ from types import TracebackType
 
 from gateway.config import GatewayConfig
 from gateway.deadline import Deadline
-from gateway.frames import MalformedRequest, take_frame
+from gateway.frames import MalformedRequest, announced_size, take_frame
 from model.errors import HeadwaterError
 
 RECEIVE_BYTES = 64 << 10  # at once; and taken in of what a client sends ahead of its answers
+LONG_BYTES_MAX = 32 << 20  # of requests longer than that, over all connections, from their beginning to their answer
 FRAMES_PER_TURN = 16  # that need not be waited for, before other connections get the event loop
 
 
@@ -18,22 +19,49 @@ class PeerGone(HeadwaterError):
     """The client is gone, or so slow that it is let go."""
 
 
+class LongRequests:
+    """What all connections together may hold of long requests. One that finds no room waits for it, until its time is over."""
+
+    def __init__(self, limit_bytes: int = LONG_BYTES_MAX) -> None:
+        self.left_bytes = limit_bytes
+        self._waiting: set[asyncio.Event] = set()
+
+    def take(self, size_bytes: int, freed: asyncio.Event) -> bool:
+        """Whether there is room; else `freed` is set as soon as it is worth asking again."""
+        if size_bytes > self.left_bytes:
+            self._waiting.add(freed)
+            return False
+        self.left_bytes -= size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        self.left_bytes += size_bytes
+        waiting, self._waiting = self._waiting, set()
+        for each in waiting:
+            each.set()
+
+    def forget(self, freed: asyncio.Event) -> None:
+        self._waiting.discard(freed)
+
+
 class Line:
     """Use as a context: from its beginning to its end the event loop takes in what comes, while answers are made too.
 
     Once RECEIVE_BYTES have come that are not answered, less than twice as many, nothing more is taken in before it is
-    wanted. Of a request that is longer the rest is taken in when it is its turn, piece by piece.
+    wanted. Of a request that is longer the rest is taken in when it is its turn and there is room for it, piece by piece.
 
     received  what has come and is not answered yet
     is_gone   the client has closed its end, or the connection is lost: seen behind what it sent before, as far as that is taken in
     stirred   set when that is seen; others may set it too, for whoever waits
     """
 
-    def __init__(self, client: socket.socket, config: GatewayConfig) -> None:
+    def __init__(self, client: socket.socket, config: GatewayConfig, long_requests: LongRequests | None = None) -> None:
         self.received = bytearray()
         self.is_gone = False
         self.stirred = asyncio.Event()
         self._client, self._config = client, config
+        self._long_requests = long_requests or LongRequests()
+        self._long_bytes = 0  # of the request that is received or answered, where it is a long one
         self._loop = asyncio.get_running_loop()
         self._came = asyncio.Event()  # something has, or its deadline has passed
         self._deadline = Deadline(self._loop, self._came.set)
@@ -48,6 +76,8 @@ class Line:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._pause()
         self._deadline.close()
+        self._long_requests.forget(self._came)
+        self.forget_request()
 
     async def next_frame(self) -> bytes | None:
         """The next request; None when the client has closed its end between two.
@@ -78,10 +108,23 @@ class Line:
                 self._deadline.move(self._config.request_timeout_s if has_begun else self._config.idle_timeout_s)
             elif self._deadline.has_passed:
                 raise PeerGone("a request did not end in time" if has_begun else "idle")
-            self._resume()
             self._came.clear()
+            if self._has_room():
+                self._resume()
             await self._came.wait()
         return frame
+
+    def forget_request(self) -> None:
+        """The last one needs no memory any more: it is answered, or what is left of it is small."""
+        if self._long_bytes:
+            self._long_requests.give_back(self._long_bytes)
+            self._long_bytes = 0
+
+    def _has_room(self) -> bool:
+        size_bytes = announced_size(self.received)
+        if size_bytes > RECEIVE_BYTES and not self._long_bytes and self._long_requests.take(size_bytes, self._came):
+            self._long_bytes = size_bytes
+        return size_bytes <= RECEIVE_BYTES or self._long_bytes > 0
 
     def _take(self) -> bytes | None:
         return take_frame(self.received, self._config.request_bytes_max)

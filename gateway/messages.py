@@ -48,7 +48,8 @@ _FIXED = {  # struct formats, big-endian
 }
 _ZERO_UUID = bytes(16)
 _NO_TAGS = b"\0"  # an empty list of tagged fields
-ELEMENTS_MAX = 50_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here
+ELEMENTS_MAX = 20_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here. A consumer of
+# ten thousand partitions names each once
 
 
 class _LongRequest(bytes):
@@ -90,11 +91,12 @@ def _schema(api_key: int, version: int, kind: str) -> Schema:
     return Schema(entity.__flexible__, int(entity.__header_schema__.__version__), read, write)
 
 
-def preload(versions: Mapping[Any, range]) -> None:
-    """Import the newest version of each, which most clients speak, so that no first request waits for it."""
+def preload(versions: Mapping[Any, range], *, newest_only: bool = False) -> None:
+    """Import what the first requests would otherwise wait for, some milliseconds each; most clients speak the newest version."""
     for api_key, each in versions.items():
-        request_schema(api_key, each[-1])
-        response_schema(api_key, each[-1])
+        for version in each[-1:] if newest_only else each:
+            request_schema(api_key, version)
+            response_schema(api_key, version)
 
 
 def read_request(frame: bytes, position: int, api_key: int, version: int) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """ListOffsets and OffsetForLeaderEpoch: where things are in a log. Both may read the archive, so both look in worker threads."""
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -24,6 +27,7 @@ LOOK_UP_S = 10.0  # for a whole request; then the client is told to try again. I
 NEWS_S = 2.0  # for a fresh look, before what was known is told
 STABLE_S = 1.0  # for the scan of a local tail, where the archive is not asked
 AT_ONCE = 4  # of the workers, for one request
+TURN = 64  # look-ups in one of them, before other requests have their turn
 _ISOLATIONS = {each.value: each for each in Isolation}
 UNKNOWN = (-1, -1, -1)  # there is no such record
 
@@ -93,7 +97,7 @@ class LookUps:
         deadline_s = monotonic() + LOOK_UP_S
         lookups: list[_LookUp[T]] = [_LookUp(topic, facts) for topic, each in asked.items() for facts in each.values()]
         numbers = [number for each in asked.values() for number in each]
-        at_work = asyncio.Semaphore(AT_ONCE)
+        loop = asyncio.get_running_loop()
 
         def fail(each: _LookUp[T], number: int, error: Exception) -> None:
             self._complaints.tell(event, f"{each.topic}:{number}", error)
@@ -110,8 +114,7 @@ class LookUps:
                     fail(each, number, error)
 
         def work(each: _LookUp[T], number: int) -> None:
-            if each.log is None or each.code is not Code.NONE:
-                return
+            assert each.log is not None
             try:
                 try:
                     if isinstance(each.bounds, Pending):
@@ -127,13 +130,21 @@ class LookUps:
             except Exception as error:
                 fail(each, number, error)
 
-        async def finish(each: _LookUp[T], number: int) -> None:
-            async with at_work:
-                await asyncio.get_running_loop().run_in_executor(self._executor, work, each, number)
+        def work_some() -> None:
+            for _ in range(TURN):
+                try:
+                    work(*unfinished.popleft())
+                except IndexError:
+                    return
 
-        await asyncio.get_running_loop().run_in_executor(self._executor, begin)
+        async def finish() -> None:
+            while unfinished:
+                await loop.run_in_executor(self._executor, work_some)
+
+        await loop.run_in_executor(self._executor, begin)
         await self._news(lookups, deadline_s)
-        await asyncio.gather(*(finish(each, number) for each, number in zip(lookups, numbers, strict=True)))
+        unfinished = deque((each, at) for each, at in zip(lookups, numbers, strict=True) if each.log is not None and each.code is Code.NONE)
+        await asyncio.gather(*(finish() for _ in range(min(AT_ONCE, len(unfinished)))))
         return lookups
 
     @staticmethod
@@ -141,22 +152,32 @@ class LookUps:
         """Wait for the bounds: NEWS_S where something is known already, to the deadline where nothing is."""
         for patience_s, needs_news in ((NEWS_S, False), (LOOK_UP_S, True)):
             waiting = [
-                asyncio.wrap_future(each.bounds.future)
+                each.bounds.future
                 for each in lookups
                 if isinstance(each.bounds, Pending) and not (needs_news and each.log is not None and each.log.known_scope() is not None)
             ]
-            for news in waiting:
-                news.add_done_callback(_heed)
-            if waiting:
-                _, late = await asyncio.wait(waiting, timeout=min(patience_s, left(deadline_s)))
-                if not late:
-                    return
+            if not waiting or await _are_done(waiting, min(patience_s, left(deadline_s))):
+                return
 
 
-def _heed(done: "asyncio.Future[Bounds]") -> None:
-    """A failure is looked at where the bounds are; asyncio need not report it as well."""
-    if not done.cancelled():
-        done.exception()
+async def _are_done(futures: "list[Future[Bounds]]", timeout_s: float) -> bool:
+    """Whether all are before the time is over. One call into the loop for all of them: there may be ten thousand."""
+    loop, done, lock, undone = asyncio.get_running_loop(), asyncio.Event(), threading.Lock(), len(futures)
+
+    def count(_: "Future[Bounds]") -> None:
+        nonlocal undone
+        with lock:
+            undone -= 1
+        if not undone:
+            with suppress(RuntimeError):  # the loop has ended; so has whoever waited
+                loop.call_soon_threadsafe(done.set)
+
+    for each in futures:
+        each.add_done_callback(count)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await done.wait()
+    return done.is_set()
 
 
 def known_place(log: PartitionLog, scope: Scope, timestamp: int, isolation: Isolation) -> Place | None:

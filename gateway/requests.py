@@ -1,7 +1,10 @@
 """From a frame to an answer: which kind of request it is, and whose business."""
 
+import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import structlog
 
@@ -21,6 +24,9 @@ from gateway.slices import Answer, Framed
 from hydration.logs import Logs
 from model.clock import Clock
 
+LONG_BYTES = 16 << 10  # a longer request is taken apart beside the event loop, and so is its answer put together: it may take 0.1 s
+
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -40,7 +46,7 @@ class Requests:
     """Answers requests over `logs`. What may block runs in `executor`."""
 
     def __init__(self, logs: Logs, config: GatewayConfig, executor: Executor, clock: Clock) -> None:
-        self._config = config
+        self._config, self._executor = config, executor
         complaints = Complaints(clock)
         self.catalogue = Catalogue(logs, executor, clock, config.metadata_ttl_s)
         self._fetcher = Fetcher(logs, self.catalogue, complaints, config)
@@ -62,17 +68,33 @@ class Requests:
             if header.api_key == Api.API_VERSIONS:  # a client newer than we are: it reads this and asks again
                 return _reply(header, api_versions(Code.UNSUPPORTED_VERSION), version=0)
             raise MalformedRequest(f"api key {header.api_key} version {header.api_version} was not offered")
-        body = read_request(frame, header.body_position, header.api_key, header.api_version)
+        beside = self._executor if len(frame) > LONG_BYTES else None
+        body = await _run(beside, read_request, frame, header.body_position, header.api_key, header.api_version)
+        del frame
         match header.api_key:
             case Api.FETCH:
-                fetched = await self._fetcher.fetch(body, header.api_version, line)
-                return _reply(header, fetched.facts, fetched)
+                fetch = self._fetcher.fetch(body, header.api_version, line)
+                del body  # a fetch that waits keeps the partitions only that are there
+                fetched = await fetch
+                try:
+                    return await _run(beside, _reply, header, fetched.facts, fetched)
+                except BaseException:
+                    fetched.close()
+                    raise
             case Api.METADATA:
                 return _encoded(header, await metadata(self.catalogue, header, body, self._config.node_id, address))
             case Api.LIST_OFFSETS:
-                return _reply(header, await self._look_ups.list_offsets(body))
+                return await _run(beside, _reply, header, await self._look_ups.list_offsets(body))
             case Api.OFFSET_FOR_LEADER_EPOCH:
-                return _reply(header, await self._look_ups.offset_for_leader_epoch(body))
+                return await _run(beside, _reply, header, await self._look_ups.offset_for_leader_epoch(body))
+            case Api.DESCRIBE_CLUSTER:
+                return _reply(header, describe_cluster(await self.catalogue.snapshot(), self._config.node_id, address))
+            case _:
+                return await _run(beside, self._at_once, header, body, address)
+
+    def _at_once(self, header: RequestHeader, body: Facts, address: Address) -> Reply | None:
+        """The answer to what needs no log."""
+        match header.api_key:
             case Api.FIND_COORDINATOR:
                 return _reply(header, find_coordinator(body, self._config.node_id, address))
             case Api.OFFSET_FETCH:
@@ -82,14 +104,19 @@ class Requests:
             case Api.JOIN_GROUP | Api.CONSUMER_GROUP_HEARTBEAT:
                 log.warning("group_refused", client_id=header.client_id)
                 return _reply(header, refuse_member())
-            case Api.DESCRIBE_CLUSTER:
-                return _reply(header, describe_cluster(await self.catalogue.snapshot(), self._config.node_id, address))
             case Api.PRODUCE:
                 log.warning("produce_refused", client_id=header.client_id)
                 refusal = refuse(body)
                 return None if refusal is None else _reply(header, refusal)
             case _:
                 return _reply(header, api_versions())
+
+
+async def _run(executor: Executor | None, work: Callable[..., T], *arguments: Any) -> T:
+    """`work` done, in `executor` if there is one."""
+    if executor is None:
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
 
 
 def _reply(header: RequestHeader, facts: Facts, fetched: Fetched | None = None, *, version: int | None = None) -> Reply:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 
 import structlog
@@ -14,7 +15,7 @@ import structlog
 from gateway.apis import VERSIONS
 from gateway.config import GatewayConfig, split_address
 from gateway.frames import MalformedRequest
-from gateway.line import Line, PeerGone
+from gateway.line import LONG_BYTES_MAX, Line, LongRequests, PeerGone
 from gateway.messages import preload
 from gateway.metadata import Address
 from gateway.process import prepare_process
@@ -43,6 +44,7 @@ class Gateway:
         self._executor = ThreadPoolExecutor(config.workers, thread_name_prefix="gateway")
         self._requests = Requests(logs, config, self._executor, clock or SystemClock())
         self._advertised = split_address(config.advertised) if config.advertised else None
+        self._long_requests = LongRequests(max(LONG_BYTES_MAX, config.request_bytes_max))
         self._connections = 0
         self._turned_away = False
 
@@ -55,7 +57,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         connections_max = prepare_process(self._config.connections_max)
         try:
-            await loop.run_in_executor(self._executor, preload, VERSIONS)
+            await loop.run_in_executor(self._executor, partial(preload, VERSIONS, newest_only=True))
+            loop.run_in_executor(self._executor, preload, VERSIONS)  # the others while it serves
             await self._requests.catalogue.snapshot()
             async with asyncio.TaskGroup() as connections:
                 while True:
@@ -103,9 +106,12 @@ class Gateway:
         """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits."""
         host, port = client.getsockname()[:2]
         address = self._advertised or (host, port)
-        with Line(client, self._config) as line:
+        with Line(client, self._config, self._long_requests) as line:
             while (frame := await line.next_frame()) is not None:
-                reply = await self._requests.answer(frame, address, line)
+                answer = self._requests.answer(frame, address, line)
+                del frame  # it may be as long as a request may be, and its answer may wait
+                reply = await answer
+                line.forget_request()
                 if reply is None:
                     continue
                 try:

@@ -15,6 +15,7 @@ from objectstore.memory import MemoryStore
 from segments.discover import LogDirs
 from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack
 from tests.gateway.archived import archive
+from tests.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition
 from tests.gateway.test_clients import ISOLATIONS
 from tests.gateway.test_tiers import drop_sealed_segments
 from tests.peers.kafka import KafkaBroker, console_consume, java_consume, java_offsets_for_times, java_seek, produce_aborts_over_segments
@@ -59,6 +60,14 @@ def test_java_seeks_into_the_archive(served: tuple[str, GatewayServer]) -> None:
 def _longest(name: str) -> tuple[str, int]:
     longest = max(expected_offsets(name, "read_uncommitted"), key=lambda each: each["records"])
     return longest["topic"], longest["partition"]
+
+
+def test_java_reads_two_thousand_partitions_at_once(tmp_path: Path) -> None:
+    logs = [FakeLog(a_topic_partition("wide", at), tmp_path / f"{at}.log", [a_batch(0, [b"v"])]) for at in range(2000)]
+    with GatewayServer(FakeLogs(*logs), GatewayConfig(listen="127.0.0.1:0")) as server:
+        seen = java_consume(server.bootstrap_servers, ["wide"], "read_committed")
+    assert [(each["partition"], each["offset"]) for each in seen.records] == [(at, 0) for at in range(2000)]
+    assert set(seen.bounds.values()) == {(0, 1)}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

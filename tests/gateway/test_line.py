@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.config import GatewayConfig
 from gateway.frames import MalformedRequest
-from gateway.line import RECEIVE_BYTES, Line, PeerGone
+from gateway.line import RECEIVE_BYTES, Line, LongRequests, PeerGone
 
 Sends = Callable[[bytes], Coroutine[Any, Any, None]]
 
@@ -22,23 +22,30 @@ def a_frame(body: bytes) -> bytes:
     return struct.pack(">i", 10 + len(body)) + bytes(10) + body
 
 
-def with_line(check: Callable[[Line, socket.socket, Sends], Awaitable[None]], **config: Any) -> None:
+Check = Callable[[Line, socket.socket, Sends], Awaitable[None]]
+
+
+def with_line(check: Check, long_requests: LongRequests | None = None, **config: Any) -> None:
     """Run `check` with a line, its client's socket and what sends from there; afterwards nothing is left in the loop."""
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            theirs = socket.create_connection(listener.getsockname())
-            ours, _ = listener.accept()
-        with ours, theirs:
-            ours.setblocking(False)
-            theirs.setblocking(False)
-            with Line(ours, GatewayConfig(**config)) as line:
-                await check(line, theirs, lambda data: loop.sock_sendall(theirs, data))
-            assert not loop.remove_reader(ours), "it was still registered"
-            assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        await beside(check, long_requests, **config)
+        assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
     asyncio.run(main())
+
+
+async def beside(check: Check, long_requests: LongRequests | None = None, **config: Any) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        with Line(ours, GatewayConfig(**config), long_requests) as line:
+            await check(line, theirs, lambda data: loop.sock_sendall(theirs, data))
+        assert not loop.remove_reader(ours), "it was still registered"
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -202,3 +209,47 @@ def test_a_client_with_many_requests_lets_others_have_their_turn() -> None:
 
     with_line(check)
     assert turns > 50
+
+
+def test_long_requests_share_what_all_connections_may_hold() -> None:
+    """The second is taken in no further than any until the first is answered."""
+    long_requests = LongRequests(200_000)
+    frame = a_frame(bytes(150_000))
+
+    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+        first = asyncio.create_task(line.next_frame())
+        sending = asyncio.create_task(send(frame))
+        assert await first is not None
+
+        async def other(line: Line, _: socket.socket, send: Sends) -> None:
+            second = asyncio.create_task(line.next_frame())
+            also_sending = asyncio.create_task(send(frame))
+            await until(lambda: len(line.received) >= RECEIVE_BYTES)
+            await asyncio.sleep(0.05)
+            assert not second.done()
+            assert len(line.received) < 2 * RECEIVE_BYTES
+            first_line.forget_request()
+            assert await second == frame[4:]
+            await also_sending
+
+        first_line = line
+        await sending
+        await beside(other, long_requests)
+
+    with_line(check, long_requests)
+    assert long_requests.left_bytes == 200_000
+
+
+def test_a_long_request_that_finds_no_room_is_let_go_in_time() -> None:
+    long_requests = LongRequests(200_000)
+    assert long_requests.take(150_000, asyncio.Event())
+
+    async def check(line: Line, _: socket.socket, send: Sends) -> None:
+        sending = asyncio.create_task(send(a_frame(bytes(150_000))))
+        with pytest.raises(PeerGone):
+            await line.next_frame()
+        sending.cancel()
+        await asyncio.wait([sending])
+
+    with_line(check, long_requests, request_timeout_s=0.05)
+    assert long_requests.left_bytes == 50_000

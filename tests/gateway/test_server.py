@@ -4,6 +4,7 @@ import errno
 import socket
 import struct
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from gateway.apis import VERSIONS, Api, Code
-from gateway.catalogue import ENCODINGS_BYTES_MAX, Catalogue
+from gateway.catalogue import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
 from gateway.config import GatewayConfig
 from gateway.line import RECEIVE_BYTES
 from gateway.server import GatewayServer
@@ -338,8 +339,10 @@ def test_an_epoch_that_cannot_be_known_now_is_not_told_and_not_fenced(soup: Fake
 
 
 def test_there_are_no_fetch_sessions(client: RawClient) -> None:
-    answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), session_id=5, session_epoch=1))
-    assert (answer["error_code"], answer["session_id"]) == (Code.FETCH_SESSION_ID_NOT_FOUND, 0)
+    for session in ({"session_id": 5, "session_epoch": 1}, {"session_id": 0, "session_epoch": 1}):
+        answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), **session))
+        assert (answer["error_code"], answer["session_id"]) == (Code.FETCH_SESSION_ID_NOT_FOUND, 0)
+    assert client.fetch(a_fetch(("soup", 0, 0), session_id=0, session_epoch=0))["error_code"] == 0
 
 
 def test_a_repeated_partition_is_answered_once(client: RawClient, soup: FakeLog) -> None:
@@ -554,7 +557,7 @@ def test_kept_encodings_are_bounded_in_bytes() -> None:
     ("api", "version", "facts"),
     [
         (Api.METADATA, 4, {"topics": [{"name": str(at)} for at in range(10_001)], "allow_auto_topic_creation": False}),
-        (Api.OFFSET_FETCH, 6, {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0] * 50_001}], "require_stable": False}),
+        (Api.OFFSET_FETCH, 6, {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0] * 20_001}], "require_stable": False}),
     ],
 )
 def test_a_request_for_too_much_closes_its_connection(server: GatewayServer, api: Api, version: int, facts: dict[str, Any]) -> None:
@@ -562,3 +565,80 @@ def test_a_request_for_too_much_closes_its_connection(server: GatewayServer, api
         client.socket.sendall(a_request(api, version, facts))
         assert client.is_closed_by_peer()
     assert [each["event"] for each in logs] == ["malformed_request"]
+
+
+def test_a_fetch_that_waits_keeps_none_of_its_request(server: GatewayServer, soup: FakeLog) -> None:
+    facts = a_fetch(("soup", 0, 100), max_wait=60_000)
+    facts["topics"][0]["partitions"] *= 19_000
+    frame = a_request(Api.FETCH, 4, facts)
+    with RawClient(server.address) as client:
+        client.ask(Api.FETCH, 4, **a_fetch(("soup", 0, 100)))
+        tracemalloc.start()
+        try:
+            client.socket.sendall(frame)
+            before = soup.reads
+            until(lambda: soup.reads > before)
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(frame) > 300_000
+    assert kept_bytes < 200_000
+
+
+def test_unknown_topic_ids_wait_for_news_once(
+    server: GatewayServer, client: RawClient, soup: FakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.ask(Api.METADATA, 7, topics=[], allow_auto_topic_creation=False)
+    catalogue, asked = server._gateway._requests.catalogue, []
+    real = catalogue.snapshot
+
+    async def snapshot() -> Snapshot:
+        asked.append(1)
+        return await real()
+
+    monkeypatch.setattr(catalogue, "snapshot", snapshot)
+    facts = a_fetch(*[("soup", 0, 0)] * 500)
+    for at, topic in enumerate(facts["topics"]):
+        topic["topic_id"] = at.to_bytes(16, "big")
+    facts["topics"][7]["topic_id"] = topic_id_bytes(soup.partition.topic_id)
+    answer = client.ask(Api.FETCH, 13, **facts)
+    codes = [topic["partitions"][0]["error_code"] for topic in answer["responses"]]
+    assert codes == [0 if at == 7 else Code.UNKNOWN_TOPIC_ID for at in range(500)]
+    assert len(asked) == 1
+
+
+def test_look_ups_of_unknown_partitions_take_no_worker_each(server: GatewayServer, client: RawClient, soup: FakeLog) -> None:
+    submitted: list[object] = []
+    executor = server._gateway._executor
+    real = executor.submit
+
+    def submit(work: Callable[..., Any], *arguments: Any) -> Any:
+        submitted.append(work)
+        return real(work, *arguments)
+
+    client.ask(Api.API_VERSIONS, 0)
+    executor.submit = submit  # type: ignore[method-assign, assignment]
+    topics = [{"name": "soup", "partitions": [{"partition_index": at, "timestamp": -1} for at in range(2000)]}]
+    answer = client.ask(Api.LIST_OFFSETS, 2, replica_id=-1, isolation_level=0, topics=topics)
+    codes = [each["error_code"] for each in answer["topics"][0]["partitions"]]
+    assert codes == [0] + [Code.UNKNOWN_TOPIC_OR_PARTITION] * 1999
+    assert len(submitted) < 10
+
+
+def test_a_reader_of_ten_thousand_partitions_is_served(tmp_path: Path) -> None:
+    logs = [FakeLog(a_topic_partition("wide", at), tmp_path / "one.log", []) for at in range(10_000)]
+    logs[9_999].append(a_batch(0, [b"v"]))
+    with GatewayServer(FakeLogs(*logs), a_config()) as server, RawClient(server.address, 60) as client:
+        answer = client.ask(Api.METADATA, 7, topics=[{"name": "wide"}], allow_auto_topic_creation=False)
+        assert len(answer["topics"][0]["partitions"]) == 10_000
+        partitions = [{"partition_index": at, "current_leader_epoch": -1, "timestamp": -1} for at in range(10_000)]
+        listed = client.ask(
+            Api.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": "wide", "partitions": partitions}], timeout=1000
+        )
+        assert [each["error_code"] for each in listed["topics"][0]["partitions"]] == [0] * 10_000
+        facts = a_fetch(("wide", 0, 0), max_wait=60_000)
+        (one,) = facts["topics"][0]["partitions"]
+        facts["topics"][0]["partitions"] = [{**one, "partition": at} for at in range(10_000)]
+        fetched = client.ask(Api.FETCH, 12, **facts)["responses"][0]["partitions"]
+        assert [each["error_code"] for each in fetched] == [0] * 10_000
+        assert fetched[9_999]["records"] == a_batch(0, [b"v"])
