@@ -1,48 +1,137 @@
 """Telling the other agents what was committed (design §4.6). A copy of what the bucket says: archiving never waits for it."""
 
 import threading
+from collections.abc import Collection
 
 import structlog
 
-from control.log import ControlLog
-from control.records import advanced_of, claim_of
+from control.log import PUBLISH_TIMEOUT_S, ControlLog
+from control.records import Advanced, Claim, Retired, advanced_of, claim_of
 from manifests.head import Head
 from model.clock import Clock
-from model.errors import TransientError
+from model.errors import HeadwaterError
 from model.partition import PartitionId
 
-RETRY_S = 30.0  # after a failure, so that a control log without a leader costs one time-out per half minute, not per step
+RETRY_S = 30.0  # after a failure, so that a control log without a leader costs one time-out per half minute
+LAST_WORD_S = 2.0  # what the end of the program waits for a last announcement
+_BATCH = 500  # records per command: about 100 KB, and at most the half of a command's limit
+
+log = structlog.get_logger()
 
 
 class Announcer:
-    """Safe to use from many threads."""
+    """Keeps what is to be announced, the newest of each partition, until the control log has it. Safe to use from many threads.
+
+    Between `start` and `close` one thread does all publishing, and nobody else ever waits for the control log. Without that thread
+    each announcement publishes what is due by itself, which suits tests and the simulation.
+    """
 
     def __init__(self, control: ControlLog, clock: Clock) -> None:
         self._control, self._clock = control, clock
-        self._lock = threading.Lock()
+        self._due: dict[PartitionId, Advanced | Claim | Retired] = {}
+        self._lock = threading.Lock()  # of `_due`, held for moments
+        self._publishing = threading.Lock()
+        self._failing = False
         self._silent_until_s = float("-inf")
+        self._thread: threading.Thread | None = None
+        self._wake, self._stop = threading.Event(), threading.Event()
 
     def known_version(self, partition: PartitionId) -> int:
-        """The manifest version that the control log remembers; 0 for a partition it never heard of."""
-        known = self._control.state().partition(partition)
-        return known.manifest_version if known else 0
+        """The manifest version that the control log remembers; 0 when it remembers none, which is no proof that there was none."""
+        return self._control.state().known_version(partition)
 
-    def announce(self, head: Head, *, claims: bool = False) -> bool:
-        """Publish `head` unless the control log knows it, or a newer one, already; False when that failed for now.
+    def announce(self, head: Head, *, claims: bool = False) -> None:
+        """Let the others know of `head`, sooner or later, unless the control log knows it or a newer one already."""
+        if self._control.state().known_version(head.partition_id) < head.version:
+            self._note(head.partition_id, claim_of(head) if claims else advanced_of(head))
+            self._go_on()
 
-        Nothing need be remembered for another try: every step of an archiver announces the head it holds.
+    def retire_absent(self, present: Collection[PartitionId], writer: str) -> None:
+        """Take out of the control log what `writer` was the last to hold and what its log directories no longer hold.
+
+        present  every partition of them, from a survey that found no problem
         """
-        known = self._control.state().partition(head.partition_id)
-        if known and known.manifest_version >= head.version:
-            return True
-        with self._lock:
-            if self._clock.monotonic_s() < self._silent_until_s:
-                return False
+        for partition, known in self._control.state().partitions():
+            if known.owner == writer and partition not in present:
+                gone = Retired(
+                    cluster_id=partition.cluster_id,
+                    topic_id=partition.topic_id,
+                    partition=partition.partition,
+                    topic=partition.topic,
+                    version=known.manifest_version,
+                )
+                self._note(partition, gone)
+        self._go_on()
+
+    def publish_due(self, *, timeout_s: float = PUBLISH_TIMEOUT_S) -> None:
+        """Publish what is due. Whatever the control log fails with, it is due again after a pause: archiving goes on without it."""
+        if not self._publishing.acquire(blocking=False):
+            return
         try:
-            self._control.publish(claim_of(head) if claims else advanced_of(head))
-        except TransientError as error:
-            with self._lock:
-                self._silent_until_s = self._clock.monotonic_s() + RETRY_S
-            structlog.get_logger().warning("announcement_postponed", ntp=f"{head.topic}:{head.partition}", reason=str(error))
-            return False
-        return True
+            while self._clock.monotonic_s() >= self._silent_until_s and (batch := self._batch()):
+                try:
+                    self._control.publish(*batch.values(), timeout_s=timeout_s)
+                except HeadwaterError as error:
+                    self._pause(str(error))
+                    return
+                with self._lock:
+                    for partition, record in batch.items():
+                        if self._due.get(partition) is record:  # nothing newer has come meanwhile
+                            del self._due[partition]
+                if self._failing:
+                    self._failing = False
+                    log.info("announcements_resumed")
+        finally:
+            self._publishing.release()
+
+    def start(self) -> None:
+        """From now on one thread publishes."""
+        self._thread = threading.Thread(target=self._run, name="announcer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Publish what is still due, unless the control log is failing, and stop."""
+        if self._thread:
+            self._stop.set()
+            self._wake.set()
+            self._thread.join()
+            self._thread = None
+
+    def _note(self, partition: PartitionId, record: Advanced | Claim | Retired) -> None:
+        with self._lock:
+            noted = self._due.get(partition)
+            if noted is None or noted.version <= record.version:
+                self._due[partition] = record
+
+    def _go_on(self) -> None:
+        if self._thread:
+            self._wake.set()
+        else:
+            self.publish_due()
+
+    def _batch(self) -> dict[PartitionId, Advanced | Claim | Retired]:
+        """The next command. `retired` has one of its own: an older agent leaves out a whole command with a record it does not know."""
+        with self._lock:
+            due = list(self._due.items())
+        retiring = bool(due) and isinstance(due[0][1], Retired)
+        return dict([each for each in due if isinstance(each[1], Retired) == retiring][:_BATCH])
+
+    def _pause(self, reason: str) -> None:
+        self._silent_until_s = self._clock.monotonic_s() + RETRY_S
+        if not self._failing:
+            self._failing = True
+            log.warning("announcements_postponed", reason=reason)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._publish_whatever_happens(PUBLISH_TIMEOUT_S)
+            self._wake.wait(RETRY_S if self._failing else None)
+            self._wake.clear()
+        self._publish_whatever_happens(LAST_WORD_S)
+
+    def _publish_whatever_happens(self, timeout_s: float) -> None:
+        try:
+            self.publish_due(timeout_s=timeout_s)
+        except Exception as error:  # a mistake of ours is no reason to fall silent for good
+            log.exception("announcements_failed")
+            self._pause(repr(error))

@@ -75,7 +75,7 @@ class Archiving:
         self.logs = SharedLogDirs(dirs)
         self.troubles: dict[TopicPartition, str] = {}
         self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
-        self._announcer = Announcer(control, clock)
+        self.announcer = Announcer(control, clock)
         self._topics = TopicRecords(bucket.manifests, self.logs.describe)
         self._tails = Tails(config.node.data_dir / "tails.json", clock)
         self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
@@ -180,7 +180,7 @@ class Archiving:
                     store=self._bucket.store,
                     repository=self._bucket.manifests,
                     offloader=open_layout(self._config.archival_for(partition.topic).layout),
-                    announcer=self._announcer,
+                    announcer=self.announcer,
                     topics=self._topics,
                     tails=self._tails,
                     writer=self._writer,

@@ -83,6 +83,9 @@ def holding(config: Config) -> Iterator[Held]:
             if dirs is not None
             else None
         )
+        if archiving is not None:
+            archiving.announcer.start()
+            stack.callback(archiving.announcer.close)
         yield Held(config, bucket, control, archiving)
 
 

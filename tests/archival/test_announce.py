@@ -1,0 +1,165 @@
+"""What was committed reaches the control log in the end, and nobody ever waits for it."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from archival.announce import RETRY_S, Announcer
+from control.log import LocalControl
+from control.records import Advanced, Record, Retired
+from model.clock import ManualClock, SystemClock
+from model.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError
+from model.partition import PartitionId
+from tests.archival.builders import Agent, Directory
+from tests.manifests.builders import PARTITION, a_head, an_entry
+from tests.segments.builders import a_segment
+
+WAIT_S = 20.0
+
+
+class Moody(LocalControl):
+    """Fails with `failing` as long as that is set. `told`: every command that was tried."""
+
+    def __init__(self, failing: Exception | None = None) -> None:
+        super().__init__()
+        self.failing, self.told = failing, list[tuple[Record, ...]]()
+
+    def publish(self, *records: Record, timeout_s: float = 0.0) -> None:
+        self.told.append(records)
+        if self.failing:
+            raise self.failing
+        super().publish(*records, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    "error", [DiskFull("full"), TransientError("no leader"), UnknownOutcome("?"), UsageError("no"), Unauthorised("no")]
+)
+def test_no_error_of_the_control_log_stops_archiving(error: HeadwaterError, tmp_path: Path) -> None:
+    directory = Directory(tmp_path / "logs")
+    for base in (0, 10, 20):
+        directory.segment(base, a_segment(base, 10))
+    directory.high_watermark(30)
+    control = Moody(error)
+    agent = Agent(directory.root, control=control)
+    assert agent.run()[:-1] == ["claimed", "archived", "archived", "archived"]
+    assert control.state().known_version(agent.partition) == 0
+    control.failing = None
+    agent.clock.advance(int(RETRY_S * 1000))
+    agent.run()
+    assert control.state().known_version(agent.partition) == agent.head.version
+
+
+def test_a_control_log_that_failed_is_asked_again_only_after_a_while() -> None:
+    control, clock = Moody(TransientError("no leader")), ManualClock()
+    announcer = Announcer(control, clock)
+    head = a_head()
+    announcer.announce(head)
+    announcer.announce(head)
+    assert len(control.told) == 1
+    clock.advance(int(RETRY_S * 1000))
+    announcer.announce(head)
+    assert len(control.told) == 2
+
+
+def test_what_the_control_log_knows_is_not_said_again() -> None:
+    control = Moody()
+    announcer = Announcer(control, ManualClock())
+    announcer.announce(a_head())
+    announcer.announce(a_head())
+    assert len(control.told) == 1
+
+
+def test_after_a_failure_only_the_newest_head_of_each_partition_is_published() -> None:
+    control, clock = Moody(TransientError("no leader")), ManualClock()
+    announcer = Announcer(control, clock)
+    for version in range(1, 6):
+        announcer.announce(a_head(an_entry(0, version), version=version))
+    other = PartitionId(PARTITION.cluster_id, PARTITION.topic_id, 7, PARTITION.topic)
+    announcer.announce(a_head(partition=other))
+    control.failing = None
+    clock.advance(int(RETRY_S * 1000))
+    announcer.publish_due()
+    assert [(record.partition, record.version) for record in control.told[-1] if isinstance(record, Advanced)] == [(3, 5), (7, 1)]
+    announcer.publish_due()
+    assert len(control.told) == 2
+
+
+def test_what_another_agent_holds_or_is_present_is_not_retired() -> None:
+    control = Moody()
+    announcer = Announcer(control, ManualClock())
+    mine, gone, others = (PartitionId(PARTITION.cluster_id, PARTITION.topic_id, number, PARTITION.topic) for number in range(3))
+    for partition, writer in ((mine, "agent-a"), (gone, "agent-a"), (others, "agent-b")):
+        announcer.announce(a_head(partition=partition, version=4, writer=writer))
+    announcer.retire_absent({mine}, "agent-a")
+    assert {partition for partition, _ in control.state().partitions()} == {mine, others}
+    assert announcer.known_version(gone) == 4
+    told = len(control.told)
+    announcer.retire_absent({mine}, "agent-a")
+    announcer.announce(a_head(partition=gone, version=4))
+    assert len(control.told) == told
+    announcer.announce(a_head(partition=gone, version=5))
+    assert len(list(control.state().partitions())) == 3
+
+
+def test_what_is_gone_travels_in_commands_of_its_own() -> None:
+    control, clock = Moody(), ManualClock()
+    announcer = Announcer(control, clock)
+    other = PartitionId(PARTITION.cluster_id, PARTITION.topic_id, 7, PARTITION.topic)
+    announcer.announce(a_head(writer="agent-a"))
+    control.failing = TransientError("no leader")
+    announcer.retire_absent(set(), "agent-a")
+    announcer.announce(a_head(partition=other))
+    control.failing = None
+    clock.advance(int(RETRY_S * 1000))
+    announcer.publish_due()
+    assert [[type(record) for record in command] for command in control.told[-2:]] == [[Retired], [Advanced]]
+
+
+def test_nobody_waits_for_a_control_log_that_does_not_answer() -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    class Hanging(LocalControl):
+        def publish(self, *records: Record, timeout_s: float = 0.0) -> None:
+            asked.set()
+            assert answer.wait(WAIT_S)
+            super().publish(*records)
+
+    control = Hanging()
+    announcer = Announcer(control, SystemClock())
+    announcer.start()
+    announcer.announce(a_head(version=1))
+    assert asked.wait(WAIT_S)
+    for version in (2, 3):
+        announcer.announce(a_head(version=version))  # would never return if it waited
+    assert announcer.known_version(PARTITION) == 0
+    answer.set()
+    announcer.close()
+    assert announcer.known_version(PARTITION) == 3
+
+
+def test_the_thread_survives_an_error_that_nobody_foresaw() -> None:
+    tried = threading.Event()
+
+    class Broken(LocalControl):
+        def publish(self, *records: Record, timeout_s: float = 0.0) -> None:
+            tried.set()
+            raise ZeroDivisionError
+
+    clock = ManualClock()
+    control = Broken()
+    announcer = Announcer(control, clock)
+    announcer.start()
+    announcer.announce(a_head())
+    assert tried.wait(WAIT_S)
+    announcer.close()
+
+
+def test_the_end_publishes_what_is_due() -> None:
+    control = Moody()
+    announcer = Announcer(control, SystemClock())
+    announcer.start()
+    announcer.announce(a_head(version=9))
+    announcer.close()
+    announcer.close()
+    assert announcer.known_version(PARTITION) == 9
