@@ -80,11 +80,12 @@ def entries_left_out(ranges: Iterable[OffsetRange], query: Query) -> int:
 def marker_entries(entries: Sequence[Entry], first: int, end: int) -> tuple[Entry, ...]:
     """Those of a head's entries whose indexes list the aborted transactions that offsets in [first, end) may belong to.
 
-    A marker may lie in any later entry, so they go on as long as a transaction was open.
+    A marker may lie in any later entry, so they go on as long as a transaction was open. Of later entries only those count from
+    which an abort reaches back before `end`; where an entry does not say how far its aborts reach, its index has to.
     """
     found: list[Entry] = []
     for entry in islice(entries, bisect_right(entries, first, key=lambda entry: entry.last_offset + 1), None):
-        if entry.aborted:
+        if entry.aborted and (entry.aborted_from is None or entry.aborted_from < end):
             found.append(entry)
         if not entry.gap and entry.next_offset >= end and (entry.open_from is None or entry.open_from >= end):
             break

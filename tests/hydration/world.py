@@ -84,6 +84,7 @@ class Archive:
             index_digest=done.index_digest,
             open_from=scan.open_from,
             aborted=len(scan.aborted),
+            aborted_from=scan.aborted_from,
         )
 
     def append(self, *runs: bytes, base_offset: int | None = None) -> None:

@@ -1,6 +1,7 @@
 """However a scan is divided and filtered, each wanted offset is read once, and little else."""
 
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,21 +10,21 @@ from hypothesis import strategies as st
 
 from manifests.head import OBJECT_BYTES_MAX, Entry, Head
 from model.errors import DataLoss
+from objectstore.memory import MemoryStore
+from objectstore.metered import MeteredStore
 from pipeline import reading
 from pipeline.catalogue import Catalogue, OffsetRange
 from pipeline.decode import arrow_schema
 from pipeline.query import Predicate, Query, parse_query
 from pipeline.reading import ReadCounters, read_split
 from pipeline.splits import SPLITS_MAX, marker_entries, plan_splits
-from tests.hydration.world import CLUSTER, PARTITION, TOPIC_ID
+from tests.hydration.world import CLUSTER, PARTITION, TOPIC_ID, Archive
 from tests.pipeline.archives import rows, soup, soup_rows
-from tests.segments.builders import BASE_TIME
+from tests.segments.builders import BASE_TIME, a_batch, an_abort
 
 
-def an_entry(base_offset: int, last_offset: int, size_bytes: int = 1000, *, aborted: int = 0, open_from: int | None = None) -> Entry:
-    return Entry(
-        base_offset=base_offset, last_offset=last_offset, size_bytes=size_bytes, live_bytes=size_bytes, aborted=aborted, open_from=open_from
-    )
+def an_entry(base_offset: int, last_offset: int, size_bytes: int = 1000, **fields: Any) -> Entry:
+    return Entry(base_offset=base_offset, last_offset=last_offset, size_bytes=size_bytes, live_bytes=size_bytes, **fields)
 
 
 def a_head(*entries: Entry) -> Head:
@@ -178,6 +179,39 @@ def test_markers_are_looked_for_as_long_as_a_transaction_was_open() -> None:
     assert marker_entries(entries, 0, 5) == ()
     assert marker_entries(entries, 20, 26) == (third, fourth)
     assert marker_entries(entries, 30, 40) == (fourth,)
+
+
+def test_an_entry_whose_aborts_began_later_is_no_marker() -> None:
+    open_all_along = an_entry(0, 9, open_from=5)
+    later = an_entry(10, 19, aborted=1, aborted_from=12, open_from=5)
+    unknown = an_entry(20, 29, aborted=1, open_from=5)
+    reaching_back = an_entry(30, 39, aborted=2, aborted_from=5)
+    entries = (open_all_along, later, unknown, reaching_back)
+    assert marker_entries(entries, 0, 10) == (unknown, reaching_back)
+    assert marker_entries(entries, 0, 13) == (later, unknown, reaching_back)
+    assert marker_entries(entries, 0, 12) == (unknown, reaching_back)
+
+
+def test_a_long_aborted_transaction_costs_one_more_index_a_task() -> None:
+    def index_reads(objects: int) -> int:
+        inner = MemoryStore()
+        archive, offset = Archive(inner), 0
+        for number in range(objects):
+            run = [a_batch(offset, [b"x"], producer=999, transactional=True)] if number == 0 else []
+            offset += number == 0
+            run += [a_batch(offset, [b"x" * 500], producer=number + 1, transactional=True), an_abort(offset + 1, number + 1)]
+            offset += 2
+            archive.append(b"".join([*run, *([an_abort(offset, 999)] if number == objects - 1 else [])]))
+        store = MeteredStore(inner, log_calls=100_000)
+        query = a_query(isolation="read_committed", splitBytes=1, columns="offset")
+        splits = plan_splits(Catalogue.read(store, query).ranges(store, query), query)
+        assert len(splits) >= objects
+        assert not [batch for split in splits for batch in read_split(store, split, query)]
+        return sum(call.key.endswith(".index") for call in store.log) - len(splits)
+
+    few, many = index_reads(10), index_reads(40)
+    assert few < 40
+    assert many < 5 * few  # of four times as many objects; every task used to read all later ones
 
 
 def test_a_splits_partition_is_the_heads() -> None:
