@@ -82,7 +82,7 @@ def check_progress(progress: Progress, heads: Mapping[TopicPartition, Head], *, 
     """Whether what was read is still the beginning of what the archive holds.
 
     Raises Superseded when a name means another topic now, when the archive ends before the place, and when the offset before it
-    has another leader epoch; where either side does not know the epoch there is no verdict. Raises DataLoss, unless allowed, for
+    has a newer leader epoch; where either side does not know the epoch there is no verdict. Raises DataLoss, unless allowed, for
     a partition that is gone and for offsets that were not read and are below the archive's start.
     """
     for topic, now in _incarnations(heads).items():
@@ -113,7 +113,7 @@ def _check_branch(partition: TopicPartition, reached: Reached, head: Head) -> No
             f" election has cut off a branch that the stream has read. {_START_ANEW}"
         )
     now = epoch_at(head, reached.next_offset - 1)
-    if reached.epoch is not None and now is not None and now != reached.epoch:
+    if reached.epoch is not None and now is not None and now > reached.epoch:  # compaction makes it older, never newer
         raise Superseded(
             f"{partition}: the stream has read offset {reached.next_offset - 1} of leader epoch {reached.epoch}, the archive has one of"
             f" epoch {now} there now: an unclean election has replaced a branch that the stream has read. {_START_ANEW}"

@@ -109,6 +109,11 @@ def test_another_epoch_at_the_last_offset_read_is_a_superseded_branch() -> None:
         check(read, a_head(an_entry(0, 3, (1, 0)), an_entry(4, 30, (3, 4))))
 
 
+def test_an_epoch_that_compaction_made_older_is_no_new_branch() -> None:
+    read = place(a_head(an_entry(0, 9, (1, 0), (2, 8))), 10)
+    check(read, a_head(an_entry(0, 9, (1, 0))))  # the records of epoch 2 are compacted away
+
+
 def test_a_branch_that_parts_behind_the_place_does_not_matter() -> None:
     read = place(a_head(an_entry(0, 9, (1, 0), (2, 4))), 4)
     check(read, a_head(an_entry(0, 3, (1, 0)), an_entry(4, 30, (3, 4))))
