@@ -1,6 +1,6 @@
 """Record batches to Arrow: bytes as the archive holds them in, columns as Spark's own Kafka source names them out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -68,13 +68,21 @@ class Wanted:
 
 
 def decode(
-    buffer: memoryview, wanted: Wanted, *, where: str, position: int = 0, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX
+    buffer: memoryview,
+    wanted: Wanted,
+    *,
+    where: str,
+    position: int = 0,
+    rows_max: int = ROWS_MAX,
+    bytes_max: int = BYTES_MAX,
+    passed: Callable[[int], None] = lambda next_offset: None,
 ) -> Iterator[pa.RecordBatch]:
     """The wanted records in `buffer`, which holds whole batches, in offset order; control records are never among them.
 
     where, position  the object and where in it `buffer` begins, for errors
     rows_max         of one RecordBatch
     bytes_max        about as many bytes of records in one RecordBatch; one record may be larger, 2 GiB are never reached
+    passed           called with the offset below which every wanted record has been yielded
 
     A record without headers has null there, as in Spark. A timestamp beyond what microseconds in 64 bits hold, which no
     clock shows, is null; -1 is what a producer without a clock wrote, and stays. Bytes in a header's name that are no UTF-8
@@ -89,6 +97,8 @@ def decode(
     for table in scan.tables():
         for start, stop in scan.groups(table):
             yield from scan.read(table, start, stop)
+            last = table[stop - 1]
+            passed(int(last[kernels.BASE_OFFSET] + last[kernels.LAST_DELTA]) + 1)
 
 
 class _Scan:

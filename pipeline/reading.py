@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 import pyarrow as pa
 import structlog
@@ -229,12 +229,12 @@ class _Reading:
         try:
             piece.check(buffer)
         except CorruptData:
-            for _ in self._decode(piece.entry, buffer, piece.position):
+            for _ in self._decode(piece.entry, buffer, piece.position, only_looks=True):
                 pass  # where a batch is damaged, this says which
             raise
         yield from self._decode(piece.entry, buffer, piece.position)
 
-    def _decode(self, entry: Entry, buffer: memoryview, position: int) -> Iterator[pa.RecordBatch]:
+    def _decode(self, entry: Entry, buffer: memoryview, position: int, *, only_looks: bool = False) -> Iterator[pa.RecordBatch]:
         predicate = self._query.predicate
         first = max(self._cursor, entry.base_offset, predicate.first_offset)
         wanted = Wanted(
@@ -247,44 +247,61 @@ class _Reading:
             end_timestamp=predicate.end_timestamp,
             aborted=self._aborted or (),
         )
-        return decode(buffer, wanted, where=entry.key, position=position)
+        if only_looks:
+            return decode(buffer, wanted, where=entry.key, position=position)
+        return decode(buffer, wanted, where=entry.key, position=position, passed=self._passed)
+
+    def _passed(self, next_offset: int) -> None:
+        self._cursor = max(self._cursor, min(next_offset, self._split.end))
 
     # Damage
 
-    def _salvaged(self, piece: Piece, got: memoryview | CorruptData) -> Iterable[pa.RecordBatch]:
-        """The whole piece, or what can be read of it batch by batch between the points of the index; the rest is set aside."""
+    def _salvaged(self, piece: Piece, got: memoryview | CorruptData) -> Iterator[pa.RecordBatch]:
+        """What is sound streams, as without a quarantine. From the first damage on, batch by batch between the points of the index;
+        the rest is set aside.
+        """
         try:
             if isinstance(got, CorruptData):
                 raise got
-            return list(self._checked(piece, got))
+            yield from self._checked(piece, got)
+            return
         except (CorruptData, UnsupportedFormat) as error:
             damage, before = error, self._noticed
         try:
             with self._fetch(piece) as again:  # it may have happened on the way
-                return list(self._checked(piece, again))
+                yield from self._checked(piece, again)
+            return
         except (CorruptData, UnsupportedFormat):
             pass
+        first = max(piece.first_offset, self._cursor)
         try:
-            parts = cut(piece.entry, self._index(piece.entry), piece.first_offset, piece.next_offset, None, piece_bytes=0)
+            parts = cut(piece.entry, self._index(piece.entry), first, piece.next_offset, None, piece_bytes=0)
         except (CorruptData, _Gone):
             parts = [piece]
-        found = [batch for part in parts for batch in self._salvaged_part(part)]
-        if self._noticed > before:
-            return found
-        self._set_aside(damage, piece.entry.key, piece.position, piece.first_offset, piece.next_offset - 1)  # no batch, yet the whole
-        return []
+        sound = [(part, span) for part in parts for span in self._sound(part)]
+        if self._noticed == before:
+            self._set_aside(damage, piece.entry.key, piece.position, first, piece.next_offset - 1)  # no batch, yet the whole
+            return
+        for part, (at, stop) in sound:
+            position = part.position + at
+            try:
+                with self._fetch(replace(part, position=position, size_bytes=stop - at)) as buffer:
+                    yield from self._decode(part.entry, buffer, position)
+            except (CorruptData, UnsupportedFormat) as error:  # sound a moment ago
+                self._set_aside(error, part.entry.key, position, max(part.first_offset, self._cursor), part.next_offset - 1)
 
-    def _salvaged_part(self, part: Piece) -> list[pa.RecordBatch]:
+    def _sound(self, part: Piece) -> list[tuple[int, int]]:
+        """Where in `part` runs of sound batches begin and end; the others are set aside."""
         try:
             with self._fetch(part) as buffer:
-                return self._salvaged_batches(part, buffer)
+                return self._sound_batches(part, buffer)
         except CorruptData as error:
             self._set_aside(error, part.entry.key, part.position, part.first_offset, part.next_offset - 1)
             return []
 
-    def _salvaged_batches(self, part: Piece, buffer: memoryview) -> list[pa.RecordBatch]:
+    def _sound_batches(self, part: Piece, buffer: memoryview) -> list[tuple[int, int]]:
         key, at, last = part.entry.key, 0, part.first_offset - 1
-        found: list[pa.RecordBatch] = []
+        found: list[tuple[int, int]] = []
         while at < len(buffer):
             position = part.position + at
             try:
@@ -302,7 +319,9 @@ class _Reading:
                 self._set_aside(moved, key, part.position, part.first_offset, part.next_offset - 1)
                 return []
             try:
-                found += self._decode(part.entry, buffer[at:stop], position)
+                for _ in self._decode(part.entry, buffer[at:stop], position, only_looks=True):
+                    pass
+                found.append((found.pop()[0] if found and found[-1][1] == at else at, stop))
             except (CorruptData, UnsupportedFormat) as error:
                 self._set_aside(error, key, position, header.base_offset, header.last_offset)
             at, last = stop, header.last_offset

@@ -48,7 +48,7 @@ def test_a_long_topic_of_very_many_rows_is_cut_before_int32_overflows() -> None:
     assert first.column(0)[first.num_rows - 1].as_py() == "t" * 249
 
 
-def rows(raw: bytes | memoryview, wanted: Wanted = EVERYTHING, **limits: int) -> list[Row]:
+def rows(raw: bytes | memoryview, wanted: Wanted = EVERYTHING, **limits: Any) -> list[Row]:
     """Every row, each RecordBatch checked by Arrow itself; timestamps as microseconds."""
     found: list[Row] = []
     for batch in decode(memoryview(raw), wanted, where="run", **limits):
@@ -459,7 +459,7 @@ def test_times_are_utc() -> None:
 # Sizes
 
 
-def sizes(raw: bytes, wanted: Wanted = EVERYTHING, **limits: int) -> list[int]:
+def sizes(raw: bytes, wanted: Wanted = EVERYTHING, **limits: Any) -> list[int]:
     return [batch.num_rows for batch in decode(memoryview(raw), wanted, where="run", **limits)]
 
 

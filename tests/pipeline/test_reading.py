@@ -2,12 +2,14 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pytest
+from awscrt.checksums import crc32c
 
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
@@ -17,6 +19,7 @@ from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from pipeline import buffers, reading
 from pipeline.catalogue import Catalogue
+from pipeline.decode import decode
 from pipeline.quarantine import Damage, read_quarantine
 from pipeline.query import Predicate, Query, parse_query
 from pipeline.reading import ReadCounters, read_split
@@ -389,6 +392,39 @@ def test_an_object_that_decodes_but_is_not_the_manifests_is_damage(tmp_path: Pat
     found, damage = quarantined(store, tmp_path)
     assert found == list(range(10, 20))
     assert damaged_offsets(damage) == set(range(10))
+
+
+def test_a_quarantine_holds_no_more_of_a_sound_object_than_what_it_yields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PIECE_BYTES", 64 << 20)
+    store = MemoryStore()
+    Archive(store).append(a_segment(0, 40, value_bytes=400_000))
+    decoded = []
+
+    def counted(*arguments: object, **how: object) -> Iterator[pa.RecordBatch]:
+        for batch in decode(*arguments, **how):  # type: ignore[arg-type]
+            decoded.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(reading, "decode", counted)
+    query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"))
+    (split,) = plan(store, query)
+    with closing(read_split(store, split, query)) as batches:
+        first = next(batches)
+        assert sum(decoded) == first.num_rows < 40
+        assert first.num_rows + sum(batch.num_rows for batch in batches) == 40
+
+
+def test_damage_that_decoding_alone_finds_leaves_what_was_yielded_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch whose CRC is right and whose records are not, behind more than one RecordBatch of sound ones."""
+    monkeypatch.setattr(reading, "PIECE_BYTES", 64 << 20)
+    store = MemoryStore()
+    bad = bytearray(a_batch(30, [b"x" * 100]))
+    bad[61] ^= 0x7F  # the first record's length
+    bad[17:21] = crc32c(bytes(bad[21:])).to_bytes(4, "big")
+    Archive(store).append(a_segment(0, 30, value_bytes=400_000) + bytes(bad) + a_segment(31, 10))
+    query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"))
+    assert offsets(store, query) == [*range(30), *range(31, 41)]
+    assert damaged_offsets(list(read_quarantine(DirectoryStore(tmp_path / "side")))) == {30}
 
 
 def test_the_side_table_is_the_same_after_a_second_run(store: MemoryStore, archive: Archive, tmp_path: Path) -> None:
