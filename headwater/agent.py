@@ -4,26 +4,26 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import asdict
+from random import Random
 from typing import Any
 
 import structlog
 
-from archival.plan import Policy
 from archival.watch import Watch
 from control.records import Node
 from gateway.metadata import Address
 from gateway.server import serve
 from headwater import __version__, agent_socket
-from headwater.archiving import Archived, Archiving
+from headwater.archiving import Archiving
 from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import Config
 from headwater.opening import open_logs
+from headwater.scheduler import Scheduler
 from hydration.logs import Logs
 from model.clock import SystemClock
-from model.errors import HeadwaterError, TransientError, UsageError
-from model.partition import TopicPartition
+from model.errors import TransientError, UsageError
 
 log = structlog.get_logger()
 
@@ -76,35 +76,10 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
 
 
 def keep_archiving(archiving: Archiving, config: Config, stop: threading.Event) -> None:
-    """Passes, each over the partitions that something happened to, and over all of them every `rescan_s`."""
-    told: dict[TopicPartition, str] = {}
+    """Partition by partition, as something happens to them, and all of them every `rescan_s`."""
+    scheduler = Scheduler(archiving, clock=SystemClock(), random=Random())
     with Watch(config.log.dirs) as watch:
-        due: Collection[TopicPartition] | None = None  # None: all
-        while not stop.is_set():
-            wanted = due.__contains__ if due is not None else _everything
-            try:
-                for outcome in archiving.run(Policy.of, wanted=wanted, stop=stop):
-                    tell(outcome, told)
-            except (HeadwaterError, OSError) as error:
-                log.warning("pass_postponed", reason=str(error))
-            due = watch.wait(stop, config.archival.rescan_s)
-
-
-def tell(outcome: Archived, told: dict[TopicPartition, str]) -> None:
-    """What keeps a partition from being archived, as an event when it is news; what was archived the archiver itself has told."""
-    events = log.bind(ntp=str(outcome.place))
-    if isinstance(outcome.error, TransientError):
-        events.warning("archive_postponed", reason=str(outcome.error))
-    elif outcome.error is None:
-        if told.pop(outcome.place, None):
-            events.info("archive_resumed")
-    elif told.get(outcome.place) != str(outcome.error):
-        told[outcome.place] = str(outcome.error)
-        events.error("archive_stopped", reason=str(outcome.error))
-
-
-def _everything(_: TopicPartition) -> bool:
-    return True
+        scheduler.run(watch, stop, config.archival.rescan_s)
 
 
 class _Answers:

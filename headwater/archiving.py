@@ -1,16 +1,23 @@
-"""Passes over the local partitions: every archiver steps until it has nothing left to do, then releases what it may."""
+"""The archivers of one agent, and what one step of one partition comes to: whatever goes wrong there is that partition's trouble alone."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from random import Random
 from uuid import uuid4
+
+import structlog
 
 from archival.announce import Announcer
 from archival.archiver import PartitionArchiver
+from archival.due_queue import DueQueue
 from archival.plan import PolicyFor
-from archival.release import Releaser
+from archival.release import Releaser, plan_release
+from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from control.log import ControlLog
@@ -21,16 +28,23 @@ from manifests.head import Head
 from model.clock import Clock
 from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from model.partition import PartitionId, TopicPartition
-from segments.discover import LogDirs, parse_directory_name
+from segments.discover import Listing, LogDirs, parse_directory_name
 from segments.log import LocalLog
 
+_log = structlog.get_logger()
+
 WORKERS = 4  # partitions at once: enough to keep a store busy with small segments, few enough to bound memory
-CHANGES_MAX = 5  # how often a pass goes back to a log that changes under its hands
+LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What one pass did for one partition. error: why it could not do all; None when it did."""
+    """What one step, or all steps of a pass, did for one partition.
+
+    progressed  there may be more to do
+    gone        the partition is not there any more
+    error       why it could not do all; None when it did
+    """
 
     place: TopicPartition
     objects: int = 0
@@ -39,7 +53,21 @@ class Archived:
     last_offset: int | None = None
     reason: str = ""
     elapsed_s: float = 0.0
+    progressed: bool = False
+    gone: bool = False
     error: HeadwaterError | None = None
+
+    def after(self, earlier: "Archived | None") -> "Archived":
+        """Both together."""
+        if earlier is None:
+            return self
+        return replace(
+            self,
+            objects=earlier.objects + self.objects,
+            archived_bytes=earlier.archived_bytes + self.archived_bytes,
+            released_bytes=earlier.released_bytes + self.released_bytes,
+            elapsed_s=round(earlier.elapsed_s + self.elapsed_s, 3),
+        )
 
 
 class SharedLogDirs:
@@ -52,10 +80,9 @@ class SharedLogDirs:
         with self._lock:
             return self._dirs.look(partition)
 
-    def survey(self) -> tuple[list[LocalLog], list[tuple[Path, HeadwaterError]]]:
+    def listing(self) -> Listing:
         with self._lock:
-            found = self._dirs.survey()
-        return list(found.logs), list(found.problems)
+            return self._dirs.listing()
 
     def describe(self, partition: PartitionId) -> TopicFacts:
         """What the broker's metadata log says of the topic, when it speaks of this very incarnation."""
@@ -68,19 +95,132 @@ class SharedLogDirs:
 
 
 class Archiving:
-    """The archivers of one agent, made as partitions are found. `troubles` says what keeps which partition from being archived."""
+    """The archivers of one agent, made as partitions are found. `troubles` says what keeps which partition from being archived.
 
-    def __init__(self, config: Config, *, dirs: LogDirs, bucket: Bucket, control: ControlLog, writer: str, clock: Clock) -> None:
+    Safe to use from many threads: one archiver takes one step at a time.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dirs: LogDirs,
+        bucket: Bucket,
+        control: ControlLog,
+        writer: str,
+        clock: Clock,
+        new_uid: Callable[[], str] = lambda: uuid4().hex,
+        open_segment: OpenSegment = open_segment,
+    ) -> None:
         self._config, self._bucket, self._writer, self._clock = config, bucket, writer, clock
+        self._new_uid, self._open_segment = new_uid, open_segment
         self.logs = SharedLogDirs(dirs)
         self.troubles: dict[TopicPartition, str] = {}
+        self.unexpected = 0  # exceptions that nobody planned for: defects, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
         self.announcer = Announcer(control, clock)
         self._topics = TopicRecords(bucket.manifests, self.logs.describe)
         self._tails = Tails(config.node.data_dir / "tails.json", clock)
         self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        self._users: Counter[PartitionId] = Counter()  # of archivers
+        self._swept: set[PartitionId] = set()
         self._making = threading.Lock()
+
+    def listing(self) -> Listing:
+        """Which partitions there are. Raises what makes the log directories unusable as a whole."""
+        return self.logs.listing()
+
+    def step(self, place: TopicPartition, policy_for: PolicyFor, *, below: int | None = None) -> Archived:
+        """One step of one partition, with at most one commit; then what is archived of an owned directory is released.
+
+        below  take the log for committed up to here only
+
+        Raises nothing that a partition can be the reason of: the outcome says it, and `troubles`.
+        """
+        started_s = self._clock.monotonic_s()
+        archiver: PartitionArchiver | None = None
+        try:
+            log = self.logs.look(place)
+            with self._in_hand(log.partition) as archiver:
+                done = self._advance(archiver, log, policy_for, below)
+        except NotFound as missing:
+            done = self._missing(place, missing)
+        except Exception as error:
+            done = Archived(place=place, error=self.trouble(place, error))
+        head = archiver.head if archiver else None
+        elapsed_s = round(self._clock.monotonic_s() - started_s, 3)
+        done = replace(done, last_offset=head.last_offset if head else None, elapsed_s=elapsed_s)
+        self.note(done)
+        return done
+
+    def _advance(self, archiver: PartitionArchiver, log: LocalLog, policy_for: PolicyFor, below: int | None) -> Archived:
+        settings = self._config.archival_for(log.partition.topic)
+        seen = log
+        if below is not None and log.high_watermark is not None and log.high_watermark > below:
+            seen = replace(log, high_watermark=below)
+        outcome = archiver.step(policy_for(settings), seen)
+        done = Archived(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
+        if outcome.entry and not outcome.entry.gap:
+            done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
+        try:
+            if outcome.progressed and archiver.head:
+                self.committed(archiver.head)
+            if self._config.log.owned and settings.release and self._may_release(archiver, log):
+                done = replace(done, released_bytes=self._releaser.release(archiver).size_bytes)
+        except Exception as error:
+            done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
+        return done
+
+    def _may_release(self, archiver: PartitionArchiver, log: LocalLog) -> bool:
+        """Is it worth to ask the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
+        if archiver.partition not in self._swept:
+            self._swept.add(archiver.partition)
+            return True
+        head = archiver.head
+        covered = head is not None and len(log.segments) > 1 and log.segments[1].base_offset <= head.next_offset
+        return covered and bool(plan_release(log, head, self._writer).segments)
+
+    def _missing(self, place: TopicPartition, missing: NotFound) -> Archived:
+        """Is the partition not there, or something that it needs?"""
+        try:
+            self.logs.look(place)
+        except NotFound:
+            self._drop(lambda partition: partition.topic_partition == place)
+            return Archived(place=place, reason="gone", gone=True)
+        except Exception as error:
+            return Archived(place=place, error=self.trouble(place, error))
+        return Archived(place=place, error=missing)
+
+    def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
+        """What to say of any exception. One that nobody planned for is logged here, with its traceback, when it is news."""
+        match error:
+            case HeadwaterError():
+                return error
+            case OSError():  # a file vanished, a disk filled up: this partition's trouble, and perhaps not for long
+                return TransientError(f"{place}: {error}")
+        words = f"unexpected {type(error).__name__}: {error}"
+        self.unexpected += 1
+        if self.troubles.get(place) != words:
+            _log.error("archive_failed", ntp=str(place), exc_info=error)
+        return HeadwaterError(words)
+
+    def note(self, outcome: Archived) -> None:
+        """Keep `troubles` true."""
+        if outcome.error and not isinstance(outcome.error, TransientError):
+            self.troubles[outcome.place] = str(outcome.error)
+        else:
+            self.troubles.pop(outcome.place, None)
+
+    def retain(self, places: Collection[TopicPartition]) -> None:
+        """Forget all that is known of other partitions: they are gone from the log directories."""
+        for place in [each for each in self.troubles.copy() if each not in places and each != LOG_DIRS]:
+            self.troubles.pop(place, None)
+        self._drop(lambda partition: partition.topic_partition not in places)
+
+    def save(self) -> None:
+        """Write down what must outlive the process. Raises DiskFull and TransientError."""
+        self._tails.save()
 
     def run(
         self,
@@ -89,101 +229,92 @@ class Archiving:
         wanted: Callable[[TopicPartition], bool] = lambda _: True,
         stop: threading.Event | None = None,
     ) -> Iterator[Archived]:
-        """One pass over the wanted partitions, several at a time, each reported as it is done. Ends soon after `stop` is set."""
-        ended = threading.Event()  # this pass, whoever else waits for `stop`
-        logs, problems = self.logs.survey()
-        for path, error in problems:
+        """One pass over what is there now of the wanted partitions, several at a time, each reported when it is done.
+
+        Partitions take turns, step by step. What becomes committed after the pass has begun is not its business, so it ends
+        however fast a log grows. Ends soon after `stop` is set.
+        """
+        listing = self.listing()
+        for path, error in listing.problems:
             place = parse_directory_name(path.name)
             if place is None or wanted(place):
-                yield Archived(place=place or TopicPartition("log.dirs", 0), error=error)
+                yield Archived(place=place or LOG_DIRS, error=error)
+        bounds = {each: bound for each, bound in listing.partitions.items() if wanted(each)}
+        ended = threading.Event()  # this pass, whoever else waits for `stop`
+        queue, lock = DueQueue(Random()), threading.Lock()
+        queue.add(bounds)
+        sums: dict[TopicPartition, Archived] = {}
+        outcomes: SimpleQueue[Archived | None] = SimpleQueue()
 
-        def over() -> bool:
-            return ended.is_set() or (stop is not None and stop.is_set())
+        def turn() -> bool:
+            with lock:
+                place = queue.take(0.0)
+            if place is None:
+                return False
+            outcome = self.step(place, policy_for, below=bounds[place])
+            with lock:
+                sums[place] = outcome = outcome.after(sums.get(place))
+                if outcome.progressed:
+                    queue.again(place)
+                elif not isinstance(outcome.error, SourceChanged):
+                    queue.done(place)
+                    outcomes.put(outcome)
+                elif not queue.changed(place, 0.0):
+                    outcomes.put(outcome)
+            return True
 
-        present = [log for log in logs if wanted(log.partition.topic_partition)]
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
+        def work() -> None:
             try:
-                yield from self._noted(workers.map(lambda log: self._advance(log, policy_for, over), present))
+                while not (ended.is_set() or (stop is not None and stop.is_set())) and turn():
+                    pass
+            finally:
+                outcomes.put(None)
+
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
+            working = [workers.submit(work) for _ in range(min(WORKERS, len(bounds)))]
+            try:
+                for _ in working:
+                    while (outcome := outcomes.get()) is not None:
+                        yield outcome
+                for each in working:
+                    each.result()
             finally:
                 ended.set()
-        self._tails.save()
+        self.save()
 
-    def _noted(self, outcomes: Iterable[Archived]) -> Iterator[Archived]:
-        for outcome in outcomes:
-            if outcome.error and not isinstance(outcome.error, TransientError):
-                self.troubles[outcome.place] = str(outcome.error)
-            else:
-                self.troubles.pop(outcome.place, None)
-            yield outcome
+    @contextmanager
+    def _in_hand(self, partition: PartitionId) -> Iterator[PartitionArchiver]:
+        """The one archiver of `partition`: its lock is what keeps two steps, and release, apart. It is kept while it is in use."""
+        with self._making:
+            archiver = self._archivers.get(partition)
+            if archiver is None:
+                archiver = self._archivers[partition] = self._archiver(partition)
+            self._users[partition] += 1
+        try:
+            yield archiver
+        finally:
+            with self._making:
+                self._users[partition] -= 1
+                if not self._users[partition]:
+                    del self._users[partition]
 
-    def _advance(self, surveyed: LocalLog, policy_for: PolicyFor, over: Callable[[], bool]) -> Archived:
-        """Step one partition to its end, the first step on the look that was surveyed: a pass that finds nothing to do looks once.
-
-        A log that changes under our hands is looked at again, within reason.
-        """
-        partition = surveyed.partition
-        look: LocalLog | None = surveyed
-        archiver = self._archiver(partition)
-        settings = self._config.archival_for(partition.topic)
-        objects = archived_bytes = released_bytes = changes = 0
-        reason, started_s = "", self._clock.monotonic_s()
-        error: HeadwaterError | None = None
-        while not over():
-            try:
-                log, look = look, None  # a look is good for one step, whatever comes of it
-                outcome = archiver.step(policy_for(settings), log)
-                if outcome.entry and not outcome.entry.gap:
-                    objects += 1
-                    archived_bytes += outcome.entry.live_bytes
-                if outcome.progressed and archiver.head:
-                    self.committed(archiver.head)
-                if not outcome.progressed:
-                    reason = outcome.reason
-                    if self._config.log.owned and settings.release:
-                        released_bytes = self._releaser.release(archiver).size_bytes
-                    break
-            except NotFound:
-                with self._making:
-                    self._archivers.pop(partition, None)  # the partition was deleted, or moved away, since it was listed
-                reason = "gone"
-                break
-            except SourceChanged as changed:
-                changes += 1
-                if changes >= CHANGES_MAX:
-                    error = changed
-                    break
-            except HeadwaterError as failed:
-                error = failed
-                break
-            except OSError as failed:  # a file vanished, a disk filled up: this partition's trouble, and perhaps not for long
-                error = TransientError(f"{partition.topic_partition}: {failed}")
-                break
-        head = archiver.head
-        return Archived(
-            place=partition.topic_partition,
-            objects=objects,
-            archived_bytes=archived_bytes,
-            released_bytes=released_bytes,
-            last_offset=head.last_offset if head else None,
-            reason=reason,
-            elapsed_s=round(self._clock.monotonic_s() - started_s, 3),
-            error=error,
-        )
+    def _drop(self, is_gone: Callable[[PartitionId], bool]) -> None:
+        with self._making:
+            for partition in [each for each in self._archivers if is_gone(each) and each not in self._users]:
+                del self._archivers[partition]
+                self._swept.discard(partition)
 
     def _archiver(self, partition: PartitionId) -> PartitionArchiver:
-        """The one archiver of `partition`: its lock is what keeps two passes, and release, apart."""
-        with self._making:
-            if partition not in self._archivers:
-                self._archivers[partition] = PartitionArchiver(
-                    partition,
-                    logs=self.logs,
-                    store=self._bucket.store,
-                    repository=self._bucket.manifests,
-                    offloader=open_layout(self._config.archival_for(partition.topic).layout),
-                    announcer=self.announcer,
-                    topics=self._topics,
-                    tails=self._tails,
-                    writer=self._writer,
-                    new_uid=lambda: uuid4().hex,
-                )
-            return self._archivers[partition]
+        return PartitionArchiver(
+            partition,
+            logs=self.logs,
+            store=self._bucket.store,
+            repository=self._bucket.manifests,
+            offloader=open_layout(self._config.archival_for(partition.topic).layout),
+            announcer=self.announcer,
+            topics=self._topics,
+            tails=self._tails,
+            writer=self._writer,
+            new_uid=self._new_uid,
+            open_segment=self._open_segment,
+        )

@@ -66,7 +66,7 @@ def holding(config: Config) -> Iterator[Held]:
         stack.enter_context(DataDirLock(config.node.data_dir))
         dirs = open_log_dirs(config) if config.log.dirs else None
         if dirs is not None:
-            dirs.survey()  # says at once what is wrong with the directories as a whole
+            dirs.listing()  # says at once what is wrong with the directories as a whole
             if dirs.metadata() is None and not config.log.owned:
                 log.warning(
                     "leadership_unknown",

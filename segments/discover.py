@@ -32,6 +32,17 @@ class Survey:
     problems: tuple[tuple[Path, HeadwaterError], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Which partitions there are, by their directories' names alone, each with its checkpointed high watermark, if it has one.
+
+    Without `problems`, a partition that is not listed is not there.
+    """
+
+    partitions: Mapping[TopicPartition, int | None]
+    problems: tuple[tuple[Path, HeadwaterError], ...] = ()
+
+
 class LogDirs:
     """A broker's log.dirs, read-only. Safe to use from one thread at a time.
 
@@ -93,16 +104,7 @@ class LogDirs:
         """
         metadata = self.metadata()
         logs: dict[TopicPartition, LocalLog] = {}
-        problems: list[tuple[Path, HeadwaterError]] = []
-        roots: list[_Root] = []
-        for directory in self._dirs:
-            try:
-                roots.append(_Root.read(directory, _list(directory)))
-            except HeadwaterError as error:
-                problems.append((directory, error))
-        if not roots:
-            raise problems[0][1]
-        _same_cluster(roots)
+        roots, problems = self._roots()
         for root in roots:
             for topic_partition, path in root.partitions.items():
                 try:
@@ -115,6 +117,35 @@ class LogDirs:
                 except HeadwaterError as error:
                     problems.append((path, error))
         return Survey(logs=tuple(logs[each] for each in sorted(logs)), problems=tuple(problems))
+
+    def listing(self) -> Listing:
+        """What survey would look at. Costs a listing of each log directory, however much its partitions hold.
+
+        Raises what survey raises for the whole. What it would say of single partitions is for `look` to find.
+        """
+        self.metadata()
+        partitions: dict[TopicPartition, int | None] = {}
+        roots, problems = self._roots()
+        for root in roots:
+            for each, path in root.partitions.items():
+                if each in partitions:
+                    problems.append((path, CorruptData(str(path), 0, f"{each} is also in another log directory")))
+                else:
+                    partitions[each] = root.high_watermarks.get(each)
+        return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems))
+
+    def _roots(self) -> tuple[Sequence["_Root"], "_Problems"]:
+        roots: list[_Root] = []
+        problems: _Problems = []
+        for directory in self._dirs:
+            try:
+                roots.append(_Root.read(directory, _list(directory)))
+            except HeadwaterError as error:
+                problems.append((directory, error))
+        if not roots:
+            raise problems[0][1]
+        _same_cluster(roots)
+        return roots, problems
 
     def look(self, topic_partition: TopicPartition) -> LocalLog:
         """A fresh look at one partition.
@@ -134,6 +165,9 @@ class LogDirs:
     def _identity(self) -> MetaProperties:
         found = [_Root.read(directory, ()) for directory in self._dirs if _list(directory) is not None]
         return _same_cluster(found)
+
+
+_Problems = list[tuple[Path, HeadwaterError]]
 
 
 class _Root(NamedTuple):

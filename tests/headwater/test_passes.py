@@ -59,7 +59,7 @@ def test_a_pass_that_finds_nothing_to_do_looks_at_each_partition_once(held: Held
     outcomes = list(held.archiving.run(order.policy))
     assert {outcome.error for outcome in outcomes} == {None}
     assert len(outcomes) > 5
-    assert looks == []
+    assert len(looks) == len(outcomes) == len(set(looks))
 
 
 def test_a_stopped_pass_says_that_it_was_stopped(held: Held) -> None:

@@ -1,0 +1,178 @@
+"""The agent's loop over its partitions: one step at a time each, in turn, for ever.
+
+There is no pass that has to end before anybody is looked at again. A rescan and file system events only add to the queue; a worker
+takes one partition, makes one step and puts it back behind the others. `rescan`, `add` and `turn` are all of it, and need neither
+threads nor a real clock; `run` is the threads around them.
+"""
+
+import threading
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from random import Random
+from typing import Protocol
+
+import structlog
+
+from archival.due_queue import DueQueue
+from archival.plan import Policy, PolicyFor
+from headwater.archiving import LOG_DIRS, WORKERS, Archived
+from headwater.trouble_log import TroubleLog
+from model.clock import Clock
+from model.errors import HeadwaterError, SourceChanged
+from model.partition import TopicPartition
+from segments.discover import Listing
+
+log = structlog.get_logger()
+
+
+class Work(Protocol):
+    """What is done for partitions: headwater.archiving."""
+
+    def listing(self) -> Listing:
+        """Which partitions there are."""
+        ...
+
+    def step(self, place: TopicPartition, policy_for: PolicyFor) -> Archived:
+        """One step. Raises nothing: whatever goes wrong is in the outcome."""
+        ...
+
+    def note(self, outcome: Archived) -> None:
+        """Something went wrong, or well, beside a step."""
+        ...
+
+    def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
+        """What to say of any exception."""
+        ...
+
+    def retain(self, places: Collection[TopicPartition]) -> None:
+        """All other partitions are gone."""
+        ...
+
+    def save(self) -> None:
+        """Write down what must outlive the process."""
+        ...
+
+
+class Events(Protocol):
+    """Where to learn that something has happened to partitions: archival.watch."""
+
+    def wait(self, stop: threading.Event, rescan_s: float) -> Collection[TopicPartition] | None:
+        """The partitions it has happened to; None when all of them are due. Returns at once when `stop` is set."""
+        ...
+
+
+class Scheduler:
+    """Safe to use from many threads."""
+
+    def __init__(self, work: Work, *, clock: Clock, random: Random, policy_for: PolicyFor = Policy.of) -> None:
+        self._work, self._clock, self._policy_for = work, clock, policy_for
+        self._queue, self._changed = DueQueue(random), threading.Condition()
+        self._troubles = TroubleLog(clock)
+
+    def rescan(self) -> None:
+        """Every partition is due, what is gone is forgotten, and what must outlive the process is written."""
+        outcome = Archived(place=LOG_DIRS)
+        try:
+            listing = self._work.listing()
+            self.add(listing.partitions)
+            if listing.problems:
+                outcome = Archived(place=LOG_DIRS, error=_together([error for _, error in listing.problems]))
+            else:
+                self._retain(listing.partitions)
+            self._work.save()
+        except Exception as error:
+            outcome = Archived(place=LOG_DIRS, error=self._work.trouble(LOG_DIRS, error))
+        self._work.note(outcome)
+        self._troubles.note(outcome)
+
+    def add(self, places: Iterable[TopicPartition]) -> None:
+        """Something may have happened to them."""
+        with self._changed:
+            self._queue.add(places)
+            self._changed.notify_all()
+
+    def turn(self) -> bool:
+        """One step of the partition that is next; False when none is due."""
+        with self._changed:
+            place = self._queue.take(self._clock.monotonic_s())
+        if place is None:
+            return False
+        try:
+            outcome = self._work.step(place, self._policy_for)
+        except Exception as error:
+            outcome = Archived(place=place, error=self._work.trouble(place, error))
+        if self._put_back(place, outcome):
+            self._troubles.note(outcome)
+        return True
+
+    def tick(self) -> None:
+        """Log what has only been counted so far. Now and then."""
+        self._troubles.tick()
+
+    def idle_s(self) -> float | None:
+        """How long nothing is due, unless something is added; None for ever."""
+        with self._changed:
+            return self._queue.wait_s(self._clock.monotonic_s())
+
+    def run(self, events: Events, stop: threading.Event, rescan_s: float) -> None:
+        """Workers, until `stop` is set and each has ended its step."""
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
+            working = [workers.submit(self._turns, stop) for _ in range(WORKERS)]
+            try:
+                self.rescan()
+                while not stop.is_set():
+                    due = events.wait(stop, rescan_s)
+                    if due is None:
+                        self.rescan()
+                    else:
+                        self.add(due)
+                    self.tick()
+            finally:
+                stop.set()
+                with self._changed:
+                    self._changed.notify_all()
+        for each in working:
+            each.result()
+        try:
+            self._work.save()
+        except HeadwaterError as error:
+            log.warning("state_not_saved", reason=str(error))
+
+    def _turns(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                idle = not self.turn()
+            except Exception:  # nothing that concerns one partition; the others, and the gateway, go on
+                idle = True
+                with suppress(Exception):
+                    log.exception("scheduler_failed")
+            if idle:
+                with self._changed:
+                    if not stop.is_set():
+                        self._changed.wait(self._queue.wait_s(self._clock.monotonic_s()))
+
+    def _put_back(self, place: TopicPartition, outcome: Archived) -> bool:
+        """Into the queue, where it belongs now; False when nobody need hear of the outcome."""
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            self._changed.notify_all()
+            if outcome.progressed:
+                self._queue.again(place)
+            elif isinstance(outcome.error, SourceChanged):
+                return not self._queue.changed(place, now_s)
+            elif outcome.error:
+                self._queue.failed(place, now_s)
+            else:
+                self._queue.done(place)
+        return True
+
+    def _retain(self, places: Collection[TopicPartition]) -> None:
+        with self._changed:
+            self._queue.retain(places)
+        self._troubles.retain(places)
+        self._work.retain(places)
+
+
+def _together(errors: list[HeadwaterError]) -> HeadwaterError:
+    return errors[0] if len(errors) == 1 else HeadwaterError("; ".join(map(str, errors)))

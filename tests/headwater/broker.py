@@ -1,0 +1,102 @@
+"""A broker's log directory with many partitions, written by hand, and what archives it without threads or a real clock."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from archival.plan import Policy
+from control.log import LocalControl
+from headwater.archiving import Archiving
+from headwater.config import load
+from headwater.opening import Bucket
+from headwater.scheduler import Scheduler
+from manifests.head import Head
+from manifests.repository import ManifestRepository
+from model.clock import ManualClock
+from model.epochs import EpochHistory
+from model.partition import PartitionId, TopicPartition, topic_id_text
+from objectstore.memory import MemoryStore
+from objectstore.store import ObjectStore
+from segments import checkpoints
+from segments.discover import LogDirs
+from tests.segments.builders import a_segment
+
+CLUSTER = "kitchen-1"
+
+
+def topic_id(topic: str, incarnation: int = 0) -> str:
+    return topic_id_text(f"{incarnation}{topic}".encode().ljust(16)[:16])
+
+
+class Broker:
+    """Segments hold ten records each; the last one of a partition is active, and all before it is committed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True)
+        identity = checkpoints.MetaProperties(cluster_id=CLUSTER, node_id=1)
+        (root / checkpoints.META_PROPERTIES).write_bytes(checkpoints.encode_meta_properties(identity))
+        self._high_watermarks: dict[TopicPartition, int] = {}
+
+    def partition(self, topic: str, *numbers: int, segments: int = 2, incarnation: int = 0) -> None:
+        for number in numbers:
+            path = self.directory(topic, number)
+            path.mkdir()
+            (path / checkpoints.PARTITION_METADATA).write_bytes(checkpoints.encode_partition_metadata(topic_id(topic, incarnation)))
+            (path / checkpoints.LEADER_EPOCHS).write_bytes(checkpoints.encode_epochs(EpochHistory.of(((0, 0),))))
+            self.roll(topic, number, segments)
+
+    def directory(self, topic: str, number: int) -> Path:
+        return self.root / f"{topic}-{number}"
+
+    def roll(self, topic: str, number: int, times: int = 1) -> None:
+        """So many new segments."""
+        for _ in range(times):
+            base = 10 * len(self.segments(topic, number))
+            (self.directory(topic, number) / f"{base:020}.log").write_bytes(a_segment(base, 10))
+            self._high_watermarks[TopicPartition(topic, number)] = base
+        self.checkpoint()
+
+    def segments(self, topic: str, number: int) -> Sequence[Path]:
+        return sorted(self.directory(topic, number).glob("*.log"))
+
+    def checkpoint(self) -> None:
+        partial = self.root / "checkpoint.tmp"
+        partial.write_bytes(checkpoints.encode_offsets(self._high_watermarks))
+        partial.rename(self.root / checkpoints.HIGH_WATERMARKS)
+
+
+class Bench:
+    """An agent's archivers over `broker`, and its scheduler, on a manual clock."""
+
+    def __init__(self, root: Path, store: ObjectStore | None = None, *, owned: bool = False) -> None:
+        self.broker = Broker(root / "log")
+        self.store = store or MemoryStore()
+        self.clock = ManualClock()
+        (root / "state").mkdir()
+        given: dict[str, Any] = {"node.data_dir": str(root / "state"), "store.url": f"file://{root}/bucket", "log.owned": owned}
+        self.archiving = Archiving(
+            load(None, {}, {**given, "log.dirs": [str(self.broker.root)]}),
+            dirs=LogDirs([self.broker.root], owned=owned),
+            bucket=Bucket(self.store, ManifestRepository(self.store)),
+            control=LocalControl(),
+            writer="agent-a",
+            clock=self.clock,
+        )
+        self.scheduler = Scheduler(self.archiving, clock=self.clock, random=Random(7), policy_for=Policy.of)
+
+    def turns(self, most: int = 1000) -> int:
+        """Turns until nothing is due; how many that took."""
+        for turn in range(most):
+            if not self.scheduler.turn():
+                return turn
+        raise AssertionError(f"still at work after {most} turns")
+
+    def head(self, topic: str, number: int, incarnation: int = 0) -> Head | None:
+        held = ManifestRepository(self.store).load(PartitionId(CLUSTER, topic_id(topic, incarnation), number, topic))
+        return held.head if held else None
+
+    def last_offset(self, topic: str, number: int) -> int:
+        head = self.head(topic, number)
+        return head.last_offset if head else -1

@@ -1,0 +1,249 @@
+"""The agent's loop, turn by turn: every partition gets its turn, and one partition's trouble is its own."""
+
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from structlog.testing import capture_logs
+
+from archival.due_queue import PAUSE_MAX_S
+from archival.plan import SEALED_ONLY
+from headwater.archiving import LOG_DIRS, Archived
+from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
+from model.errors import TransientError
+from model.partition import TopicPartition
+from objectstore.memory import MemoryStore
+from segments.discover import LogDirs
+from segments.log import LocalLog
+from tests.headwater.broker import Bench
+
+
+class Store(MemoryStore):
+    """`sending` hears of each data object before it is stored, by its key."""
+
+    sending: Callable[[str], object] = staticmethod(lambda key: None)
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        if key.endswith(".log"):
+            self.sending(key)
+        return super().put(key, data, size_bytes=size_bytes)
+
+
+def number_of(key: str) -> int:
+    return int(key.split("/")[4])
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, store: Store) -> Bench:
+    return Bench(tmp_path, store)
+
+
+def test_a_partition_that_never_ends_keeps_nobody_waiting(bench: Bench, store: Store) -> None:
+    """While one of its segments is sent, the next one rolls."""
+    bench.broker.partition("busy", 0, 1, 2, 3, segments=3)
+    bench.broker.partition("quiet", 0, 1, 2, 3, segments=4)
+    store.sending = lambda key: bench.broker.roll("busy", number_of(key)) if "/busy/" in key else None
+    bench.scheduler.rescan()
+    for _ in range(8 * 5):  # a claim, three segments, and the one that finds nothing more
+        assert bench.scheduler.turn()
+    assert [bench.last_offset("quiet", number) for number in range(4)] == [29] * 4
+    assert [bench.last_offset("busy", number) for number in range(4)] == [39] * 4
+
+
+def test_events_and_rescans_only_add(bench: Bench) -> None:
+    bench.broker.partition("soup", 0, 1)
+    bench.scheduler.rescan()
+    bench.scheduler.rescan()
+    assert bench.turns() == 2 * 3
+    bench.broker.roll("soup", 1)
+    bench.scheduler.add([TopicPartition("soup", 1)])
+    assert bench.turns() == 2
+    assert (bench.last_offset("soup", 0), bench.last_offset("soup", 1)) == (9, 19)
+
+
+def test_a_step_looks_at_its_own_partition_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.broker.partition("soup", *range(20))
+    bench.scheduler.rescan()
+    bench.turns()
+    looks: list[TopicPartition] = []
+    look = LogDirs.look
+
+    def counted(dirs: LogDirs, place: TopicPartition) -> LocalLog:
+        looks.append(place)
+        return look(dirs, place)
+
+    monkeypatch.setattr(LogDirs, "look", counted)
+    bench.broker.roll("soup", 3)
+    bench.scheduler.add([TopicPartition("soup", 3)])
+    bench.turns()
+    assert set(looks) == {TopicPartition("soup", 3)}
+
+
+def test_a_one_shot_pass_ends_however_fast_a_partition_grows(bench: Bench, store: Store) -> None:
+    bench.broker.partition("busy", 0, segments=3)
+    bench.broker.partition("quiet", 0)
+    store.sending = lambda key: bench.broker.roll("busy", 0) if "/busy/" in key else None
+    rows = {each.place.topic: each for each in bench.archiving.run(lambda _: SEALED_ONLY)}
+    assert {topic: (row.objects, row.last_offset, row.error) for topic, row in rows.items()} == {
+        "busy": (2, 19, None),
+        "quiet": (1, 9, None),
+    }
+    assert len(bench.broker.segments("busy", 0)) == 5
+
+
+def test_a_pass_and_the_loop_go_on_side_by_side(bench: Bench, store: Store) -> None:
+    """The pass is asked for while the loop is in the middle of a step."""
+    bench.broker.partition("soup", 0, 1, segments=3)
+    rows: list[Archived] = []
+
+    def ask(key: str) -> None:
+        store.sending = lambda _: None
+        rows.extend(bench.archiving.run(lambda _: SEALED_ONLY, wanted=lambda place: place.partition != number_of(key)))
+
+    store.sending = ask
+    bench.scheduler.rescan()
+    bench.turns()
+    [row] = rows
+    assert (row.objects, row.last_offset, row.error) == (2, 19, None)
+    assert [bench.last_offset("soup", number) for number in (0, 1)] == [19, 19]
+    assert len(list(store.list("data/"))) == 2 * 2 * 2  # each once, with its index
+
+
+class Defect(Exception):
+    """Nobody planned for it."""
+
+
+def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: Store) -> None:
+    bench.broker.partition("bad", 0)
+    bench.broker.partition("soup", 0, 1)
+
+    def fail(key: str) -> None:
+        if "/bad/" in key:
+            raise Defect("a table with two legs")
+
+    store.sending = fail
+    with capture_logs() as events:
+        bench.scheduler.rescan()
+        bench.turns()
+        for _ in range(5):
+            bench.clock.advance(int(PAUSE_MAX_S * 1000))
+            bench.turns()
+    bad = TopicPartition("bad", 0)
+    assert [bench.last_offset("soup", number) for number in (0, 1)] == [9, 9]
+    assert "Defect: a table with two legs" in bench.archiving.troubles[bad]
+    assert bench.archiving.unexpected == 6
+    [traceback] = [event for event in events if event["event"] == "archive_failed"]
+    assert isinstance(traceback["exc_info"], Defect)
+    assert [event["log_level"] for event in events if event["event"] == "archive_stopped"] == ["error"]
+    store.sending = lambda key: None
+    bench.clock.advance(int(PAUSE_MAX_S * 1000))
+    bench.turns()
+    assert (bench.archiving.troubles, bench.last_offset("bad", 0)) == ({}, 9)
+
+
+def test_a_listing_that_fails_in_an_unplanned_way_stops_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.broker.partition("soup", 0)
+
+    def fail(_: object) -> None:
+        raise Defect("no list")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bench.archiving.logs), "listing", fail)
+        bench.scheduler.rescan()
+        assert "no list" in bench.archiving.troubles[LOG_DIRS]
+        bench.scheduler.add([TopicPartition("soup", 0)])
+        bench.turns()
+    assert bench.last_offset("soup", 0) == 9
+    bench.scheduler.rescan()
+    assert bench.archiving.troubles == {}
+
+
+def test_a_log_directory_that_cannot_be_listed_is_among_the_troubles(bench: Bench) -> None:
+    bench.broker.partition("soup", 0)
+    properties = bench.broker.root / "meta.properties"
+    raw = properties.read_bytes()
+    properties.unlink()
+    bench.scheduler.rescan()
+    assert "meta.properties" in bench.archiving.troubles[LOG_DIRS]
+    properties.write_bytes(raw)
+    with capture_logs() as events:
+        bench.scheduler.rescan()
+    assert bench.archiving.troubles == {}
+    assert [(event["event"], event["ntp"]) for event in events] == [("archive_resumed", str(LOG_DIRS))]
+
+
+def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: Store) -> None:
+    """However many partitions, however long; and when it is over, all go on within the longest pause."""
+    bench.broker.partition("soup", *range(LINES_MAX + 5))
+    tries = 0
+
+    def refuse(key: str) -> None:
+        nonlocal tries
+        tries += 1
+        raise TransientError(f"{key}: connection {tries} refused")
+
+    store.sending = refuse
+    bench.scheduler.rescan()
+    with capture_logs() as events:
+        for _ in range(75):
+            bench.clock.advance(1000)
+            bench.turns()
+            bench.scheduler.add([TopicPartition("soup", number) for number in range(LINES_MAX + 5)])  # they go on being written to
+    lines = [event for event in events if event["log_level"] == "warning"]
+    assert 1 <= len(lines) <= LINES_MAX + 1
+    assert tries <= (LINES_MAX + 5) * 8
+    with capture_logs() as events:
+        for _ in range(2 * 60):
+            bench.clock.advance(5000)
+            bench.turns()
+    assert len([event for event in events if event["log_level"] == "warning"]) <= (LINES_MAX + 1) * (10 * 60 / REPEAT_S + 1)
+    assert bench.archiving.troubles == {}  # they mend themselves
+    store.sending = lambda key: None
+    bench.clock.advance(int(PAUSE_MAX_S * 1000))
+    bench.turns()
+    assert {bench.last_offset("soup", number) for number in range(LINES_MAX + 5)} == {9}
+
+
+def test_those_that_are_not_told_of_are_counted(bench: Bench, store: Store) -> None:
+    bench.broker.partition("soup", *range(LINES_MAX + 7))
+
+    def refuse(key: str) -> None:
+        raise TransientError("no route to the store")
+
+    store.sending = refuse
+    bench.scheduler.rescan()
+    with capture_logs() as events:
+        bench.turns()
+        bench.clock.advance(int(WINDOW_S * 1000))
+        bench.scheduler.tick()
+    told = [event for event in events if event["event"] == "archive_postponed"]
+    assert (len(told), told[-1]["partitions"], told[-1]["reason"]) == (LINES_MAX + 1, 7, "no route to the store")
+
+
+class Once:
+    """Says once that all is due, then stops."""
+
+    def __init__(self, done: Callable[[], bool]) -> None:
+        self._done = done
+
+    def wait(self, stop: threading.Event, rescan_s: float) -> Collection[TopicPartition] | None:
+        if self._done():
+            stop.set()
+        stop.wait(0.01)
+        return None
+
+
+def test_the_workers_archive_everything_and_end_when_told(bench: Bench) -> None:
+    bench.broker.partition("soup", *range(12), segments=3)
+    stop = threading.Event()
+    bench.scheduler.run(Once(lambda: all(bench.last_offset("soup", number) == 19 for number in range(12))), stop, 1.0)
+    assert stop.is_set()
+    assert {bench.last_offset("soup", number) for number in range(12)} == {19}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive")]
