@@ -14,11 +14,11 @@ from hydration.readahead import Ahead, Streams
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
-from hydration.transactions import open_at, overlapping
+from hydration.transactions import follow, open_at, overlapping
 from hydration.waiting import Steps
 from manifests.head import Entry
-from model.errors import CorruptData, NotFound, TransientError
-from segments.scan import OpenTransaction
+from model.errors import CorruptData, NotFound, SourceChanged, TransientError
+from segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 
 log = structlog.get_logger()
 
@@ -76,33 +76,57 @@ class ArchiveTier:
             self._streams.moved(asked, cursor, answer.size_bytes)
         return cursor
 
-    def aborted(self, first: int, end: int) -> Steps[tuple[set[tuple[int, int]], int | None]]:
-        """(producer id, first offset) of the aborted transactions that offsets in [first, end) may belong to; and where the
-        local log has to be asked for more, None when it need not be.
+    def aborted(self, since: int, offsets: Span, end: int, local: Span | None) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+        """The aborted transactions that `offsets` may belong to and whose markers are at or past `since`; and from where on
+        others have to be asked for more, None when they need not be: no transaction of these offsets is open there.
 
-        Markers may lie in any later entry, so this goes on as long as a transaction was open.
+        end   of what is live: what entries say from there on belongs to a dead branch
+        local  fills gaps
         """
-        found: set[tuple[int, int]] = set()
-        after, entry = first, self.archived.entry_at(first)
-        while entry is not None:
+        found: list[AbortedTransaction] = []
+        cursor = since
+        while cursor < end:
+            entry = self.archived.entry_at(cursor)
+            if entry is None:
+                raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
+            if entry.gap:
+                if local is not None and cursor in local:
+                    break
+                cursor = entry.next_offset if local is None or local.start < cursor else min(entry.next_offset, local.start)
+                continue
+            live = Span(since, min(entry.next_offset, end))
             if entry.aborted:
                 plan = yield from self._plan(entry)
-                last_offset = entry.last_offset  # a marker beyond it lies on a dead branch
-                live = (each for each in plan.index.aborted if each.last_offset <= last_offset)
-                found.update((each.producer_id, each.first_offset) for each in overlapping(live, first, end))
-            if not entry.gap and entry.next_offset >= end and (entry.open_from is None or entry.open_from >= end):
+                found.extend(each for each in overlapping(plan.index.aborted, offsets.start, offsets.end) if each.last_offset in live)
+            if offsets.end <= entry.next_offset <= end and (entry.open_from is None or entry.open_from >= offsets.end):
                 return found, None
-            after = entry.next_offset
-            entry = self.archived.entry_at(after)
-        return found, after
+            cursor = live.end
+        return found, cursor
 
-    def open_at(self, offset: int) -> Steps[tuple[OpenTransaction, ...]]:
-        """Transactions that are open right before `offset`, as far as an entry tells."""
+    def open_at(self, offset: int, end: int) -> Steps[tuple[OpenTransaction, ...]]:
+        """Transactions that are open right before `offset`, as far as an entry tells.
+
+        end   of what is live. An index that describes more than that cannot say it: the batches before `offset` are walked then.
+        """
         entry = self.archived.entry_at(offset - 1) if offset else None
         if entry is None or entry.gap:
             return ()
         plan = yield from self._plan(entry)
-        return open_at(plan.index, offset)
+        if plan.index.last_offset < min(entry.next_offset, end):
+            return open_at(plan.index, offset)
+        transactions = Transactions((yield from self.open_at(entry.base_offset, end)))
+        for chunk in plan.chunks:
+            if chunk.first_offset >= offset:
+                break
+            try:
+                file = yield from self._hydrator.chunk(self._partition, entry, chunk)
+            except NotFound as error:
+                raise (yield from self._gone(entry, error)) from error
+            try:
+                follow(transactions, file, 0, chunk.size_bytes, up_to=offset)
+            finally:
+                file.release()
+        return transactions.open
 
     def first_not_older(self, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
         """The first record in `span` that is not older than `timestamp_ms`."""

@@ -43,6 +43,7 @@ class Extent:
 
     epochs      which leadership wrote which offsets, over all entries
     open_from   first offset of the oldest transaction still open at the end; None when there is none
+    gap_from    where the gap begins that the archive ends with; None when it ends with data
     """
 
     version: int
@@ -51,6 +52,7 @@ class Extent:
     leader_epoch: int
     epochs: EpochHistory
     open_from: int | None
+    gap_from: int | None = None
 
     @property
     def next_offset(self) -> int:
@@ -72,6 +74,7 @@ def extent_of(head: Head) -> Extent:
         leader_epoch=head.leader_epoch,
         epochs=EpochHistory.of(steps),
         open_from=last.open_from if last else None,
+        gap_from=last.base_offset if last and last.gap else None,
     )
 
 

@@ -92,12 +92,16 @@ class LocalTier:
                             del self._places[base]
         return self._log
 
+    def look_again(self) -> None:
+        """What was found proved to be out of date: the next one who asks gets a new look."""
+        self._looked_s = float("-inf")
+
     def open(self, segment: LocalSegment) -> RunFile:
         """Held for the caller. Raises SourceChanged when the segment is no longer what the look said."""
         try:
             return self._files.get(segment)
         except SourceChanged:
-            self._looked_s = float("-inf")
+            self.look_again()
             raise
 
     def read(self, log: LocalLog, offset: int, limit: int, max_bytes: int, allowance: Allowance) -> tuple[Slice | None, int]:

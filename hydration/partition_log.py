@@ -17,9 +17,9 @@ from hydration.config import ReadPriority
 from hydration.hydrator import Hydrator
 from hydration.local import LOOK_S, LocalTier
 from hydration.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
-from hydration.scope import Scope, Span, Tier, epoch_end, scope_of
+from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_of
 from hydration.times import RecordTime
-from hydration.transactions import LocalScans, overlapping
+from hydration.transactions import LocalScans
 from hydration.waiting import Pending, Steps, begin, finish
 from model.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError
 from model.partition import PartitionId
@@ -42,14 +42,33 @@ log = structlog.get_logger()
 class _View:
     """One look at both tiers. `failure` is why one of them could not be looked at; None when both are known.
 
-    settled   the manifest was asked for when the look at the local log had ended. Segments are dropped only after they are
-              committed, so what neither has is nowhere; from an older manifest it may just have moved.
+    log, extent   what `scope` was made of. Whatever an answer says of transactions comes from these two, never from a later look.
+    settled       the manifest was asked for when the look at the local log had ended. Segments are dropped only after they are
+                  committed, so what neither has is nowhere; from an older manifest it may just have moved.
     """
 
     scope: Scope
     log: LocalLog | None
+    extent: Extent | None
     failure: HeadwaterError | None
     settled: bool
+
+    @property
+    def ends_with_archive(self) -> bool:
+        """What the manifest says of its end holds for the view's: no dead branch was cut off, and no local log goes on, nor does
+        one hold what is a gap there."""
+        archive, local, extent = self.scope.archive, self.scope.local, self.extent
+        if archive is None or extent is None or archive.end != extent.next_offset:
+            return False
+        return local is None or local.end <= (archive.end if extent.gap_from is None else extent.gap_from)
+
+    @property
+    def ends_with_cut_archive(self) -> bool:
+        """The view ends in the archive, where a dead branch was cut off."""
+        archive, local, extent = self.scope.archive, self.scope.local, self.extent
+        return (
+            archive is not None and extent is not None and archive.end < extent.next_offset and (local is None or local.end < archive.end)
+        )
 
 
 class _Unsettled(TransientError):
@@ -81,7 +100,6 @@ class PartitionLog:
         self._scanning = threading.Lock()
         self._walk_lock = threading.Lock()
         self._walk: Future[None] | None = None  # the turn under way, or the last one
-        self._stable: tuple[object, int | None] | None = None  # where it was looked for last, what was open there
         self._last_scope: tuple[LocalLog | None, Extent | None, Scope] | None = None
 
     @property
@@ -96,7 +114,7 @@ class PartitionLog:
         if self.archived is not None and not self.archived.is_known:
             return None
         found, failure, _ = self._local_log(LOOK_S)
-        return self._scope(found) if failure is None else None
+        return self._scope(found)[1] if failure is None else None
 
     def bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED, *, timeout_s: float | None = TIMEOUT_S) -> Bounds:
         """last_stable_offset is filled in for READ_COMMITTED only, where it may cost a scan of the local tail."""
@@ -130,7 +148,10 @@ class PartitionLog:
     # How it is answered: generators that yield what has to be waited for
 
     def _bounds(self, isolation: Isolation) -> Steps[Bounds]:
-        view = yield from self._known_view()
+        return (yield from self._in_one_view("bounds", lambda settle: self._bounds_once(isolation, settle=settle)))
+
+    def _bounds_once(self, isolation: Isolation, *, settle: bool) -> Steps[Bounds]:
+        view = yield from self._known_view(settle=settle)
         scope = view.scope
         stable = (yield from self._stable_offset(view)) if isolation is Isolation.READ_COMMITTED else None
         return Bounds(
@@ -152,15 +173,26 @@ class PartitionLog:
         view = yield from self._known_view()
         return epoch_end(view.scope.epochs, epoch, view.scope.high_watermark)
 
-    def _read(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
+    def _in_one_view(self, what: str, once: Callable[[bool], Steps[T]]) -> Steps[T]:
+        """What `once` answers, from a new view when its own was overtaken: an answer never mixes two.
+
+        once   takes whether the view has to be settled
+        """
         settle = False
         for _ in range(_LOOKS - 1):
             try:
-                return (yield from self._read_once(offset, max_bytes, isolation, settle=settle))
+                return (yield from once(settle))
             except (SourceChanged, _Unsettled) as error:
                 settle = isinstance(error, _Unsettled)
-                log.info("read_began_anew", partition=str(self.partition), offset=offset, reason=str(error))
-        return (yield from self._read_once(offset, max_bytes, isolation, settle=settle))
+                if self.local is not None:
+                    self.local.look_again()
+                log.info("read_began_anew", partition=str(self.partition), what=what, reason=str(error))
+        return (yield from once(settle))
+
+    def _read(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
+        return (
+            yield from self._in_one_view(f"offset {offset}", lambda settle: self._read_once(offset, max_bytes, isolation, settle=settle))
+        )
 
     def _read_once(self, offset: int, max_bytes: int, isolation: Isolation, *, settle: bool) -> Steps[ReadResult]:
         """Raises SourceChanged when the local log is replaced underneath, _Unsettled for a hole that may be none."""
@@ -178,6 +210,7 @@ class PartitionLog:
             tier = yield from self._fill(answer, view, limit, max_bytes)
             if stable is not None and answer.slices:
                 answer.aborted = yield from self._aborted(tier, view, offset, answer.next_offset)
+                self._check_lineage(view)
         except BaseException:
             answer.close()
             raise
@@ -208,7 +241,7 @@ class PartitionLog:
         if archived is not None:
             try:
                 yield from archived.refresh(MISS_AGE_S)
-                if settle or self._scope(found).has_hole:
+                if settle or self._scope(found)[1].has_hole:
                     yield from archived.refresh_since(looked_s)
             except HeadwaterError as error:
                 failure = error
@@ -222,15 +255,16 @@ class PartitionLog:
 
     def _view(self, found: LocalLog | None, failure: HeadwaterError | None, looked_s: float) -> _View:
         settled = self.archived is None or self.archived.was_seen_since(looked_s)  # before the extent is taken from it
-        return _View(self._scope(found), found, failure, settled)
+        extent, scope = self._scope(found)
+        return _View(scope, found, extent, failure, settled)
 
-    def _scope(self, found: LocalLog | None) -> Scope:
-        """Computed anew only when one of the two it comes from is another."""
+    def _scope(self, found: LocalLog | None) -> tuple[Extent | None, Scope]:
+        """What is known of the manifest, and the scope; computed anew only when one of the two it comes from is another."""
         extent = self.archived.extent if self.archived is not None else None
         kept = self._last_scope
         if kept is None or kept[0] is not found or kept[1] is not extent:
             kept = self._last_scope = (found, extent, scope_of(found, extent, self.priority))
-        return kept[2]
+        return kept[1:]
 
     def _local_log(self, max_age_s: float) -> tuple[LocalLog | None, HeadwaterError | None, float]:
         """The local log, why it cannot be looked at, and when the look had ended at the latest."""
@@ -341,13 +375,16 @@ class PartitionLog:
         return moved
 
     def _move_over_hole(self, view: _View, offset: int, next_offset: int) -> None:
-        """Raises unless it is sure that no tier holds what lies between: TransientError, or _Unsettled when a closer look may tell."""
+        self._prove_hole(view, offset)
+        self._hydrator.counters.gaps_skipped += 1
+        log.warning("read_moved_over_gap", partition=str(self.partition), offset=offset, next_offset=next_offset)
+
+    def _prove_hole(self, view: _View, offset: int) -> None:
+        """Raises unless it is sure that no tier holds `offset`: TransientError, or _Unsettled when a closer look may tell."""
         if view.failure is not None:
             raise TransientError(f"{self.partition}: whether offset {offset} exists is not known now: {view.failure}") from view.failure
         if not view.settled:
             raise _Unsettled(f"{self.partition}: offset {offset} is in no tier, as far as a manifest older than the look tells")
-        self._hydrator.counters.gaps_skipped += 1
-        log.warning("read_moved_over_gap", partition=str(self.partition), offset=offset, next_offset=next_offset)
 
     def _walk_local(self, ask: Callable[[Allowance], T], discard: Callable[[T], None] | None = None) -> Steps[T]:
         """What `ask` finds in the local log. Where it is far to walk, as in a segment without a usable index, workers do so, a turn
@@ -375,36 +412,58 @@ class PartitionLog:
                 self._walk = self._hydrator.submit(turn)
             return self._walk
 
-    # Transactions
+    # Transactions: the last stable offset and the aborted ones of an answer come from one view, and reach equally far
 
     def _stable_offset(self, view: _View) -> Steps[int]:
-        """First offset of the oldest transaction open at the high watermark; the high watermark when there is none."""
-        scope, extent = view.scope, self.archived.extent if self.archived is not None else None
-        if view.log is None or scope.local is None or scope.local.end < scope.high_watermark:
-            open_from = extent.open_from if extent is not None else None
-            return scope.stable(open_from)
-        place = (view.log.segments[-1].generation[0], view.log.epochs.newest, scope.local.end)
-        if self._stable is None or self._stable[0] != place:
-            carried = yield from self._carried(view)
-            still: tuple[OpenTransaction, ...] = yield self._scan_local(lambda found, scans: scans.open_at_end(found, carried))
-            self._stable = (place, min((each.first_offset for each in still), default=None))
-        return scope.stable(self._stable[1])
+        """First offset of the oldest transaction open at the view's end, as whichever tier reaches further knows it."""
+        scope, extent = view.scope, view.extent
+        open_from: int | None = None
+        if view.ends_with_archive:
+            assert extent is not None
+            open_from = extent.open_from
+        elif view.ends_with_cut_archive:  # what the manifest says of its own end counts for nothing
+            assert self.archive is not None
+            still = yield from self.archive.open_at(scope.high_watermark, scope.high_watermark)
+            open_from = min((each.first_offset for each in still), default=None)
+        elif scope.local is not None:
+            found, carried = _log_of(view), (yield from self._carried(view))
+            open_from = yield self._scan_local(lambda scans: scans.open_from(found, carried))
+        return scope.stable(open_from)
 
-    def _aborted(self, tier: Tier, view: _View, first: int, end: int) -> Steps[list[tuple[int, int]]]:
+    def _aborted(self, served: Tier, view: _View, first: int, end: int) -> Steps[list[tuple[int, int]]]:
         """(producer id, first offset) of the aborted transactions that offsets in [first, end) may belong to, oldest first.
 
-        Their markers may lie anywhere behind: in later entries, at last in the local log.
+        Their markers may lie anywhere behind: every tier is asked for those that the ones before do not reach, as long as a
+        transaction of these offsets is open.
+
+        served   the tier that the offsets come from. A compacted log may lack, in one tier, what explains the other's batches.
         """
-        found: set[tuple[int, int]] = set()
-        after: int | None = first
-        if tier is Tier.ARCHIVE:
-            assert self.archive is not None
-            found, after = yield from self.archive.aborted(first, end)
-        if after is not None and view.scope.local is not None and after < view.scope.local.end:
-            since, carried = max(after, view.scope.local.start), (yield from self._carried(view))
-            aborted: list[AbortedTransaction] = yield self._scan_local(lambda local, scans: scans.aborted(local, since, end, carried))
-            found.update((each.producer_id, each.first_offset) for each in overlapping(aborted, first, end))
+        scope, found = view.scope, set[tuple[int, int]]()
+        position: int | None = first
+        while position is not None and position < scope.high_watermark:
+            holders = self._tiers(scope, position)
+            if not holders:
+                moved = scope.next_held(position)
+                if scope.archive is not None and moved == scope.archive.start:
+                    raise TransientError(f"{self.partition}: the local log lacks offset {position}, where the archive begins later")
+                self._prove_hole(view, position)
+                position = moved
+                continue
+            ask = {Tier.LOCAL: self._aborted_locally, Tier.ARCHIVE: self._aborted_in_archive}[served if served in holders else holders[0]]
+            more, position = yield from ask(view, position, Span(first, end))
+            found.update((each.producer_id, each.first_offset) for each in more)
         return sorted(found, key=lambda each: (each[1], each[0]))
+
+    def _aborted_in_archive(self, view: _View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+        assert self.archive is not None
+        assert view.scope.archive is not None
+        return (yield from self.archive.aborted(since, offsets, view.scope.archive.end, view.scope.local))
+
+    def _aborted_locally(self, view: _View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+        assert view.scope.local is not None
+        until, found, carried = view.scope.local.end, _log_of(view), (yield from self._carried(view))
+        more, is_all = yield self._scan_local(lambda scans: scans.aborted(found, Span(since, until), offsets, carried))
+        return more, None if is_all else until
 
     def _carried(self, view: _View) -> Steps[tuple[OpenTransaction, ...]]:
         """Transactions open where the local log begins, as the archive knows them; for a log whose broker left no word of it."""
@@ -415,32 +474,40 @@ class PartitionLog:
             return ()
         if not self.archive.archived.is_known:
             yield from self.archive.archived.refresh(MISS_AGE_S)
-        return (yield from self.archive.open_at(first.base_offset))
+            raise _Unsettled(f"{self.partition}: the manifest has become known")
+        if view.scope.archive is None:
+            return ()
+        return (yield from self.archive.open_at(first.base_offset, view.scope.archive.end))
 
-    def _scan_local(self, ask: Callable[[LocalLog, LocalScans], T]) -> Future[T]:
+    def _check_lineage(self, view: _View) -> None:
+        """Raises SourceChanged when a manifest that came meanwhile has another branch than the view's."""
+        now = self.archived.extent if self.archived is not None else None
+        if view.extent is None or view.scope.archive is None or now is view.extent:
+            return
+        end = view.scope.archive.end
+        if now is None or now.next_offset < end or parting_offset(view.extent.epochs, now.epochs, end) < end:
+            raise SourceChanged(f"{self.partition}: the archive was cut while it was read")
+
+    def _scan_local(self, ask: Callable[[LocalScans], T]) -> Future[T]:
         """What `ask` finds in the local log, in a worker; scans of one partition wait for each other there."""
 
         def work() -> T:
-            assert self.local is not None
             assert self._scans is not None
             with self._scanning:
-                for max_age_s in (LOOK_S, *[0.0] * (_LOOKS - 1)):
-                    found = self.local.log(max_age_s)
-                    if found is None or found.high_watermark is None:
-                        break
-                    try:
-                        return ask(found, self._scans)
-                    except SourceChanged as error:
-                        log.info("local_scan_began_anew", partition=str(self.partition), reason=str(error))
-            raise SourceChanged(f"{self.partition}: the local log changes while it is scanned")
+                return ask(self._scans)
 
         return self._hydrator.submit(work)
 
     # Times
 
     def _offset_for_time(self, timestamp_ms: int) -> Steps[RecordTime | None]:
+        return (
+            yield from self._in_one_view(f"time {timestamp_ms}", lambda settle: self._offset_for_time_once(timestamp_ms, settle=settle))
+        )
+
+    def _offset_for_time_once(self, timestamp_ms: int, *, settle: bool) -> Steps[RecordTime | None]:
         """Archive first, as far as it goes: it knows each entry's last timestamp. What it lacks is scanned."""
-        view = yield from self._known_view()
+        view = yield from self._known_view(settle=settle)
         scope, local = view.scope, view.scope.local
         archived, searched_to = None, scope.log_start
         if self.archive is not None and scope.archive is not None:
@@ -455,9 +522,14 @@ class PartitionLog:
         span = Span(max(searched_to, local.start), local.end if archived is None else min(archived.offset, local.end))
         if span.start >= span.end:
             return archived
-        carried = yield from self._carried(view)
-        later: RecordTime | None = yield self._scan_local(lambda found, scans: scans.first_not_older(found, timestamp_ms, span, carried))
+        found, carried = _log_of(view), (yield from self._carried(view))
+        later: RecordTime | None = yield self._scan_local(lambda scans: scans.first_not_older(found, timestamp_ms, span, carried))
         return later or archived
+
+
+def _log_of(view: _View) -> LocalLog:
+    assert view.log is not None
+    return view.log
 
 
 def _release(piece: Slice | None) -> None:

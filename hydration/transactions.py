@@ -5,13 +5,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hydration.local import LocalTier
+from hydration.ranges import Readable, headers
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
 from model.errors import HeadwaterError, SourceChanged
 from segments.log import LocalLog
+from segments.markers import ABORT, COMMIT, read_marker
 from segments.runindex import RunIndex
-from segments.scan import AbortedTransaction, OpenTransaction, RunScan, scan_run
+from segments.scan import RunScan, scan_run
 from segments.snapshots import decode_snapshot, open_transactions
+from segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 
 _SCANS_MAX = 32  # segments whose scan is kept, per partition; one takes 24 bytes for every 64 KiB of its segment
 
@@ -19,6 +22,21 @@ _SCANS_MAX = 32  # segments whose scan is kept, per partition; one takes 24 byte
 def overlapping(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Iterator[AbortedTransaction]:
     """Those that some offset in [first, end) may belong to."""
     return (each for each in aborted if each.first_offset < end and each.last_offset >= first)
+
+
+def follow(transactions: Transactions, file: Readable, start: int, end: int, *, up_to: int) -> None:
+    """Carry `transactions` on over the batches of file[start:end] that lie below `up_to`."""
+    for position, header in headers(file, start, end):
+        if header.last_offset >= up_to:
+            return
+        if header.producer_id < 0:
+            continue
+        if header.is_control and header.records:
+            marker = read_marker(file.read(position, header.size_bytes), where=file.where)
+            if marker.type in (ABORT, COMMIT):
+                transactions.marker(header.producer_id, header.base_offset, aborts=marker.type == ABORT)
+        elif header.is_transactional and not header.is_control:
+            transactions.data(header.producer_id, header.base_offset)
 
 
 def open_at(index: RunIndex, offset: int) -> tuple[OpenTransaction, ...]:
@@ -56,33 +74,39 @@ class LocalScans:
         self._tier = tier
         self._scanned: dict[int, _Scanned] = {}
 
-    def open_at_end(self, log: LocalLog, carried: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
-        """Transactions open at the high watermark.
+    def open_from(self, log: LocalLog, carried: Sequence[OpenTransaction]) -> int | None:
+        """First offset of the oldest transaction open at the high watermark; None when there is none.
 
         carried   those open at the first segment's base, for a log without a snapshot there
         """
         assert log.high_watermark is not None
         at = _segment_at(log, log.high_watermark - 1)
-        if at is None:
-            return tuple(carried)
-        scanned = self._scan(log, at, carried)
-        return scanned.pieces[-1].open_transactions if scanned.pieces else self._open_before(log, at, carried)
+        still: Sequence[OpenTransaction] = carried
+        if at is not None:
+            scanned = self._scan(log, at, carried)
+            still = scanned.pieces[-1].open_transactions if scanned.pieces else self._open_before(log, at, carried)
+        return min((each.first_offset for each in still), default=None)
 
-    def aborted(self, log: LocalLog, first: int, end: int, carried: Sequence[OpenTransaction]) -> list[AbortedTransaction]:
-        """Those that offsets in [first, end) may belong to and whose marker is at or behind `first`; the marker may lie far behind."""
+    def aborted(
+        self, log: LocalLog, markers: Span, offsets: Span, carried: Sequence[OpenTransaction]
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """Those that `offsets` may belong to and whose markers lie in `markers`; and whether that is all of them, however far
+        one looks. A log that ends within its own high watermark, because the archive knows better, cannot say so.
+        """
+        assert log.high_watermark is not None
         found: list[AbortedTransaction] = []
-        at = _segment_at(log, first)
+        at = _segment_at(log, markers.start)
         if at is None:
-            raise SourceChanged(f"{log.directory} no longer holds offset {first}")
+            raise SourceChanged(f"{log.directory} no longer holds offset {markers.start}")
         for number in range(at, len(log.segments)):
             scanned = self._scan(log, number, carried)
             for piece in scanned.pieces:
-                found.extend(overlapping(piece.aborted, first, end))
-            if scanned.pieces:
+                found.extend(each for each in overlapping(piece.aborted, offsets.start, offsets.end) if each.last_offset in markers)
+            if scanned.pieces and markers.end == log.high_watermark:
                 last = scanned.pieces[-1]
-                if last.next_offset >= end and (last.open_from is None or last.open_from >= end):
-                    break
-        return found
+                if last.next_offset >= offsets.end and (last.open_from is None or last.open_from >= offsets.end):
+                    return found, True
+        return found, False
 
     def first_not_older(self, log: LocalLog, timestamp_ms: int, span: Span, carried: Sequence[OpenTransaction]) -> RecordTime | None:
         """The first record in `span` that is not older than `timestamp_ms`."""

@@ -14,61 +14,75 @@ from tests.segments.builders import Producer, a_batch, a_commit, an_abort
 AWorld = Callable[..., World]
 
 
+@dataclass(frozen=True)
+class Batch:
+    """One batch as its producer knows it. `outcome` is what a marker says; `transaction` is None for plain data."""
+
+    base: int
+    last: int
+    raw: bytes
+    producer: int
+    transaction: int | None
+    outcome: str | None = None
+
+
 @dataclass
 class Written:
-    """A log as its producers know it: whole batches by base offset, and what became of each record."""
+    """A log as its producers know it, batch by batch."""
 
-    batches: list[tuple[int, int, bytes]] = field(default_factory=list)  # base offset, last offset, bytes
-    data: dict[int, int | None] = field(default_factory=dict)  # offset: transaction
-    markers: dict[int, int] = field(default_factory=dict)  # offset: the transaction it ends
-    outcomes: dict[int, str] = field(default_factory=dict)  # transaction: "committed", "aborted" or absent
-    next_offset: int = 0
+    batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def next_offset(self) -> int:
+        return self.batches[-1].last + 1 if self.batches else 0
+
+    def until(self, offset: int) -> "Written":
+        """The whole batches below `offset`."""
+        return Written([each for each in self.batches if each.last < offset])
+
+    def open(self) -> dict[int, tuple[int, int]]:
+        """By producer: the transaction it is in, and that one's first offset."""
+        found: dict[int, tuple[int, int]] = {}
+        for each in self.batches:
+            if each.outcome is not None:
+                del found[each.producer]
+            elif each.transaction is not None:
+                found.setdefault(each.producer, (each.transaction, each.base))
+        return found
 
     def stable_offset(self, high_watermark: int) -> int:
-        """By hand: the first offset of a transaction without a marker below the high watermark."""
-        ended = {transaction for offset, transaction in self.markers.items() if offset < high_watermark}
-        still = [offset for offset, transaction in self.data.items() if transaction is not None and transaction not in ended]
-        return min([high_watermark, *(offset for offset in still if offset < high_watermark)])
+        return min((first for _, first in self.until(high_watermark).open().values()), default=high_watermark)
 
     def visible(self, first: int, high_watermark: int, isolation: Isolation) -> list[int]:
-        end = self.stable_offset(high_watermark) if isolation is Isolation.READ_COMMITTED else high_watermark
+        committed = {each.transaction for each in self.batches if each.outcome == "committed"} | {None}
+        uncommitted = isolation is Isolation.READ_UNCOMMITTED
+        end = high_watermark if uncommitted else self.stable_offset(high_watermark)
         return [
             offset
-            for offset, transaction in sorted(self.data.items())
+            for each in self.batches
+            if each.outcome is None and (uncommitted or each.transaction in committed)
+            for offset in range(each.base, each.last + 1)
             if first <= offset < end
-            and (isolation is Isolation.READ_UNCOMMITTED or transaction is None or self.outcomes.get(transaction) == "committed")
         ]
 
 
-def write(random: Random, batches: int) -> Written:
-    log = Written()
-    current: dict[int, int] = {}  # producer: its transaction
-    transactions = 0
+def write(random: Random, batches: int, *, before: Written | None = None, epoch: int = 0) -> Written:
+    """`before` and so many batches more."""
+    log = Written(list(before.batches) if before is not None else [])
     for _ in range(batches):
-        base = log.next_offset
-        producer = random.randrange(4)
+        base, producer, current = log.next_offset, random.randrange(4), {by: each for by, (each, _) in log.open().items()}
         if producer in current and random.random() < 0.2:
-            transaction = current.pop(producer)
-            aborts = random.random() < 0.5
-            raw = (an_abort if aborts else a_commit)(base, Producer(id=producer))
-            log.outcomes[transaction] = "aborted" if aborts else "committed"
-            log.markers[base] = transaction
-            last = base
-        else:
-            records = random.randrange(1, 4)
-            last = base + records - 1
-            values: list[bytes | None] = [random.randbytes(random.choice((10, 300, 9_000))) for _ in range(records)]
-            if random.random() < 0.3:
-                raw = a_batch(base, values)
-                owner = None
-            else:
-                if producer not in current:
-                    current[producer] = transactions = transactions + 1
-                owner = current[producer]
-                raw = a_batch(base, values, producer=Producer(id=producer), transactional=True)
-            log.data.update(dict.fromkeys(range(base, last + 1), owner))
-        log.batches.append((base, last, raw))
-        log.next_offset = last + 1
+            outcome = random.choice(("aborted", "committed"))
+            raw = (an_abort if outcome == "aborted" else a_commit)(base, Producer(id=producer), epoch=epoch)
+            log.batches.append(Batch(base, base, raw, producer, current[producer], outcome))
+            continue
+        values: list[bytes | None] = [random.randbytes(random.choice((10, 300, 9_000))) for _ in range(random.randrange(1, 4))]
+        last = base + len(values) - 1
+        if random.random() < 0.3:
+            log.batches.append(Batch(base, last, a_batch(base, values, epoch=epoch), producer, None))
+            continue
+        raw = a_batch(base, values, producer=Producer(id=producer), transactional=True, epoch=epoch)
+        log.batches.append(Batch(base, last, raw, producer, current.get(producer, base)))
     return log
 
 
@@ -77,7 +91,7 @@ def runs(random: Random, log: Written, pieces: int) -> list[tuple[int, bytes]]:
     cuts = sorted(random.sample(range(1, len(log.batches)), pieces - 1))
     found = []
     for start, stop in zip([0, *cuts], [*cuts, len(log.batches)], strict=True):
-        found.append((log.batches[start][0], b"".join(raw for _, _, raw in log.batches[start:stop])))
+        found.append((log.batches[start].base, b"".join(each.raw for each in log.batches[start:stop])))
     return found
 
 
@@ -99,8 +113,9 @@ def test_a_scan_shows_every_readable_record_once(a_world: AWorld, seed: int) -> 
     dropped = random.randrange(dropped + 1)
     for base, run in segments[dropped:]:
         world.broker.write(base, run)
-    high_watermark = random.choice([base for base, _, _ in log.batches if base >= world.archive.head.next_offset] or [log.next_offset])
-    world.broker.set_high_watermark(high_watermark)
+    checkpoint = random.choice([each.base for each in log.batches if each.base >= segments[dropped][0]])
+    world.broker.set_high_watermark(checkpoint)
+    high_watermark = max(checkpoint, world.archive.head.next_offset)
     for isolation in Isolation:
         stable = world.log.bounds(isolation).last_stable_offset
         assert stable == (log.stable_offset(high_watermark) if isolation is Isolation.READ_COMMITTED else None)

@@ -1,0 +1,215 @@
+"""One horizon: what is readable and what was aborted come from one view, whichever tier lags behind the other (I10, I25)."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from hydration.answers import Isolation
+from model.clock import ManualClock
+from model.epochs import EpochHistory
+from model.errors import HeadwaterError, TransientError
+from segments.producers import ProducerState
+from segments.snapshots import encode_snapshot
+from segments.transactions import OpenTransaction
+from tests.hydration.moody import MoodyStore
+from tests.hydration.test_scans import Written, runs, write
+from tests.hydration.world import World
+from tests.segments.builders import Producer, a_batch, a_commit, an_abort
+
+AWorld = Callable[..., World]
+COMMITTED = Isolation.READ_COMMITTED
+ONE = Producer(id=1)
+PLAIN = a_batch(0, 2)
+OPENED = a_batch(2, 2, producer=ONE, transactional=True) + a_batch(4, 1)
+ENDED = an_abort(5, ONE) + a_batch(6, 2)
+
+
+def test_a_look_older_than_the_manifest_shows_no_aborted_record(a_world: AWorld) -> None:
+    world = a_world(clock=ManualClock())
+    world.archive.append(PLAIN)
+    world.broker.write(0, PLAIN + OPENED + ENDED)
+    world.broker.set_high_watermark(5)
+    with world.log.read(2, 1 << 20, COMMITTED) as answer:
+        assert (answer.last_stable_offset, answer.slices) == (2, [])
+    world.broker.set_high_watermark(8)
+    world.archive.append(OPENED + ENDED)
+    world.logs.note(world.archive.head)
+    with world.log.read(2, 1 << 20, COMMITTED) as answer:
+        assert (answer.last_stable_offset, answer.aborted) == (8, [(1, 2)])
+    assert world.read_all(COMMITTED, 2) == [4, 6, 7]
+
+
+@pytest.mark.parametrize("on_disk", [PLAIN + OPENED + ENDED, PLAIN + OPENED])
+def test_a_follower_or_an_old_disk_shows_no_aborted_record(a_world: AWorld, on_disk: bytes) -> None:
+    world = a_world()
+    world.archive.append(PLAIN + OPENED, ENDED)
+    world.broker.write(0, on_disk)
+    world.broker.set_high_watermark(5)
+    assert world.read_all(COMMITTED) == [0, 1, 4, 6, 7]
+
+
+def test_an_archive_that_begins_after_the_offset_still_tells_of_later_aborts(a_world: AWorld) -> None:
+    two = Producer(id=2)
+    early = (
+        a_batch(0, 1, producer=two, transactional=True) + a_batch(1, 1) + an_abort(2, two) + a_batch(3, 1, producer=ONE, transactional=True)
+    )
+    late = a_batch(4, 1) + an_abort(5, ONE) + a_batch(6, 1)
+    world = a_world()
+    world.archive.commit(world.archive.upload(late, [OpenTransaction(1, 3)]))
+    world.broker.write(0, early + late)
+    world.broker.set_high_watermark(5)
+    assert world.read_all(COMMITTED) == [1, 4, 6]
+    with world.log.read(0, 1 << 20, COMMITTED) as answer:
+        assert answer.aborted == [(2, 0), (1, 3)]
+
+
+def test_markers_of_a_dead_branch_count_for_nothing(a_world: AWorld) -> None:
+    common = a_batch(0, 2, epoch=1) + a_batch(2, 2, producer=ONE, transactional=True, epoch=1)
+    world = a_world()
+    world.archive.append(common + an_abort(4, ONE, epoch=1) + a_batch(5, 1, epoch=1))
+    world.broker.write(4, a_commit(4, ONE, epoch=2) + a_batch(5, 2, epoch=2))
+    world.broker.set_high_watermark(7)
+    world.broker.set_epochs(EpochHistory.of([(1, 0), (2, 4)]))
+    assert world.read_all(COMMITTED) == [0, 1, 2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("lags", [False, True])
+def test_a_commit_on_a_dead_branch_does_not_hide_the_abort_that_counts(a_world: AWorld, lags: bool) -> None:
+    common = a_batch(0, 2, epoch=1) + a_batch(2, 2, producer=ONE, transactional=True, epoch=1)
+    world = a_world()
+    world.archive.append(common + a_commit(4, ONE, epoch=1) + a_batch(5, 1, epoch=1))
+    world.broker.write(4, an_abort(4, ONE, epoch=2) + a_batch(5, 2, epoch=2))
+    world.broker.set_high_watermark(4 if lags else 7)
+    world.broker.set_epochs(EpochHistory.of([(1, 0), (2, 4)]))
+    assert world.read_all(COMMITTED) == ([0, 1] if lags else [0, 1, 5, 6])
+
+
+def test_what_lies_between_a_stale_manifest_and_the_local_log_is_looked_at_before_the_answer(a_world: AWorld) -> None:
+    world = a_world(clock=ManualClock())
+    world.archive.append(PLAIN + OPENED)
+    world.broker.write(0, PLAIN + OPENED)
+    world.broker.write(5, ENDED)
+    world.broker.write(8, a_batch(8, 1))
+    world.broker.set_high_watermark(9)
+    world.log.bounds()
+    world.archive.append(ENDED)
+    world.broker.drop(0)
+    world.broker.drop(5)
+    world.broker.path(8, "snapshot").write_bytes(encode_snapshot([]))
+    world.clock.advance(1_500)  # type: ignore[attr-defined]
+    with world.log.read(2, 1 << 20, COMMITTED) as answer:
+        assert answer.aborted == [(1, 2)]
+
+
+def test_a_local_log_that_ends_before_the_archive_begins_answers_nothing_it_cannot_know(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, PLAIN + OPENED)
+    world.broker.set_high_watermark(5)
+    world.archive.commit(world.archive.upload(a_batch(9, 3)))
+    with pytest.raises(TransientError):
+        world.log.read(2, 1 << 20, COMMITTED)
+
+
+def test_a_manifest_that_loses_its_branch_during_a_read_begins_it_anew(a_world: AWorld) -> None:
+    store = MoodyStore()
+    world = a_world(store=store, local=False)
+    common = a_batch(0, 2, epoch=1) + a_batch(2, 2, producer=ONE, transactional=True, epoch=1)
+    dead, live = a_commit(4, ONE, epoch=1) + a_batch(5, 1, epoch=1), an_abort(4, ONE, epoch=2) + a_batch(5, 2, epoch=2)
+    world.archive.append(common + dead)
+    log = world.log
+    log.bounds()
+
+    def cut(operation: str, key: str) -> HeadwaterError | None:
+        if operation == "read_into" and key.endswith(".log"):
+            store.refuse = lambda operation, key: None
+            entry, open_before = world.archive.upload(common), OpenTransaction(1, 2)
+            world.archive.commit(entry, world.archive.upload(live, [open_before]))
+            world.logs.note(world.archive.head)
+        return None
+
+    store.refuse = cut
+    with log.read(2, 1 << 20, COMMITTED) as answer:
+        assert (answer.next_offset, answer.aborted) == (4, [(1, 2)])
+
+
+def write_segments(world: World, log: Written, segments: Sequence[tuple[int, bytes]], random: Random) -> None:
+    """Segments of a broker, some with the snapshot that it keeps at their base."""
+    for base, run in segments:
+        world.broker.write(base, run)
+        if random.random() < 0.5:
+            held = log.until(base).open()
+            states = [ProducerState(by, 0, 0, since, 0, 0, 0, since) for by, (_, since) in sorted(held.items())]
+            world.broker.path(base, "snapshot").write_bytes(encode_snapshot(states))
+
+
+def boundaries(log: Written, low: int, high: int) -> list[int]:
+    """Where batches begin or the log ends, from `low` to `high`."""
+    return [offset for offset in [*(each.base for each in log.batches), log.next_offset] if low <= offset <= high]
+
+
+def check(world: World, log: Written, least: int) -> None:
+    """A scan shows what a reference reader does, up to a horizon that is `least` or later; in both isolations, from anywhere."""
+    random = Random(least)
+    for isolation in Isolation:
+        everything = log.visible(0, log.next_offset + 1, isolation)
+        for first in (0, random.randrange(least), random.randrange(least)):
+            found = world.read_all(isolation, first, max_bytes=random.choice((1, 20_000, 1 << 20)))
+            wanted = [each for each in everything if each >= first]
+            assert found == wanted[: len(found)], (isolation, first)
+            assert len(found) >= len(log.visible(first, least, isolation)), (isolation, first)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_stale_looks_lagging_followers_and_old_disks(a_world: AWorld, seed: int) -> None:
+    random = Random(seed)
+    log = write(random, 80)
+    world = a_world(clock=ManualClock(), cache_bytes=random.choice((0, 1 << 30)))
+    objects = runs(random, log, random.randrange(2, 6))
+    segments = runs(random, log, random.randrange(2, 6))
+    archived = random.randrange(1, len(objects))
+    world.archive.append(*(run for _, run in objects[:archived]))
+    dropped = max((at for at, (base, _) in enumerate(segments) if base <= world.archive.head.next_offset), default=0)
+    dropped = random.randrange(dropped + 1)
+    on_disk = random.choice(boundaries(log, segments[dropped][0] + 1, log.next_offset))  # an old disk lacks what came later
+    limits = [base for base, _ in segments[1:]] + [log.next_offset]
+    kept = [
+        (base, b"".join(each.raw for each in log.batches if base <= each.base and each.last < min(end, on_disk)))
+        for (base, _), end in zip(segments, limits, strict=True)
+        if base < on_disk
+    ]
+    write_segments(world, log, kept[dropped:], random)
+    marks = boundaries(log, segments[dropped][0] + 1, on_disk)
+    world.broker.set_high_watermark(seen := random.choice(marks))
+    least = max(seen, world.archive.head.next_offset)
+    assert world.log.bounds(COMMITTED).last_stable_offset == log.stable_offset(least)
+    check(world, log, least)
+    world.broker.set_high_watermark(random.choice([mark for mark in marks if mark >= seen]))  # unseen: the clock stands still
+    world.archive.append(*(run for _, run in objects[archived:][: random.randrange(3)]))
+    world.logs.note(world.archive.head)
+    least = max(seen, world.archive.head.next_offset)
+    check(world, log, least)
+    assert world.log.bounds(COMMITTED).last_stable_offset >= log.stable_offset(least)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_branches(a_world: AWorld, seed: int) -> None:
+    """Archive and disk hold different branches of one log: whatever the newer leadership says counts, on either side."""
+    random = Random(seed)
+    common = write(random, 40, epoch=1)
+    old, new = write(random, 30, before=common, epoch=1), write(random, 30, before=common, epoch=2)
+    fork = common.next_offset
+    archive_is_old = random.random() < 0.5
+    archived, local = (old, new) if archive_is_old else (new, old)
+    world = a_world(clock=ManualClock())
+    objects, segments = runs(random, archived, random.randrange(2, 6)), runs(random, local, random.randrange(2, 6))
+    world.archive.append(*(run for _, run in objects))
+    dropped = random.randrange(len([base for base, _ in segments if base <= fork]))
+    write_segments(world, local, segments[dropped:], random)
+    epochs = [(1, 0)] if local is old else [(1, 0), (2, fork)]
+    world.broker.set_epochs(EpochHistory.of(epochs))
+    mark = random.choice(boundaries(local, segments[dropped][0] + 1, local.next_offset))
+    world.broker.set_high_watermark(mark)
+    least = max(mark, fork) if archive_is_old else archived.next_offset
+    assert world.log.bounds(COMMITTED).last_stable_offset == new.stable_offset(least)
+    check(world, new, least)
