@@ -13,7 +13,6 @@ class Actor:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.doing = ""
         self.at = ""
         self._errand: threading.Thread | None = None
         self._go, self._back = threading.Lock(), threading.Lock()
@@ -26,8 +25,8 @@ class Actor:
     def is_busy(self) -> bool:
         return self._errand is not None
 
-    def start(self, doing: str, errand: Callable[[], None]) -> None:
-        self.doing, self.at, self._crash, self._failure = doing, "start", False, None
+    def start(self, errand: Callable[[], None]) -> None:
+        self.at, self._crash, self._failure = "start", False, None
         self._errand = threading.Thread(target=self._run, args=(errand,), daemon=True)
         self._errand.start()
 

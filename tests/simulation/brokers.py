@@ -2,31 +2,61 @@
 
 A record is (offset, leader epoch): one leader per epoch. What a broker has lost from disk stays with it as a ghost, so that
 checks can say what an offset held.
+
+A compacted topic's records have keys, and a value or none (a tombstone). Its cleaners work as Kafka's: in passes over all sealed
+segments, a record goes when a later one of its key is in the pass, a tombstone only in a pass that begins after its delete
+horizon. What a consumer of the whole log may see is `table_of` everything that was ever written and still counts.
 """
 
 import os
 import shutil
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
+from model.clock import Clock
 from model.epochs import EpochHistory
 from model.partition import PartitionId, topic_id_text
 from segments.log import Leadership
-from tests.segments.builders import Producer, a_batch, a_marker
+from segments.records import Record
+from tests.segments.builders import BASE_TIME, Producer, a_batch, a_marker
 
 CLUSTER = "simulated-cluster"
 TOPIC = "orders"
+KEYS = (b"alice", b"bob", b"carol", b"dave")
+
+
+class Place(NamedTuple):
+    """Of one record. An epoch has one leader, so it is this one or none."""
+
+    offset: int
+    epoch: int
+
+
+class Row(NamedTuple):
+    """One keyed record of a compacted topic. value None: a tombstone."""
+
+    place: Place
+    key: bytes
+    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as some broker once held it. Compaction makes another version of it: same range and epoch, fewer records."""
+    """One batch as some broker once held it. Compaction makes another version of it: same range and epoch, fewer records.
+
+    rows        its keyed records; none in a topic that is not compacted
+    horizon_ms  its tombstones may go from then on; None until a cleaner has visited them
+    """
 
     base: int
     last: int
     epoch: int
     data: bytes
+    rows: tuple[Row, ...] = ()
+    horizon_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -77,22 +107,46 @@ class Replica:
 
 @dataclass(slots=True)
 class Cleaning:
-    """A compaction in the middle of its renames."""
+    """A pass of the cleaner, in the middle of its renames.
+
+    groups   segments that are to become one, those after the ones at hand
+    newest   the last place of each key below `end`, where the pass ends
+    """
 
     stage: int
     merged: Segment
     replaced: list[Segment]
+    groups: list[list[Segment]]
+    newest: dict[bytes, Place]
+    end: int
 
 
 class Brokers:
     """What the brokers do by themselves. Each action returns what it did, for the trace; None when it could not."""
 
-    def __init__(self, root: Path, random: Random, *, compacted: bool) -> None:
-        self.root, self.random, self.compacted = root, random, compacted
+    def __init__(
+        self,
+        root: Path,
+        random: Random,
+        clock: Clock,
+        *,
+        compacted: bool = False,
+        named: bool = True,
+        alone: bool = False,
+        delete_retention_ms: int = 86_400_000,
+    ) -> None:
+        """
+        named  False: no metadata log tells who leads
+        alone  nobody ever follows the leader
+        """
+        self.root, self.random, self.clock, self.compacted, self.named, self.alone = root, random, clock, compacted, named, alone
+        self.delete_retention_ms = delete_retention_ms
         self.incarnation = 0
+        self.eligible = False  # while there is no leader: were the in-sync replicas made eligible leader replicas?
         self.removed_to = 0  # no broker of this incarnation has removed anything at or above by itself
         self.known: dict[str, dict[tuple[int, int], set[bytes]]] = {}  # by topic id: versions of each (base, epoch)
-        self.dropped: dict[str, set[tuple[int, int]]] = {}  # by topic id: batches some cleaner has removed
+        self.rows: dict[str, dict[tuple[int, int], tuple[Row, ...]]] = {}  # by topic id and (base, epoch): as they were written
+        self.cleaned: dict[str, dict[Place, set[Place | None]]] = {}  # by topic id: what cleaners dropped, for what; None: its horizon
         self.lineage: dict[tuple[str, int], set[int]] = {}  # by topic id and epoch: in which epochs the log was written that led it
         self._ticks = 0
         self._opened: dict[int, int] = {}
@@ -103,6 +157,10 @@ class Brokers:
         return PartitionId(CLUSTER, topic_id_text(self.incarnation.to_bytes(16, "big")), 0, TOPIC)
 
     @property
+    def configs(self) -> dict[str, str]:
+        return {"cleanup.policy": "compact", "delete.retention.ms": str(self.delete_retention_ms)} if self.compacted else {}
+
+    @property
     def leader(self) -> Replica:
         return self.replicas[self.leading]
 
@@ -110,8 +168,13 @@ class Brokers:
     def follower(self) -> Replica:
         return self.replicas[1 - self.leading]
 
-    def leadership(self, replica: Replica) -> Leadership:
+    def leadership(self, replica: Replica) -> Leadership | None:
+        if not self.named:
+            return None
         other = 3 - replica.node
+        if self.vacant and replica.lead is None:
+            last = (1, 2) if self.leader.full else (self.leader.node,)
+            return Leadership(leader=-1, leader_epoch=self.epoch, node=replica.node, replicas=(1, 2), in_sync=() if self.eligible else last)
         in_sync = (1, 2) if replica.full or replica.lead is None else (replica.node,)
         return Leadership(
             leader=other if replica.lead is None else replica.node,
@@ -124,8 +187,9 @@ class Brokers:
     def _create(self) -> None:
         self.incarnation += 1
         self.known[self.partition.topic_id] = {}
-        self.dropped[self.partition.topic_id] = set()
-        self.epoch, self.leading, self.removed_to = 1, 0, 0
+        self.rows[self.partition.topic_id] = {}
+        self.cleaned[self.partition.topic_id] = {}
+        self.epoch, self.leading, self.removed_to, self.vacant = 1, 0, 0, False
         self.replicas = []
         for node in (1, 2):
             directory = self.root / f"broker-{node}" / f"{TOPIC}-0"
@@ -135,12 +199,15 @@ class Brokers:
             replica.segments = [self._new_segment(replica, 0)]
             self.replicas.append(replica)
         self._lead()
-        self.leader.full = True
+        self.leader.full = not self.alone
 
     def _lead(self) -> None:
         """The current leader begins the current epoch, alone in the in-sync set."""
-        leader = self.leader
+        leader, self.vacant = self.leader, False
         leader.lead, leader.full, leader.hw = self.epoch, False, leader.end
+        # After a truncation the checkpoint is ahead of the log until the broker writes it again, every five seconds. A broker that
+        # leads and is written to within those is more than can be seen from beside it; here it has written its checkpoint by then.
+        leader.checkpoint = min(leader.checkpoint, leader.hw)
         leader.history.append((self.epoch, leader.end))
         written = {leader.epoch_at(offset) for offset in range(leader.end)} | {self.epoch}
         self.lineage[self.partition.topic_id, self.epoch] = {epoch for epoch in written if epoch is not None}
@@ -150,6 +217,8 @@ class Brokers:
 
     def write(self) -> str | None:
         leader = self.leader
+        if self.vacant:
+            return None
         base = leader.end
         batches = [self._batch(base)]
         for _ in range(self.random.randrange(3)):
@@ -164,7 +233,9 @@ class Brokers:
 
     def _batch(self, base: int) -> Batch:
         value = f"{self.partition.topic_id[:6]}/{self.epoch}/{base}"
-        if not self.compacted and self.random.random() < 0.35:
+        if self.compacted:
+            return self._keyed(base, value)
+        if self.random.random() < 0.35:
             producer = self.random.randrange(2)
             if producer in self._opened and self.random.random() < 0.6:
                 del self._opened[producer]
@@ -176,6 +247,14 @@ class Brokers:
         count = self.random.randrange(1, 4)
         data = a_batch(base, [f"{value}+{n}".encode() for n in range(count)], epoch=self.epoch)
         return self._learn(Batch(base, base + count - 1, self.epoch, data))
+
+    def _keyed(self, base: int, value: str) -> Batch:
+        rows = tuple(
+            Row(Place(offset, self.epoch), self.random.choice(KEYS), None if self.random.random() < 0.25 else f"{value}+{offset}".encode())
+            for offset in range(base, base + self.random.randrange(1, 4))
+        )
+        self.rows[self.partition.topic_id][base, self.epoch] = rows
+        return self._learn(_batch_of(base, rows[-1].place.offset, self.epoch, rows, None))
 
     def _learn(self, batch: Batch) -> Batch:
         self.known[self.partition.topic_id].setdefault((batch.base, batch.epoch), set()).add(batch.data)
@@ -190,6 +269,8 @@ class Brokers:
     def follow(self) -> str | None:
         """The follower truncates to where the two logs part, fetches the rest, and is in sync again."""
         leader, follower = self.leader, self.follower
+        if self.vacant:
+            return None
         common = _common(leader, follower)
         if (follower.lead, follower.end, common, leader.full, leader.hw, follower.start) == (
             None,
@@ -228,7 +309,7 @@ class Brokers:
 
     def fall_behind(self) -> str | None:
         leader = self.leader
-        if not leader.full:
+        if self.vacant or not leader.full:
             return None
         leader.hw, leader.full = leader.end, False
         self._keep_checkpoint(leader)
@@ -244,9 +325,30 @@ class Brokers:
         self._lead()
         return f"broker {self.leader.node} is elected{' UNCLEAN' if unclean else ''}, epoch {self.epoch} at {self.leader.end}"
 
-    def replace_disk(self) -> str | None:
+    def resign(self) -> str | None:
+        """There is no leader for now. Whoever was in sync last may be elected, and knows it, or is an eligible leader replica."""
+        leader = self.leader
+        if self.vacant:
+            return None
+        self.vacant, self.eligible = True, self.random.random() < 0.5
+        self.epoch += 1  # Kafka counts that change too
+        if self.random.random() < 0.7:
+            leader.lead = None
+        return f"broker {leader.node} resigns, nobody leads{', eligible leader replicas' if self.eligible else ''}"
+
+    def restart(self) -> str | None:
+        """The last leader leads again, in the next epoch."""
+        self.epoch += 1
+        full = self.leader.full
+        self._lead()
+        return (
+            f"broker {self.leader.node} leads again, epoch {self.epoch} at {self.leader.end}{', the other one was in sync' if full else ''}"
+        )
+
+    def replace_disk(self, replica: Replica) -> str | None:
         """A broker comes back with an empty disk. When no other was in sync, it leads on from offset 0, in the next epoch."""
-        replica = self.random.choice(self.replicas)
+        if self.vacant:
+            return None
         if replica is self.leader and self.leader.full:
             return None  # the other one is elected first
         self.fall_behind()
@@ -276,6 +378,8 @@ class Brokers:
     def retain(self) -> str | None:
         """Retention drops the leader's oldest sealed segment, or DeleteRecords moves its log start into one."""
         leader = self.leader
+        if self.vacant:
+            return None
         self.finish_cleaning(leader)
         if self.random.random() < 0.5:
             if len(leader.segments) < 2 or leader.segments[1].base > leader.hw:
@@ -316,7 +420,7 @@ class Brokers:
     # Compaction
 
     def clean(self, replica: Replica) -> str | None:
-        """One more step of a compaction: write, rename to .swap, remove the old, rename to .log."""
+        """One more step of a pass. For each group: write, rename to .swap, remove the old, rename to .log."""
         if replica.cleaning is None:
             return self._begin_cleaning(replica)
         cleaning = replica.cleaning
@@ -330,36 +434,71 @@ class Brokers:
             case _:
                 os.rename(_named(final, ".swap"), final)
                 at = replica.segments.index(cleaning.replaced[0])
-                dropped = {(batch.base, batch.epoch) for segment in cleaning.replaced for batch in segment.batches}
-                dropped -= {(batch.base, batch.epoch) for batch in cleaning.merged.batches}
-                self.dropped[self.partition.topic_id] |= dropped
                 replica.segments[at : at + len(cleaning.replaced)] = [cleaning.merged]
-                replica.cleaned_to = max(replica.cleaned_to or 0, cleaning.merged.batches[-1].last + 1)
+                if cleaning.groups:
+                    replica.cleaning = self._clean_group(replica, cleaning.groups, cleaning.newest, cleaning.end)
+                    return f"broker {replica.node} has compacted from {cleaning.merged.base} on"
+                replica.cleaned_to = max(replica.cleaned_to or 0, cleaning.end)
                 replica.cleaning = None
-                return f"broker {replica.node} has compacted from {cleaning.merged.base} on, dropping {sorted(dropped)}"
+                return f"broker {replica.node} has compacted all below {cleaning.end}"
         cleaning.stage += 1
         return f"broker {replica.node} compacts on, stage {cleaning.stage}"
 
     def _begin_cleaning(self, replica: Replica) -> str | None:
         sealed = [segment for segment in replica.segments[:-1] if segment.batches and segment.batches[-1].last < replica.hw]
-        if not sealed:
+        if not sealed or replica.segments[: len(sealed)] != sealed:
             return None
-        first = self.random.randrange(len(sealed))
-        chosen = sealed[first : first + self.random.randrange(1, 4)]
-        kept = []
-        for batch in (batch for segment in chosen for batch in segment.batches):
-            fate = self.random.random()
-            if fate < 0.5:
-                kept.append(batch)
-            elif fate < 0.75:
-                smaller = a_batch(batch.base, [], epoch=batch.epoch, last_offset=batch.last, producer=Producer(id=7))
-                kept.append(self._learn(replace(batch, data=smaller)))
-        if not kept:
-            kept = [chosen[-1].batches[-1]]
+        sealed = sealed[: self.random.randrange(1, len(sealed) + 1)]
+        newest = {row.key: row.place for segment in sealed for batch in segment.batches for row in batch.rows}
+        groups, rest = [], sealed
+        while rest:
+            size = self.random.randrange(1, 4)
+            groups.append(rest[:size])
+            rest = rest[size:]
+        replica.cleaning = self._clean_group(replica, groups, newest, sealed[-1].batches[-1].last + 1)
+        return f"broker {replica.node} compacts segments {[segment.base for segment in sealed]}"
+
+    def _clean_group(self, replica: Replica, groups: list[list[Segment]], newest: dict[bytes, Place], end: int) -> Cleaning:
+        chosen, *rest = groups
+        kept = [smaller for segment in chosen for batch in segment.batches if (smaller := self._clean_batch(batch, newest))]
+        if not kept:  # only so that a segment is never empty here
+            last = chosen[-1].batches[-1]
+            kept = [self._learn(_batch_of(last.base, last.last, last.epoch, (), None))]
         merged = Segment(chosen[0].base, chosen[0].path, kept)
         self._fill(_named(merged.path, ".cleaned"), kept)
-        replica.cleaning = Cleaning(0, merged, chosen)
-        return f"broker {replica.node} compacts segments {[segment.base for segment in chosen]}"
+        return Cleaning(0, merged, chosen, rest, newest, end)
+
+    def _clean_batch(self, batch: Batch, newest: dict[bytes, Place]) -> Batch | None:
+        """What a pass leaves of a batch: perhaps nothing, or an empty one that holds its producer's last sequence number."""
+        now, cleaned = self.clock.now_ms(), self.cleaned[self.partition.topic_id]
+        kept = []
+        for row in batch.rows:
+            if newest[row.key] != row.place:
+                cleaned.setdefault(row.place, set()).add(newest[row.key])
+            elif row.value is None and batch.horizon_ms is not None and batch.horizon_ms <= now:
+                cleaned.setdefault(row.place, set()).add(None)
+            else:
+                kept.append(row)
+        horizon_ms = batch.horizon_ms
+        if horizon_ms is None and any(row.value is None for row in kept):
+            horizon_ms = now + self.delete_retention_ms
+        if len(kept) == len(batch.rows) and horizon_ms == batch.horizon_ms:
+            return batch
+        if not kept and self.random.random() < 0.7:
+            return None
+        return self._learn(_batch_of(batch.base, batch.last, batch.epoch, tuple(kept), horizon_ms if kept else None))
+
+    def committed_rows(self) -> list[Row]:
+        """Every keyed record that was ever written to the leader's log and is below its high watermark, cleaned away or not."""
+        leader = self.leader
+        written = self.rows[self.partition.topic_id]
+        batches = [rows for (base, epoch), rows in sorted(written.items()) if leader.epoch_at(base) == epoch]
+        return [row for rows in batches for row in rows if rows[-1].place.offset < leader.hw]
+
+    def may_be_gone(self, row: Row) -> bool:
+        """Did some cleaner drop it, for a later record of its key or past its horizon? What it was dropped for may be of a branch
+        that died since: then Kafka has lost it as well, wherever that cleaner was."""
+        return row.place in self.cleaned[self.partition.topic_id]
 
     def finish_cleaning(self, replica: Replica) -> None:
         while replica.cleaning:
@@ -401,6 +540,8 @@ class Brokers:
             os.truncate(segment.path, sum(len(batch.data) for batch in kept))
             self._touch(segment.path)
             segment.batches = kept
+        if replica.cleaned_to is not None:
+            replica.cleaned_to = min(replica.cleaned_to, offset)
         replica.end = min(replica.end, offset)
         replica.start, replica.hw = min(replica.start, offset), min(replica.hw, offset)
 
@@ -418,6 +559,17 @@ class Brokers:
         """The file system's clock is too coarse to tell two changes apart, and no two runs alike; this one is neither."""
         self._ticks += 1
         os.utime(path, ns=(self._ticks * 10**6, self._ticks * 10**6))
+
+
+def table_of(rows: Iterable[Row]) -> dict[bytes, Row]:
+    """What is left of `rows`, in offset order, for somebody who reads all of them."""
+    return {row.key: row for row in rows}
+
+
+def _batch_of(base: int, last: int, epoch: int, rows: tuple[Row, ...], horizon_ms: int | None) -> Batch:
+    records = [Record(row.place.offset, BASE_TIME + row.place.offset, row.key, row.value, ()) for row in rows]
+    data = a_batch(base, records, epoch=epoch, last_offset=last, delete_horizon=horizon_ms, producer=None if rows else Producer(id=7))
+    return Batch(base, last, epoch, data, rows, horizon_ms)
 
 
 def _named(path: Path, suffix: str) -> Path:

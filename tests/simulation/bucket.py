@@ -3,15 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
+from control.state import ControlState
 from manifests.head import Entry, Head, check_head, decode_head
+from manifests.repository import ManifestRepository
 from model.clock import Clock
 from model.errors import HeadwaterError, NotFound
 from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from segments.batches import read_batch_header
 from segments.markers import ABORT, read_marker
+from segments.records import decode_batch
 from segments.transactions import Transactions
-from tests.simulation.brokers import Brokers, Replica
+from tests.simulation.brokers import Batch, Brokers, Place, Replica, Row, table_of
 
 
 class Violation(AssertionError):
@@ -61,7 +64,7 @@ class Checks:
         committed = self._committed.setdefault(partition.topic_id, set())
         for replica in self._brokers.replicas:
             for batch in replica.batches():
-                if batch.last >= replica.checkpoint:
+                if batch.last >= replica.hw:
                     break
                 committed.add((batch.base, batch.epoch))
         written, self._store.heads = self._store.heads, []
@@ -106,8 +109,9 @@ class Checks:
     def _superseded(self, before: Head, head: Head) -> None:
         """I24: what is live is superseded for a log that was once one with it, or because somebody said so."""
         had, has = ({(batch.base, batch.epoch) for entry in each.entries for batch in self.stored(entry)} for each in (before, head))
-        written = self._brokers.lineage[head.topic_id, head.leader_epoch]
-        if had - has and written.isdisjoint(epoch for _, epoch in had) and min(written) > self.consents.get(head.topic_id, -1):
+        written = self._brokers.lineage.get((head.topic_id, head.leader_epoch), set())
+        consented = bool(written) and min(written) <= self.consents.get(head.topic_id, -1)
+        if had - has and written.isdisjoint(epoch for _, epoch in had) and not consented:
             raise Violation(f"I24 a log of epochs {sorted(written)} supersedes an archive that it shares nothing with: {sorted(had - has)}")
 
     def _listed(self, partition: PartitionId, entry: Entry) -> None:
@@ -166,9 +170,12 @@ class Checks:
             return
         live = {(batch.base, batch.epoch) for entry in head.entries for batch in self.stored(entry)} if head else set()
         for batch in released:
-            place = batch.base, batch.epoch
-            if place not in live and place not in self._brokers.dropped[partition.topic_id]:
+            if (batch.base, batch.epoch) not in live and not self._compaction_took(batch):
                 raise Violation(f"I1 offsets {batch.base}..{batch.last} (epoch {batch.epoch}) were released and are served by nobody")
+
+    def _compaction_took(self, batch: Batch) -> bool:
+        """Is there nothing in it that a cleaner has not dropped, on one broker or the other?"""
+        return self._brokers.compacted and all(self._brokers.may_be_gone(row) for row in batch.rows)
 
     # At rest
 
@@ -187,9 +194,8 @@ class Checks:
             raise Violation("I15 no head was ever made")
         check_head(head)
         live = {batch.base: (entry, batch) for entry in head.entries for batch in self.stored(entry)}
-        dropped = self._brokers.dropped[partition.topic_id]
         for batch in [*leader.ghost, *leader.batches()]:
-            if batch.last >= leader.hw or batch.base < leader.policy or (batch.base, batch.epoch) in dropped:
+            if batch.last >= leader.hw or batch.base < leader.policy or self._compaction_took(batch):
                 continue
             if batch.last < head.start_offset:
                 if batch.last >= self._brokers.removed_to:
@@ -205,6 +211,40 @@ class Checks:
             if base < leader.end and base >= leader.start and leader.epoch_at(base) != stored.epoch:
                 raise Violation(f"I6 offset {base} is served as epoch {stored.epoch}, the history says {leader.epoch_at(base)}")
         self._transactions(head)
+        if self._brokers.compacted:
+            self._table(head)
+        self._topic(partition)
+
+    def _table(self, head: Head) -> None:
+        """I5 for compacted topics: whoever reads archive and log to the end has, of each key, the last record there ever was."""
+        brokers, leader = self._brokers, self._brokers.leader
+        archived = [row for entry in head.entries for batch in self.stored(entry) for row in _rows(batch)]
+        local = [row for batch in leader.batches() if batch.last < leader.hw for row in batch.rows if row.place.offset > head.last_offset]
+        seen = table_of([*archived, *local])
+        for key, row in table_of(brokers.committed_rows()).items():
+            offset, found = row.place.offset, seen.get(key)
+            entry = head.entry_at(offset)
+            if found == row or offset < max(head.start_offset, leader.policy) or (entry and entry.gap):
+                continue
+            if brokers.may_be_gone(row) and (row.value is not None or found is None):
+                continue
+            raise Violation(f"I5 a reader ends with {found} for {key!r}, and the last that was written is {row}")
+
+    def _topic(self, partition: PartitionId) -> None:
+        """The bucket says what the topic is, and that this incarnation is what its name means (I19)."""
+        manifests = ManifestRepository(self._store)
+        manifest, current = manifests.load_topic(partition.topic, partition.topic_id), manifests.current(partition.topic)
+        if manifest is None or (manifest.partitions, manifest.configs) != (1, self._brokers.configs):
+            raise Violation(f"I19 the topic manifest of {partition.topic_id} says {manifest}")
+        if current is None or current.topic_id != partition.topic_id:
+            raise Violation(f"I19 the name means {current and current.topic_id}, the broker's log is {partition.topic_id}")
+
+    def control(self, state: ControlState) -> None:
+        """What the control log tells everybody of the partition is what its head says (I7)."""
+        head, known = self.heads[self._brokers.partition], state.partition(self._brokers.partition)
+        said = known and (known.manifest_version, known.fence, known.owner, known.start_offset, known.last_offset)
+        if said != (head.version, head.fence, head.writer, head.start_offset, head.last_offset):
+            raise Violation(f"I7 the control log says {known}, the head is version {head.version} of {head.writer}")
 
     def _transactions(self, head: Head) -> None:
         """What entries say of transactions is what a reader of all of them would find."""
@@ -224,6 +264,10 @@ class Checks:
             if said != (transactions.open_from, len(transactions.aborted)):
                 found = transactions.open_from, len(transactions.aborted)
                 raise Violation(f"I10 the entry at {entry.base_offset} says {said} of its transactions, its batches {found}")
+
+
+def _rows(batch: Stored) -> list[Row]:
+    return [Row(Place(each.offset, batch.epoch), each.key or b"", each.value) for each in decode_batch(batch.data)]
 
 
 def _aborts(data: bytes) -> bool:

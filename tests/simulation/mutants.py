@@ -3,8 +3,9 @@
 Most are those of the protocol's reference model, under its names.
 """
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from typing import Any
@@ -17,16 +18,21 @@ import archival.archiver
 import archival.lineage
 import archival.plan
 import archival.release
+import archival.source
+import archival.tails
 import layouts.segment
 import manifests.repository
+from archival.announce import Announcer
 from archival.archived import ArchivedEntries
 from archival.archiver import Outcome, PartitionArchiver
 from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.plan import Cut, Idle, Policy, Step, Stop
 from archival.release import Releaser
+from archival.tails import Tails
 from manifests import keys
 from manifests.head import Entry, Head, decode_head, encode_head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
+from manifests.topic import Current
 from model.epochs import EpochHistory
 from model.errors import AlreadyExists, Conflict, Fenced, NotFound, TransientError, UnknownOutcome
 from model.partition import PartitionId
@@ -206,7 +212,88 @@ def forget_open_transactions(stack: ExitStack) -> None:
     _patch(stack, ArchivedEntries, "open_behind", lambda *_: ())
 
 
+@mutant("acts under a leader epoch that its log has not reached", theme="lineage", rare=True)
+def acts_beyond_its_log(stack: ExitStack) -> None:
+    real = archival.plan.standing
+
+    def standing(log: LocalLog) -> Any:
+        led = log.leadership
+        if led is not None and led.is_ours:
+            return archival.plan.Acting(max(led.leader_epoch, -1 if log.epochs.newest is None else log.epochs.newest))
+        return real(log)
+
+    _patch(stack, archival.plan, "standing", standing)
+    _patch(stack, archival.release, "standing", standing)
+
+
+@mutant("the log start comes from the checkpoint alone", theme="gaps", rare=True)
+def log_start_from_checkpoint(stack: ExitStack) -> None:
+    def log_start(log: LocalLog) -> int:
+        return max(log.local_start, log.log_start)
+
+    _patch(stack, archival.plan, "log_start", log_start)
+    _patch(stack, archival.release, "log_start", log_start)
+
+
+@mutant("a fallen high watermark is not noticed at the second look", theme="lineage", rare=True)
+def fallen_high_watermark(stack: ExitStack) -> None:
+    real = PartitionArchiver._check_still
+
+    def check(self: PartitionArchiver, log: LocalLog, *rest: Any, **how: Any) -> Any:
+        return real(self, dataclass_replace(log, high_watermark=0), *rest, **how)
+
+    _patch(stack, PartitionArchiver, "_check_still", check)
+
+
+@mutant("inodes of segments are not compared at the second look", theme="lineage", rare=True)
+def inodes_not_compared(stack: ExitStack) -> None:
+    _patch(stack, archival.archiver, "_files_from", lambda *_: {})
+
+
+@mutant("a tail that was first seen before the clock was set back waits for ever")
+def tails_trust_the_clock(stack: ExitStack) -> None:
+    def age_ms(self: Tails, partition: PartitionId, next_offset: int) -> int:
+        key, now = archival.tails._key(partition), self._clock.now_ms()
+        tail = self._tails.get(key)
+        if tail is None or tail.next_offset != next_offset:
+            self._tails[key] = tail = archival.tails._Tail(next_offset, now)
+        return now - tail.since_ms
+
+    _patch(stack, Tails, "age_ms", age_ms)
+
+
+@mutant("two errands of one agent work on a partition at the same time", theme="pairs")
+def no_lock(stack: ExitStack) -> None:
+    real = PartitionArchiver.__init__
+
+    def init(self: PartitionArchiver, *args: Any, **how: Any) -> None:
+        real(self, *args, **how)
+        self.lock = nullcontext()  # type: ignore[assignment]
+
+    _patch(stack, PartitionArchiver, "__init__", init)
+
+
 # Upload
+
+
+@mutant("a sealed file may change under the scan", theme="lineage", rare=True)
+def sealed_file_may_change(stack: ExitStack) -> None:
+    def size(segment: Any, file: Any) -> int:
+        return os.fstat(file.fileno()).st_size
+
+    _patch(stack, archival.archiver, "check_unchanged", size)
+    _patch(stack, archival.source, "check_unchanged", size)
+
+
+@mutant("the digest of what was sent is not compared", theme="lineage", rare=True)
+def digest_not_compared(stack: ExitStack) -> None:
+    def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
+        try:
+            store.put(key, data, size_bytes=size_bytes)
+        except (AlreadyExists, UnknownOutcome) as error:
+            layouts.segment._confirm(store, key, size_bytes, digest, error)
+
+    _patch(stack, layouts.segment, "_put", put)
 
 
 @mutant("commits without confirming an upload that got no answer")
@@ -340,6 +427,11 @@ def fence_from_epoch(stack: ExitStack) -> None:
     _patch(stack, manifests.repository, "_is_fenced", lambda mine, theirs: theirs.fence > mine.fence)
 
 
+@mutant("the control log is never told anything")
+def never_announced(stack: ExitStack) -> None:
+    _patch(stack, Announcer, "announce", lambda *_, **__: True)
+
+
 # Release
 
 
@@ -352,6 +444,40 @@ def release_no_lineage(stack: ExitStack) -> None:
 @mutant("release ignores the in-sync set and what the head says of leader epochs", theme="lineage")
 def as_designed_release(stack: ExitStack) -> None:
     _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
+
+
+@mutant("release ignores the in-sync set", theme="release", rare=True)
+def release_without_in_sync_set(stack: ExitStack) -> None:
+    real = archival.release._refusal
+    _patch(stack, archival.release, "_refusal", lambda log, *rest: real(dataclass_replace(log, leadership=None), *rest))
+
+
+@mutant("release ignores the leader epoch in the head", theme="release", rare=True)
+def release_without_stamp(stack: ExitStack) -> None:
+    def refusal(log: LocalLog, head: Head, writer: str, acting: Any) -> str:
+        lagging = log.leadership is not None and not log.leadership.all_in_sync
+        return "refused" if head.writer != writer or lagging else ""
+
+    _patch(stack, archival.release, "_refusal", refusal)
+
+
+@mutant("release looks once", theme="release", rare=True)
+def release_looks_once(stack: ExitStack) -> None:
+    _patch(stack, Releaser, "_check_still", lambda *_: None)
+
+
+@mutant("release does not take the archiver's lock", theme="pairs", rare=True)
+def release_without_lock(stack: ExitStack) -> None:
+    real = Releaser.release
+
+    def release(self: Releaser, archiver: PartitionArchiver, **how: Any) -> Any:
+        held, archiver.lock = archiver.lock, nullcontext()  # type: ignore[assignment]
+        try:
+            return real(self, archiver, **how)
+        finally:
+            archiver.lock = held
+
+    _patch(stack, Releaser, "release", release)
 
 
 @mutant("last_offset taken for the next offset and incremented")
@@ -441,3 +567,14 @@ def incarnations_mixed(stack: ExitStack) -> None:
     _patch(stack, keys, "head", head_key)
     _patch(stack, manifests.repository, "decode_head", decode)
     _patch(stack, PartitionArchiver, "_look", look)
+
+
+@mutant("current.json always turns to whoever writes last", theme="incarnations")
+def name_always_turns(stack: ExitStack) -> None:
+    def turn(held: Current | None, seen: Any) -> Current | None:
+        if held is not None and held.topic_id == seen.topic_id:
+            return None
+        version = 1 if held is None else held.version + 1
+        return Current(cluster_id=seen.cluster_id, topic=seen.topic, topic_id=seen.topic_id, version=version)
+
+    _patch(stack, manifests.repository, "turn_to", turn)

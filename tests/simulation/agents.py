@@ -1,0 +1,425 @@
+"""One Headwater agent of a simulated world: the real code, and between it and the world what can be torn, late, broken or paused."""
+
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from msgspec.structs import replace
+
+from archival.announce import Announcer
+from archival.archiver import PartitionArchiver
+from archival.plan import Policy
+from archival.release import Releaser
+from archival.source import open_segment
+from archival.tails import Tails
+from archival.topics import TopicRecords
+from control.log import LocalControl
+from control.records import Record
+from layouts import open_layout
+from manifests import keys
+from manifests.repository import ManifestRepository
+from model.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
+from model.partition import PartitionId, TopicPartition
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
+from segments.log import LocalLog, LocalSegment
+from tests.objectstore.faulty import FaultyStore
+from tests.simulation.actors import Actor, Crash
+from tests.simulation.bucket import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_Answer = TypeVar("_Answer")
+_TURNS_MAX = 2_000  # of one agent's errands until they have ended; more, and they wait for each other
+
+
+class Agent:
+    """What it keeps in memory is lost when it dies; its store client's requests outlive it, and so does its data directory.
+
+    It runs two errands at a time where the world wants so: they share archivers, and with them locks, as the agent's loop, its
+    admin endpoint and its releases do.
+    """
+
+    def __init__(self, world: "World", name: str, beside: int, store: FaultyStore) -> None:
+        self.world, self.name, self.beside, self.store = world, name, beside, store
+        self.errands = tuple(Errand(self, Actor(f"{name}{at}")) for at in range(2 if world.pairs else 1))
+        self._start()
+
+    def _start(self) -> None:
+        world = self.world
+        self.logs = LookedAtLogs(world, self.beside)
+        self.paused_store = PausingStore(world, self.store)
+        self.repository = ManifestRepository(self.paused_store, new_id=world.id)
+        self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
+        self._topics = TopicRecords(self.repository, world.describe)
+        self._announcer = Announcer(world.control, world.clock)
+        self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        self._releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
+
+    def archiver(self) -> PartitionArchiver:
+        partition = self.world.brokers.partition
+        if partition not in self._archivers:
+            self._archivers[partition] = PartitionArchiver(
+                partition,
+                logs=self.logs,
+                store=self.paused_store,
+                repository=self.repository,
+                offloader=open_layout("segment"),
+                announcer=self._announcer,
+                topics=self._topics,
+                tails=self._tails,
+                writer=self.name,
+                new_uid=self.world.id,
+                open_segment=self._open,
+            )
+        return self._archivers[partition]
+
+    def _open(self, segment: LocalSegment) -> BinaryIO:
+        self.world.pause("open")
+        file = open_segment(segment)
+        try:
+            self.world.pause("opened")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    # Errands
+
+    @property
+    def is_busy(self) -> bool:
+        return any(errand.is_busy for errand in self.errands)
+
+    def is_at(self, doing: str) -> bool:
+        return any(errand.is_busy and errand.doing == doing for errand in self.errands)
+
+    def archive(self) -> str:
+        policy = Policy(tail_after_ms=self.world.random.choice((None, 0, 0, 10_000)), begin_anew_epoch=self.world.begin_anew_epoch)
+        archiver = self.archiver()
+        return self._send("archive", lambda: self.step(archiver, policy))
+
+    def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
+        outcome = archiver.step(policy)
+        self.world.story.seen[f"outcome {outcome.action}"] += 1
+        entry = outcome.entry
+        what = f" {entry.base_offset}..{entry.last_offset} epochs {entry.epochs}" if entry else ""
+        if not outcome.progressed:
+            self._tails.save()
+        return f"{outcome.action}{what} {outcome.reason}"
+
+    def release(self) -> str:
+        archiver = self.archiver()
+        return self._send("release", lambda: self._release(archiver))
+
+    def _release(self, archiver: PartitionArchiver) -> str:
+        released = self._releaser.release(archiver)
+        if released.segments:
+            self.world.story.seen["segments released"] += 1
+        return f"released {len(released.segments)} segments, local start {released.local_start} ({released.reason})"
+
+    def collect(self) -> str:
+        return self._send("gc", self._collect)
+
+    def _collect(self) -> str:
+        """Garbage collection as design §4 has it; here until there is a real one."""
+        partition = self.world.brokers.partition
+        held = self.repository.load(partition)
+        if held is None:
+            return "nothing to collect"
+        raised = self.repository.commit(held, replace(held.head, fence=held.head.fence + 1, writer=self.name)).head
+        named = {name for entry in (*raised.entries, *raised.superseded) for name in (entry.key, entry.index_key)}
+        gone = 0
+        for info in self.paused_store.list(keys.data_prefix(partition)):
+            name = keys.parse_data(info.key)
+            if name and name.fence < raised.fence and info.key not in named:
+                self.paused_store.delete(info.key)
+                gone += 1
+        self.world.story.seen["orphans collected"] += bool(gone)
+        return f"collected {gone} objects below fence {raised.fence}"
+
+    # What the world does with an agent
+
+    def _send(self, doing: str, do: Callable[[], str]) -> str:
+        errand = next(errand for errand in self.errands if not errand.is_busy)
+        errand.start(doing, do)
+        if self.errands[0].is_busy and self.errands[-1] is errand and len(self.errands) > 1:
+            self.world.story.seen["two errands of one agent are at work"] += 1
+        return errand.go_on()
+
+    def step_now(self) -> str:
+        """One step without a pause."""
+        archiver = self.archiver()
+        policy = Policy(tail_after_ms=0, begin_anew_epoch=self.world.begin_anew_epoch)
+        outcome = self.world.outcome_of(f"{self.name} at rest", lambda: self.step(archiver, policy))
+        self.world.note(f"  {self.name}: {outcome}")
+        return outcome
+
+    def finish(self) -> None:
+        """Let every errand go on to its end."""
+        for turn in range(_TURNS_MAX):
+            busy = [errand for errand in self.errands if errand.is_busy]
+            if not busy:
+                return
+            busy[turn % len(busy)].go_on()
+        raise Violation(f"I15 the errands of {self.name} wait for each other")
+
+    def die(self) -> str:
+        at = ", ".join(f"{errand.doing} {errand.actor.at}" for errand in self.errands if errand.is_busy)
+        self.kill()
+        self.world.story.seen["crash"] += 1
+        return f"  {self.name} is killed at {at}"
+
+    def kill(self) -> None:
+        for errand in self.errands:
+            if errand.is_busy:
+                errand.actor.crash()
+        self._start()
+
+    def land(self) -> str:
+        self.store.land(1)
+        return f"    a delayed write of {self.name} arrives"
+
+
+class Errand:
+    """One thing that an agent does, on an actor of its own."""
+
+    def __init__(self, agent: Agent, actor: Actor) -> None:
+        self._agent, self.actor = agent, actor
+        self.doing, self._outcome = "", ""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.actor.is_busy
+
+    def start(self, doing: str, do: Callable[[], str]) -> None:
+        self.doing, self._outcome = doing, ""
+        self.actor.start(lambda: self._run(do))
+
+    def _run(self, do: Callable[[], str]) -> None:
+        self._outcome = self._agent.world.outcome_of(f"{self._agent.name}'s {self.doing}", do)
+
+    def go_on(self) -> str:
+        world = self._agent.world
+        world.running = self.actor
+        try:
+            self.actor.resume()
+        finally:
+            world.running = None
+        return f"  {self._agent.name} {self.doing}: {f'… {self.actor.at}' if self.is_busy else self._outcome}"
+
+
+class LookedAtLogs:
+    """What LogDirs tells of a broker's directory, at its worst: a look is torn over several moments."""
+
+    def __init__(self, world: "World", beside: int) -> None:
+        self._world, self._beside = world, beside
+
+    def look(self, partition: TopicPartition) -> LocalLog:
+        world, random = self._world, self._world.random
+        world.pause("look")
+        replica = world.brokers.replicas[self._beside]
+        checkpoint, leadership = replica.checkpoint, world.brokers.leadership(replica)
+        cleaned_to, log_start = replica.cleaned_to, replica.start_checkpoint
+        world.pause("look: checkpoints read")
+        replica = world.brokers.replicas[self._beside]
+        if random.random() < 0.5:
+            identity, epochs = world.brokers.partition, replica.epochs()
+            world.pause("look: identity read")
+            names = self._list(replica.directory)
+        else:
+            names = self._list(replica.directory)
+            world.pause("look: listed")
+            replica = world.brokers.replicas[self._beside]
+            identity, epochs = world.brokers.partition, replica.epochs()
+        segments = self._segments(replica.directory, names)
+        first = segments[0].base_offset if segments else 0
+        return LocalLog(
+            partition=identity,
+            directory=replica.directory,
+            segments=segments,
+            high_watermark=checkpoint,
+            log_start=max(first, log_start),
+            epochs=epochs,
+            cleaned_to=cleaned_to,
+            compacted=world.compacted,
+            leadership=leadership,
+            settled=not any(name.endswith((".swap", ".cleaned")) for name in names),
+        )
+
+    def _list(self, directory: Path) -> list[str]:
+        """A listing that was overtaken: names up to some point are older than those after it."""
+        names = sorted(os.listdir(directory))
+        if names and self._world.random.random() < 0.3:
+            pivot = self._world.random.choice(names)
+            self._world.pause("look: half listed")
+            names = [name for name in names if name <= pivot] + [name for name in sorted(os.listdir(directory)) if name > pivot]
+        return names
+
+    def _segments(self, directory: Path, names: list[str]) -> tuple[LocalSegment, ...]:
+        found = []
+        for name in names:
+            if name.endswith(".log"):
+                try:
+                    found.append((name, (directory / name).stat()))
+                except FileNotFoundError:
+                    continue
+        return tuple(
+            LocalSegment(
+                base_offset=int(name[:20]),
+                path=directory / name,
+                size_bytes=status.st_size,
+                generation=(status.st_ino, status.st_mtime_ns),
+                is_active=at == len(found) - 1,
+            )
+            for at, (name, status) in enumerate(found)
+        )
+
+
+class PausingStore:
+    """A store whose every call is a place to be overtaken, before and after."""
+
+    def __init__(self, world: "World", inner: FaultyStore) -> None:
+        self._world, self._inner = world, inner
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        return self._paused("put", lambda: self._inner.put(key, data, size_bytes=size_bytes))
+
+    def create(self, key: str, document: bytes) -> str:
+        return self._paused("create", lambda: self._inner.create(key, document))
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        return self._paused("replace", lambda: self._inner.replace(key, document, expected_tag=expected_tag))
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        return self._paused("get", lambda: self._inner.get(key, max_bytes=max_bytes))
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+        self._paused("read", lambda: self._inner.read_into(key, buffer, start=start))
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        for buffer in buffers:
+            self.read_into(key, buffer, start=start)
+            start += len(buffer)
+            yield
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._paused("stat", lambda: self._inner.stat(key))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return self._paused("list", lambda: self._inner.list(prefix, start_after=start_after))
+
+    def delete(self, key: str) -> None:
+        self._paused("delete", lambda: self._inner.delete(key))
+
+    def _paused(self, call: str, do: Callable[[], _Answer]) -> _Answer:
+        self._world.pause(call)
+        self._world.trouble.strike(call)
+        try:
+            answer = do()
+            self._world.trouble.strike(f"{call} done", TROUBLES[:1])
+            return answer
+        finally:
+            if self._world.running:
+                self._world.pause(f"{call} done")
+
+
+class Trouble:
+    """Errors of every class, out of nowhere, at any call. `caused` are those it has raised: no other one is excused."""
+
+    def __init__(self, world: "World", likely: float) -> None:
+        self._world, self.likely = world, likely
+        self.caused: list[BaseException] = []
+
+    def strike(self, call: str, among: "Sequence[Callable[[str], Exception]] | None" = None) -> None:
+        if not self.likely or self._world.random.random() >= self.likely:
+            return
+        error = self._world.random.choice(among or TROUBLES)(f"trouble at {call}")
+        self.caused.append(error)
+        self._world.story.seen[f"trouble {type(error).__name__}"] += 1
+        raise error
+
+    def explains(self, error: BaseException | None) -> bool:
+        while error:
+            if any(error is caused for caused in self.caused):
+                return True
+            error = error.__cause__ or error.__context__
+        return False
+
+
+class Unforeseen(Exception):
+    """Of a class that nobody has heard of."""
+
+
+TROUBLES: tuple[Callable[[str], Exception], ...] = (
+    Unforeseen,
+    Unauthorised,
+    Conflict,
+    DiskFull,
+    lambda text: CorruptData("somewhere", 0, text),
+    lambda text: OSError(5, text),
+)
+
+
+class LossyControl(LocalControl):
+    """Announcements may be lost, arrive without anybody hearing so, or fail in any way: archiving must not care (I27)."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self._world = world
+        self.trouble = Trouble(world, 0.0)
+        self.deaf = True
+
+    def publish(self, *records: Record, timeout_s: float = 0.0) -> None:
+        self.trouble.strike("publish")
+        if self.deaf and self._world.random.random() < 0.1:
+            raise TransientError("no leader")
+        super().publish(*records, timeout_s=timeout_s)
+        if self.deaf and self._world.random.random() < 0.1:
+            raise UnknownOutcome("no answer")
+
+
+class YieldingLocks:
+    """The `threading` of the modules under simulation: waiting for one of its locks lets the world go on.
+
+    Only one thread runs at a time here, so an errand that is paused while it holds a real lock would never let go of it: whoever
+    asks for it would wait for the world, and the world for him.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def Lock(self) -> "YieldingLock":  # noqa: N802  threading calls it so
+        return YieldingLock(self._world)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(threading, name)
+
+
+class YieldingLock:
+    def __init__(self, world: "World") -> None:
+        self._world, self._held = world, False
+
+    def acquire(self) -> bool:
+        while self._held:
+            if self._world.running is None:
+                raise Crash if self._world.killing else Violation("I15 a lock is held by nobody who could let go of it")
+            self._world.story.seen["an errand waits for another one's lock"] += 1
+            self._world.running.pause("waits for a lock")
+        self._held = True
+        return True
+
+    def release(self) -> None:
+        assert self._held
+        self._held = False
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
