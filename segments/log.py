@@ -26,7 +26,8 @@ class LocalSegment:
 class LocalLog:
     """One partition directory. Segments are in offset order; the last is the active one.
 
-    high_watermark  first offset not known to be replicated, from the checkpoint (lags up to 5 s, never ahead);
+    high_watermark  first offset not known to be replicated, from the checkpoint: up to 5 s old, so that after a truncation it
+                    may be ahead as long;
                     None when no checkpoint names the partition: then nothing may be archived
     log_start       first offset a client may read: the checkpoint's, else the first segment's base offset
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted

@@ -54,7 +54,7 @@ class Agent:
         self.repository = ManifestRepository(self.paused_store, new_id=world.id)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
         self._topics = TopicRecords(self.repository, world.describe)
-        self._announcer = Announcer(world.control, world.clock)
+        self._announcer = LateAnnouncer(world.control, world.clock)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         self._releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
 
@@ -119,6 +119,10 @@ class Agent:
             self.world.story.seen["segments released"] += 1
         return f"released {len(released.segments)} segments, local start {released.local_start} ({released.reason})"
 
+    def announce(self) -> str:
+        self._announcer.speak()
+        return ""
+
     def collect(self) -> str:
         return self._send("gc", self._collect)
 
@@ -153,6 +157,7 @@ class Agent:
         archiver = self.archiver()
         policy = Policy(tail_after_ms=0, begin_anew_epoch=self.world.begin_anew_epoch)
         outcome = self.world.outcome_of(f"{self.name} at rest", lambda: self.step(archiver, policy))
+        self.announce()
         self.world.note(f"  {self.name}: {outcome}")
         return outcome
 
@@ -384,6 +389,16 @@ class LossyControl(LocalControl):
             raise UnknownOutcome("no answer")
 
 
+class LateAnnouncer(Announcer):
+    """Its thread speaks when the world lets it."""
+
+    def _go_on(self) -> None:
+        pass
+
+    def speak(self) -> None:
+        self._publish_whatever_happens(0.0)
+
+
 class YieldingLocks:
     """The `threading` of the modules under simulation: waiting for one of its locks lets the world go on.
 
@@ -405,8 +420,10 @@ class YieldingLock:
     def __init__(self, world: "World") -> None:
         self._world, self._held = world, False
 
-    def acquire(self) -> bool:
+    def acquire(self, blocking: bool = True) -> bool:
         while self._held:
+            if not blocking:
+                return False
             if self._world.running is None:
                 raise Crash if self._world.killing else Violation("I15 a lock is held by nobody who could let go of it")
             self._world.story.seen["an errand waits for another one's lock"] += 1

@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 import structlog
 
-import archival.announce
 import archival.archiver
 import archival.topics
 from archival.topics import TopicFacts
@@ -32,7 +31,7 @@ from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
 ACTIONS = 140
 _STEPS_TO_REST = 80
 _MEMORY = Path("/dev/shm")
-_LOCKED = [archival.announce, archival.archiver, archival.topics]  # modules with locks that an errand may be paused in
+_LOCKED = [archival.archiver, archival.topics]  # modules with locks that an errand may be paused in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +238,7 @@ class World:
                 choices += [(9 * often, agent.archive), (0.4 * often, agent.collect)]
                 if self.releases:
                     choices.append((1.6 * often * theme.releases, agent.release))
+            choices.append((2 * often, agent.announce))
             if agent.store.under_way:
                 choices.append((1, agent.land))
         if self.compacted and not any(agent.is_at("release") for agent in self.agents):
