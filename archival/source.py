@@ -1,13 +1,13 @@
 """The bytes that are archived: a segment of the local log, opened once."""
 
-import errno
 import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
-from model.errors import DiskFull, SourceChanged, TransientError, TruncatedData, Unauthorised
+from model.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
+from model.oserrors import translated
 from model.partition import TopicPartition
 from segments.batches import headers
 from segments.log import LocalLog, LocalSegment
@@ -75,11 +75,5 @@ def find_batch(segment: LocalSegment, file: BinaryIO, offset: int, start: int, s
 @contextmanager
 def local_errors(where: object) -> Iterator[None]:
     """What the operating system says of a local file, in the words of model.errors. A failing disk concerns its partitions only."""
-    try:
+    with translated(where):
         yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(f"{where}: {error.strerror}") from error
-        if isinstance(error, PermissionError):
-            raise Unauthorised(f"{where}: {error.strerror}") from error
-        raise TransientError(f"{where}: {error.strerror or error}") from error

@@ -10,10 +10,8 @@ from pathlib import Path
 import msgspec
 
 from model.clock import Clock
-from model.errors import DiskFull, TransientError
+from model.oserrors import kind_of
 from model.partition import PartitionId
-
-_ENOSPC = 28
 
 
 class _Tail(msgspec.Struct, frozen=True):
@@ -53,9 +51,7 @@ class Tails:
             os.replace(partial, self._path)
         except OSError as error:
             self._changed = True
-            if error.errno == _ENOSPC:
-                raise DiskFull(f"{self._path}: {error.strerror}") from error
-            raise TransientError(f"{self._path}: {error.strerror}") from error
+            raise kind_of(error)(f"{self._path}: {error.strerror}") from error
 
 
 def _key(partition: PartitionId) -> str:

@@ -1,14 +1,14 @@
 """One agent per data directory (design §4)."""
 
 import contextlib
-import errno
 import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from model.errors import DiskFull, Locked, Unauthorised, UsageError
+from model.errors import Locked, UsageError
+from model.oserrors import kind_of
 
 _NAME = "headwater.lock"
 
@@ -26,11 +26,8 @@ class DataDirLock:
         try:
             data_dir.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except PermissionError as error:
-            raise Unauthorised(f"data directory {data_dir}: {error.strerror}") from error
         except OSError as error:
-            kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
-            raise kind(f"data directory {data_dir}: {error.strerror}") from error
+            raise kind_of(error, UsageError)(f"data directory {data_dir}: {error.strerror}") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,6 +1,5 @@
 """Opens what verbs need from a configuration: the bucket, the local log, the cache, the catalogue of readable partitions."""
 
-import errno
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,7 +16,8 @@ from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest
 from model.clock import SystemClock
-from model.errors import DiskFull, NotFound, UsageError
+from model.errors import NotFound, UsageError
+from model.oserrors import kind_of
 from model.partition import PartitionId
 from objectstore.open import open_store
 from objectstore.probe import probe
@@ -80,7 +80,7 @@ def writer_id(config: Config) -> str:
         partial.write_text(made + "\n", "ascii")
         partial.rename(path)
     except OSError as error:
-        raise (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError)(f"{path}: {error.strerror}") from error
+        raise kind_of(error, UsageError)(f"{path}: {error.strerror}") from error
     return made
 
 

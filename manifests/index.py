@@ -11,7 +11,6 @@ Keys begin with the partition: 8 bytes BLAKE2b of the cluster id, the topic id (
     heads      nothing                                    → manifest version (u64)
 """
 
-import errno
 import hashlib
 import shutil
 import struct
@@ -28,6 +27,7 @@ import msgspec
 
 from manifests.head import OFFSET_MAX, Entry, Head
 from model.errors import DiskFull, TransientError, UsageError
+from model.oserrors import kind_of
 from model.partition import PartitionId, topic_id_bytes
 
 MAP_BYTES = 16 << 30  # address space, not disk: about 100 million entries
@@ -57,8 +57,7 @@ class ManifestIndex:
                 shutil.rmtree(path)
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise (DiskFull if full else UsageError)(f"manifest index {path}: {error.strerror}") from error
+            raise kind_of(error, UsageError)(f"manifest index {path}: {error.strerror}") from error
         with self._translated():
             self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=3, sync=False, metasync=False, max_readers=512)
             self._heads, self._entries, self._times = (self._env.open_db(name) for name in (b"heads", b"entries", b"times"))

@@ -72,6 +72,8 @@ class Unauthorised(HeadwaterError):
 class DiskFull(HeadwaterError):
     """No space for state, cache or a recovered file. Nothing was lost; make room and run again."""
 
+    exit_code = 5
+
 
 class CorruptData(HeadwaterError):
     """Bytes disagree with their checksum, length or manifest. Keep them aside; retrying cannot help."""

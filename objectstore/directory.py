@@ -25,16 +25,14 @@ from model.errors import (
     AlreadyExists,
     Conflict,
     CorruptData,
-    DiskFull,
-    HeadwaterError,
     NotFound,
     SourceChanged,
     TransientError,
     TruncatedData,
-    Unauthorised,
     UnknownOutcome,
     UsageError,
 )
+from model.oserrors import kind_of
 from objectstore.digest import Digest
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
 
@@ -313,17 +311,7 @@ class DirectoryStore:
         try:
             yield
         except OSError as error:
-            raise self._words(key, error) from error
-
-    def _words(self, key: str, error: OSError) -> HeadwaterError:
-        where = f"{self.url}: {key}: {error.strerror}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return DiskFull(where)
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return Unauthorised(where)
-        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EOPNOTSUPP, errno.EMLINK):
-            return UsageError(where)
-        return TransientError(where)
+            raise kind_of(error)(f"{self.url}: {key}: {error.strerror}") from error
 
 
 def _tag(content: bytes | bytearray) -> str:

@@ -7,7 +7,6 @@ than files may be open.
 """
 
 import contextlib
-import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -21,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from model import steps
-from model.errors import DiskFull, UsageError
+from model.errors import UsageError
+from model.oserrors import kind_of
 from objectstore.store import ObjectStore
 from pipeline.decode import arrow_schema
 from pipeline.ledger import Pending, sync_directory
@@ -92,8 +92,7 @@ def write_dated(store: ObjectStore, split: Split, query: Query, pending: Pending
                     path.unlink()
         return Files(len(kept), writer.rows, sum(path.stat().st_size for path in kept))
     except OSError as error:
-        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
-        raise kind(f"{topic}: {error.strerror}") from error
+        raise kind_of(error, UsageError)(f"{topic}: {error.strerror}") from error
 
 
 def files_of(directory: Path, pending: Pending) -> list[Path]:

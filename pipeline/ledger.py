@@ -1,6 +1,5 @@
 """How far an export has come: a file in the directory that it fills, for one process at a time."""
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,8 @@ from typing import Any
 import msgspec
 
 from manifests.document import FORMAT, seal, unseal
-from model.errors import DiskFull, HeadwaterError, Locked, UsageError
+from model.errors import Locked, UsageError
+from model.oserrors import translated
 from model.partition import PartitionId, TopicPartition
 from pipeline.progress import Progress, decode_progress
 
@@ -153,8 +153,5 @@ def _read(directory: Path) -> LedgerDocument | None:
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    try:
+    with translated(path, UsageError):
         yield
-    except OSError as error:
-        kind: type[HeadwaterError] = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
-        raise kind(f"{path}: {error.strerror}") from error

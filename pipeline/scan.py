@@ -1,6 +1,5 @@
 """The scan on one machine, without Spark: an Arrow stream for pandas, Polars and DuckDB, or a directory of Parquet files."""
 
-import errno
 import itertools
 import os
 import shutil
@@ -16,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model.errors import DiskFull, UsageError
+from model.errors import UsageError
+from model.oserrors import kind_of
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
 from pipeline.catalogue import Catalogue, OffsetRange
@@ -236,9 +236,7 @@ def _staging(directory: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"{directory}: {error.strerror}") from error
-        raise
+        raise kind_of(error)(f"{directory}: {error.strerror}") from error
 
 
 def _write_split(store: ObjectStore, split: Split, query: Query, path: Path, stop: threading.Event) -> Written:

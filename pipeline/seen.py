@@ -8,7 +8,8 @@ import msgspec
 
 from manifests.document import FORMAT, seal, unseal
 from model import steps
-from model.errors import CorruptData, DiskFull, HeadwaterError, UsageError
+from model.errors import CorruptData, HeadwaterError, UsageError
+from model.oserrors import kind_of
 
 STEPS = ("scrub.state_written", "scrub.state_renamed")
 
@@ -78,6 +79,4 @@ class Seen:
 
 
 def _words(error: OSError, path: Path) -> HeadwaterError:
-    import errno
-
-    return (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError)(f"{path}: {error.strerror}")
+    return kind_of(error, UsageError)(f"{path}: {error.strerror}")

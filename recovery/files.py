@@ -1,12 +1,12 @@
 """Files of a recovered directory: each appears under its name whole and durable, or not at all."""
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from model.errors import DiskFull, TransientError, Unauthorised
+from model.errors import DiskFull
+from model.oserrors import kind_of
 
 PARTIAL = ".partial"
 
@@ -16,12 +16,10 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Translate what the operating system says about writing at `path`."""
     try:
         yield
-    except PermissionError as error:
-        raise Unauthorised(f"{path}: {error.strerror}") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFull(f"{path}: {error.strerror}; nothing is lost: make room and run the same command again") from error
-        raise TransientError(f"{path}: {error.strerror}") from error
+        kind = kind_of(error)
+        advice = "; nothing is lost: make room and run the same command again" if kind is DiskFull else ""
+        raise kind(f"{path}: {error.strerror}{advice}") from error
 
 
 def publish(path: Path, content: bytes) -> None:

@@ -58,7 +58,7 @@ def test_exit_codes_are_frozen() -> None:
         "NothingExamined": 10,
         "AlreadyExists": 1,
         "DataLoss": 1,
-        "DiskFull": 1,
+        "DiskFull": 5,
         "OffsetOutOfRange": 1,
         "Superseded": 1,
         "SuspectedHole": 1,
