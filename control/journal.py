@@ -15,19 +15,21 @@ Method names are pysyncobj's (its Journal is the interface).
 
 import errno
 import os
+import re
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from model.errors import CorruptData, DiskFull, TransientError
+from model.errors import CorruptData
+from model.oserrors import translated
 
 MAGIC = b"HWCTRL\x00\x01"
 BODY_BYTES_MAX = 8 << 20  # a command has 1 MiB at most; the library wraps it
 _FRAME = struct.Struct(">II")
 _ENTRY = struct.Struct(">cQQ")
 _NUMBER = struct.Struct(">cQ")
+_KIND = re.compile(rb"[ETVC]")
 
 Entry = tuple[bytes, int, int]  # command, index, term
 
@@ -36,12 +38,15 @@ class Journal:
     """Entries are kept in memory too, as many as lie between two compactions.
 
     with_peers  sync every write before it is acknowledged to a peer; alone, `sync` before anyone is answered is enough
-    torn        the file ended inside a frame when it was opened: the end was cut off
+    salvage     cut a damaged file before the damage; of what follows only the promises are kept, so that none is given twice
+    torn        the file did not end with a whole frame when it was opened: the end was cut off
 
+    What a power loss leaves at the end of a file is a torn end: a part of a frame, zeros, a frame of which not all arrived. So
+    what is wrong is damage only when a whole frame follows it.
     Raises CorruptData when the file is damaged; DiskFull and TransientError on writing.
     """
 
-    def __init__(self, path: Path, *, with_peers: bool = False) -> None:
+    def __init__(self, path: Path, *, with_peers: bool = False, salvage: bool = False) -> None:
         self.path = path
         self.torn = False
         self._with_peers = with_peers
@@ -53,28 +58,39 @@ class Journal:
         self._dirty = False
         if not path.exists():
             write_whole(path, MAGIC)
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._end = self._replay(path.read_bytes())
-            os.truncate(self._fd, self._end)
-        except BaseException:
-            os.close(self._fd)
-            raise
+        with translated(path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._end = self._replay(path.read_bytes(), salvage)
+                os.truncate(self._fd, self._end)
+            except BaseException:
+                os.close(self._fd)
+                raise
 
-    def _replay(self, content: bytes) -> int:
+    def _replay(self, content: bytes, salvage: bool) -> int:
         """Take in every frame; return where the last whole one ends."""
         where = str(self.path)
         if content[: len(MAGIC)] != MAGIC:
             raise CorruptData(where, 0, "not a control journal of this version")
         position = len(MAGIC)
-        for body, end in _frames(content, position, where):
+        while frame := _frame_at(content, position):
             try:
-                self._take(body)
+                self._take(frame[0])
             except (struct.error, UnicodeDecodeError, ValueError) as error:
                 raise CorruptData(where, position, f"impossible frame: {error}") from error
-            position = end
+            position = frame[1]
         self.torn = position < len(content)
+        if self.torn:
+            behind = list(_frames_behind(content, position))
+            if behind and not salvage:
+                raise CorruptData(where, position, f"no whole frame, though {len(behind)} follow it")
+            self._keep_promises(behind)
         return position
+
+    def _keep_promises(self, bodies: Iterable[bytes]) -> None:
+        for body in bodies:
+            if body[:1] == b"V" and len(body) >= _NUMBER.size and _NUMBER.unpack_from(body)[1] >= self._term:
+                self._take(body)
 
     def _take(self, body: bytes) -> None:
         match body[:1]:
@@ -118,8 +134,10 @@ class Journal:
         bodies = [self._vote(), _NUMBER.pack(b"C", self._commit_index), *(_ENTRY.pack(b"E", i, t) + c for c, i, t in kept)]
         content = MAGIC + b"".join(map(_framed, bodies))
         write_whole(self.path, content)
-        os.close(self._fd)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        with translated(self.path):
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        os.close(self._fd)  # only now: its number may be anybody's from here on
+        self._fd = fd
         self._end = len(content)
         self._entries, self._commit_saved, self._dirty = kept, self._commit_index, False
 
@@ -187,29 +205,24 @@ def _framed(body: bytes) -> bytes:
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
 
-def _frames(content: bytes, position: int, where: str) -> Iterator[tuple[bytes, int]]:
-    """(body, position past it) of every whole frame. Ends early at a torn one; raises CorruptData at a damaged one."""
-    while len(content) - position >= _FRAME.size:
-        length, crc = _FRAME.unpack_from(content, position)
-        if not 0 < length <= BODY_BYTES_MAX:
-            raise CorruptData(where, position, f"frame of {length} bytes")
-        body = content[position + _FRAME.size : position + _FRAME.size + length]
-        if len(body) < length:
-            return
-        if zlib.crc32(body) != crc:
-            raise CorruptData(where, position, "checksum differs")
-        position += _FRAME.size + length
-        yield body, position
+def _frame_at(content: bytes, position: int) -> tuple[bytes, int] | None:
+    """The body of the frame at `position`, and where it ends; None when no whole frame is there."""
+    if len(content) - position < _FRAME.size:
+        return None
+    length, crc = _FRAME.unpack_from(content, position)
+    end = position + _FRAME.size + length
+    if not 0 < length <= BODY_BYTES_MAX or end > len(content):
+        return None
+    body = content[position + _FRAME.size : end]
+    return (body, end) if zlib.crc32(body) == crc else None
 
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Operating system errors on our state files, as what the caller can do about them."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise (DiskFull if full else TransientError)(f"{path}: {error.strerror}") from error
+def _frames_behind(content: bytes, position: int) -> Iterator[bytes]:
+    """The bodies of the whole frames that begin anywhere after `position`."""
+    for kind in _KIND.finditer(content, position + 1 + _FRAME.size):
+        if kind.start() - _FRAME.size > position and (frame := _frame_at(content, kind.start() - _FRAME.size)):
+            yield frame[0]
+            position = frame[1] - 1
 
 
 def write_whole(path: Path, content: bytes) -> None:

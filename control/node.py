@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import os
 import pickle
+import shutil
 import threading
 import zlib
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from control.records import Record, decode, encode
 from control.snapshot import read_snapshot, write_snapshot
 from control.state import EMPTY, ControlState, apply_all
 from model.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
+from model.oserrors import translated
 
 _log = logging.getLogger(__name__)
 
@@ -248,36 +250,62 @@ class _Files:
         self.rebuild_marker = self.directory / "needs-rebuild"
 
     def open(self, *, with_peers: bool) -> tuple[Journal, ControlState]:
-        try:
+        """What is damaged is kept aside as *.damaged, and the rest is used: a snapshot outlives its journal, and a journal goes on
+        before its damage.
+        """
+        with translated(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{self.directory}: {error.strerror}") from error
-        try:
-            return self._open(with_peers)
-        except CorruptData as error:
-            _log.error("control files damaged, starting anew: %s", error)
-            write_whole(self.rebuild_marker, b"")
             for path in (self.journal, self.snapshot):
-                if path.exists():
-                    os.replace(path, path.with_name(path.name + ".damaged"))
-            return self._open(with_peers)
-
-    def _open(self, with_peers: bool) -> tuple[Journal, ControlState]:
-        """Raises CorruptData when the files do not hold one whole story."""
-        if not self.journal.exists():
-            write_whole(self.rebuild_marker, b"")
-            if self.snapshot.exists():
-                raise CorruptData(str(self.journal), 0, "missing, though there is a snapshot")
-        state, before, last = read_snapshot(self.snapshot) if self.snapshot.exists() else (EMPTY, None, None)
-        journal = Journal(self.journal, with_peers=with_peers)
+                path.exists()  # says so when nobody may look
+        state, before, last = self._read_snapshot()
+        journal = self._open_journal(with_peers)
         try:
-            if journal.torn:
-                write_whole(self.rebuild_marker, b"")
             self._reconcile(journal, before, last)
+        except CorruptData as error:
+            self._set_aside(self.journal, error)
+            promised = journal.getCurrentTerm(), journal.getVotedForNodeId()
+            journal._destroy()
+            journal = Journal(self.journal, with_peers=with_peers)
+            journal.setCurrentTerm(*promised)
+            self._begin_with(journal, before, last)
         except BaseException:
             journal._destroy()
             raise
         return journal, state
+
+    def _read_snapshot(self) -> tuple[ControlState, Entry | None, Entry | None]:
+        if not self.snapshot.exists():
+            return EMPTY, None, None
+        try:
+            return read_snapshot(self.snapshot)
+        except CorruptData as error:
+            self._set_aside(self.snapshot, error)
+            return EMPTY, None, None
+
+    def _open_journal(self, with_peers: bool) -> Journal:
+        if not self.journal.exists():
+            write_whole(self.rebuild_marker, b"")
+        try:
+            journal = Journal(self.journal, with_peers=with_peers)
+        except CorruptData as error:
+            try:
+                with translated(self.journal):
+                    shutil.copyfile(self.journal, self.journal.with_name("journal.damaged"))
+                write_whole(self.rebuild_marker, b"")
+                journal = Journal(self.journal, with_peers=with_peers, salvage=True)
+                _log.error("control journal damaged, going on before the damage: %s", error)
+            except CorruptData:
+                self._set_aside(self.journal, error)
+                journal = Journal(self.journal, with_peers=with_peers)
+        if journal.torn:
+            write_whole(self.rebuild_marker, b"")
+        return journal
+
+    def _set_aside(self, path: Path, why: CorruptData) -> None:
+        _log.error("control file damaged, kept aside: %s", why)
+        write_whole(self.rebuild_marker, b"")
+        with translated(path):
+            os.replace(path, path.with_name(path.name + ".damaged"))
 
     def _reconcile(self, journal: Journal, before: Entry | None, last: Entry | None) -> None:
         """Let the journal begin with the snapshot's two entries.
@@ -294,6 +322,19 @@ class _Files:
                 journal.deleteEntriesTo(entries.index(before))
         elif entries:
             raise CorruptData(str(self.journal), 0, "does not contain what the snapshot ends with")
+        else:
+            self._begin_with(journal, before, last)
+
+    @staticmethod
+    def _begin_with(journal: Journal, before: Entry | None, last: Entry | None) -> None:
+        """Let an empty journal go on from a snapshot, whose two entries the library looks for there."""
+        if before is not None and last is not None:
+            journal.add(*before)
+            journal.add(*last)
+            if journal.getCurrentTerm() < last[2]:
+                journal.setCurrentTerm(last[2], None)
+            journal.setRaftCommitIndex(last[1])
+            journal.sync()
 
 
 def check_config(config: ControlConfig) -> None:

@@ -1,5 +1,8 @@
 """The journal gives back what it was told, or says that it cannot."""
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from control.journal import Journal
-from model.errors import CorruptData
+from model.errors import CorruptData, TransientError
 
 
 def entries(journal: Journal) -> list[tuple[bytes, int, int]]:
@@ -115,8 +118,76 @@ def test_a_torn_end_is_cut_off_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"HW", b"PYSYNCOBJ" + bytes(100), b"HWCTRL\x00\x01" + bytes(100), b"HWCTRL\x00\x01" + b"\xff" * 100]
+    "left",
+    [
+        lambda raw: raw + bytes(64),
+        lambda raw: raw + bytes(3),
+        lambda raw: raw + b"\xff" * 100,
+        lambda raw: raw[:-10] + bytes(10),
+        lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]),
+    ],
 )
+def test_whatever_a_power_loss_leaves_behind_the_last_whole_frame_is_cut_off(left: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = a_journal(path, 3)
+    journal.add(b"the last command", 4, 3)
+    journal._destroy()
+    path.write_bytes(left(path.read_bytes()))
+    torn = Journal(path)
+    assert torn.torn
+    assert entries(torn)[:3] == [(b"command %d" % n, n, 3) for n in range(1, 4)]
+    index = len(torn) + 1
+    torn.add(b"after", index, 3)
+    again = Journal(path)
+    assert not again.torn
+    assert entries(again)[-1] == (b"after", index, 3)
+
+
+def test_damage_with_a_whole_frame_behind_it_is_no_torn_end(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    a_journal(path, 5)._destroy()
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"command 3") - 17 - 8
+    for position in range(at, at + 8 + 17 + 9):  # length, checksum, kind, numbers, command: whatever is hit
+        changed = bytearray(raw)
+        changed[position] ^= 0x41
+        path.write_bytes(changed)
+        with pytest.raises(CorruptData, match="follow"):
+            Journal(path)
+
+
+def test_salvage_keeps_what_lies_before_the_damage_and_every_promise_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = a_journal(path, 5)
+    journal.setCurrentTerm(9, "peer-2")
+    journal.setCurrentTerm(8, "peer-1")
+    journal._destroy()
+    path.write_bytes(path.read_bytes().replace(b"command 3", b"COMMAND 3"))
+    salvaged = Journal(path, salvage=True)
+    assert [command for command, _, _ in entries(salvaged)] == [b"command 1", b"command 2"]
+    assert (salvaged.getCurrentTerm(), salvaged.getVotedForNodeId()) == (9, "peer-2")
+    assert salvaged.torn
+
+
+def test_a_compaction_that_cannot_open_its_new_file_keeps_the_old_one_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal"
+    journal = a_journal(path)
+    held = os.fstat(journal._fd)
+    opened = os.open
+
+    def fails(name: str | Path, flags: int, *rest: int) -> int:
+        if flags & os.O_RDWR and Path(name) == path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(name, flags, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fails)
+        with pytest.raises(TransientError, match="Too many open files"):
+            journal.deleteEntriesTo(5)
+    assert os.path.samestat(os.fstat(journal._fd), held)  # its number is still its own
+
+
+@pytest.mark.parametrize("content", [b"", b"HW", b"PYSYNCOBJ" + bytes(100)])
 def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(content)
     with pytest.raises(CorruptData):

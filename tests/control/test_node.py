@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from control.config import ControlConfig
 from control.journal import Journal
 from control.node import ControlNode, check_config
 from control.rebuild import rebuild, rebuild_if_needed
-from control.records import advanced_of
+from control.records import RecoveryStarted, advanced_of
 from control.snapshot import read_snapshot, write_snapshot
 from control.state import EMPTY, apply_all
 from manifests import keys
@@ -26,7 +27,7 @@ from model.errors import CorruptData, HeadwaterError, TransientError, UnknownOut
 from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
-from tests.control.builders import PARTITION, TOPIC_ID, advanced, claim
+from tests.control.builders import PARTITION, TOPIC_ID, advanced, claim, settings
 from tests.manifests.builders import a_head, an_entry
 
 
@@ -201,6 +202,69 @@ def damaged(path: Path, how: str) -> None:
             path.write_bytes(random.Random(1).randbytes(len(content)))
         case "tail":
             path.write_bytes(content[:-3])
+
+
+def a_node_with_marks(tmp_path: Path) -> None:
+    """What is in no bucket: recoveries and settings, some in the snapshot, some in the journal behind it."""
+    with a_node(tmp_path) as node:
+        node.rebuilt()
+        node.publish(RecoveryStarted(recovery_id="in the snapshot", at_ms=1, summary=""), settings(1, read_priority="local-only"))
+        node.publish(advanced(1))
+        node.compact()
+        node.publish(RecoveryStarted(recovery_id="in the journal", at_ms=1, summary=""))
+        for version in range(2, 5):
+            node.publish(advanced(version))
+
+
+@pytest.mark.parametrize(
+    "left", [lambda raw: raw[:-7], lambda raw: raw + bytes(64), lambda raw: raw[:-40] + bytes(40), lambda raw: raw + b"\xff" * 9]
+)
+def test_an_end_that_a_power_loss_tore_costs_nothing_but_the_end(left: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    a_node_with_marks(tmp_path)
+    journal = tmp_path / "control" / "journal"
+    journal.write_bytes(left(journal.read_bytes()))
+    with a_node(tmp_path) as node:
+        assert set(node.state().recoveries) == {"in the snapshot", "in the journal"}
+        assert node.needs_rebuild
+        node.publish(advanced(9))
+    assert not (tmp_path / "control" / "journal.damaged").exists()
+
+
+@pytest.mark.parametrize("damage", ["delete", "empty", "noise", "first entry"])
+def test_a_snapshot_outlives_its_journal(damage: str, tmp_path: Path) -> None:
+    a_node_with_marks(tmp_path)
+    path = tmp_path / "control" / "journal"
+    if damage == "first entry":
+        raw = path.read_bytes()
+        at = raw.index(b"E", 60)
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+    else:
+        damaged(path, damage)
+    with a_node(tmp_path) as node:
+        assert "in the snapshot" in node.state().recoveries
+        topic = node.state().topic("cluster-1", TOPIC_ID)
+        assert topic is not None
+        assert topic.settings == {"read_priority": "local-only"}
+        assert node.needs_rebuild
+        node.publish(advanced(7))
+        node.compact()
+        node.publish(advanced(8))
+    with a_node(tmp_path) as node:
+        assert last_offset(node) == 79
+        assert "in the snapshot" in node.state().recoveries
+
+
+def test_a_journal_goes_on_before_its_damage(tmp_path: Path) -> None:
+    a_node_with_marks(tmp_path)
+    path = tmp_path / "control" / "journal"
+    raw = path.read_bytes()
+    at = raw.rindex(b"advanced", 0, raw.rindex(b"advanced"))  # the last but one
+    path.write_bytes(raw[:at] + b"ADVANCED" + raw[at + 8 :])
+    with a_node(tmp_path) as node:
+        assert set(node.state().recoveries) == {"in the snapshot", "in the journal"}
+        assert last_offset(node) == 19
+        assert node.needs_rebuild
+    assert (tmp_path / "control" / "journal.damaged").exists()
 
 
 def test_both_files_gone_is_a_fresh_start_that_says_so(tmp_path: Path) -> None:
