@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from http.client import HTTPException
+from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import boto3
@@ -61,7 +62,9 @@ SINGLE_PUT_BYTES_MAX = 64 * _MIB  # one request up to here: parts cost the serve
 _MEMORY_PART_BYTES = 8 * _MIB  # of what is no file and must be held while it is sent
 _PARTS_MAX = 10_000
 _WINDOW_BYTES = 256 << 10  # what goes to the socket at once; urllib3's own 16 KiB cost as much CPU as the copying
-_POOL = 32  # connections
+_POOL = 64  # connections
+_SLOWEST_BYTES_PER_S = 256 << 10
+_TRICKLE_BYTES = 64 << 10  # asked for at once where a read returns only when it has all
 _SENDERS = 8  # parts in flight, over all uploads of this store
 
 _REFUSED_CREDENTIALS = {
@@ -114,13 +117,16 @@ class S3Store:
         part_bytes: int = SINGLE_PUT_BYTES_MAX // 2,
         connect_timeout_s: float = 5.0,
         read_timeout_s: float = 30.0,
+        transfer_timeout_s: float = 60.0,
         attempts: int = 4,
     ) -> None:
+        """transfer_timeout_s   for a whole ranged GET, and a second more for every _SLOWEST_BYTES_PER_S: a body that trickles ends"""
         self._bucket = bucket
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         check_prefix(self._prefix)
         if endpoint_url is not None and "@" in endpoint_url:
             raise UsageError("endpoint_url must not carry credentials; they come from boto3's own chain")
+        self._transfer_timeout_s = transfer_timeout_s
         self._single_put_bytes_max = single_put_bytes_max
         self._part_bytes = part_bytes
         self._memory_part_bytes = min(part_bytes, _MEMORY_PART_BYTES)
@@ -210,6 +216,7 @@ class S3Store:
         if not wanted:
             yield from (None for _ in buffers)
             return
+        end_s = monotonic() + self._transfer_timeout_s + wanted / _SLOWEST_BYTES_PER_S
         with self._translated(key, write=False):
             answer = self._s3.get_object(Bucket=self._bucket, Key=self._full(key), Range=f"bytes={start}-{start + wanted - 1}")
             with contextlib.closing(answer["Body"]) as body:
@@ -219,7 +226,7 @@ class S3Store:
                 if answer["ContentLength"] != wanted:
                     raise TruncatedData(key, start + answer["ContentLength"], f"{wanted} bytes wanted from {start}")
                 for at, buffer in enumerate(buffers, 1):
-                    if not _fill(body, buffer):
+                    if not _fill(body, buffer, end_s):
                         raise TransientError(f"{self.url}/{key}: the connection ended before the {wanted} bytes that were announced")
                     if at == len(buffers):
                         _release(body)
@@ -413,15 +420,28 @@ def _direct(body: Any) -> Any:
     return None if getattr(answer, "chunked", True) else answer
 
 
-def _fill(body: Any, buffer: memoryview) -> bool:
-    """Whether the answer had enough left."""
-    source = _direct(body) or body
+def _fill(body: Any, buffer: memoryview, end_s: float) -> bool:
+    """Whether the answer had enough left. Raises TimeoutError when it has not come by `end_s`."""
+    source = _direct(body)
     while buffer:
-        count = source.readinto(buffer)
+        if monotonic() > end_s:
+            raise TimeoutError("the answer came too slowly")
+        count = body.readinto(buffer[:_TRICKLE_BYTES]) if source is None else _receive(source, buffer)
         if not count:
             return False
         buffer = buffer[count:]
     return True
+
+
+def _receive(answer: Any, buffer: memoryview) -> int:
+    """What has come. HTTPResponse.readinto would return when all of it has, however slowly that is."""
+    if answer.fp is None or answer.length is None:
+        return int(answer.readinto(buffer))
+    count = int(answer.fp.readinto1(buffer[: answer.length]))
+    answer.length -= count
+    if not count or not answer.length:
+        answer._close_conn()
+    return count
 
 
 def _release(body: Any) -> None:

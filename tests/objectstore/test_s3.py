@@ -3,12 +3,14 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import tracemalloc
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -455,3 +457,39 @@ def test_kafka_s_largest_segment_goes_up_in_bounded_memory(s3_environ: S3Server,
         info = store.stat("segment")
     assert (info.size_bytes, info.digest) == (size, digest)
     assert int(peak_mib) < 150
+
+
+class Trickle(BaseHTTPRequestHandler):
+    """Every object is 100,000 bytes long; a byte of it comes every 20 ms."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(206)
+        self.send_header("Content-Length", "100000")
+        self.send_header("Content-Range", "bytes 0-99999/100000")
+        self.end_headers()
+        pause = threading.Event()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"x")
+                self.wfile.flush()
+                pause.wait(0.02)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_a_body_that_trickles_ends_in_time(s3_environ: S3Server) -> None:
+    """Each of its bytes comes well within the time-out of a read."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Trickle) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        store = S3Store("bucket", endpoint_url=f"http://127.0.0.1:{server.server_port}", transfer_timeout_s=0.2, attempts=1)
+        try:
+            with closing(store), pytest.raises(TransientError, match="too slowly"):
+                store.read_into("a", memoryview(bytearray(100_000)), start=0)
+        finally:
+            server.shutdown()
+            thread.join()
