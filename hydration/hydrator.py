@@ -5,8 +5,9 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import groupby
 from typing import BinaryIO, TypeVar
 
 import structlog
@@ -15,7 +16,8 @@ from hydration.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache import ChunkCache, chunk_name, index_name
 from hydration.chunks import Chunk, ChunkPlan, plan_chunks
 from hydration.counters import ReadCounters
-from hydration.flights import Flights
+from hydration.downloads import PATIENCE_S, Downloads
+from hydration.flights import Errand, Flights, Start
 from hydration.runfile import RunFile
 from hydration.waiting import Steps
 from layouts import open_layout
@@ -30,7 +32,7 @@ from segments.runindex import RunIndex, decode_index, encode_index
 
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests
-DEMAND_WORKERS = 8  # downloads that a reader waits for; what more than these ask for stands in line
+DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; what more than these ask for stands in line
 PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch
 BLOCKS_BYTES_MAX = 64 << 20  # memory that chunks arrive in
 PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory
@@ -50,17 +52,19 @@ class Hydrator:
         chunk_bytes: int = 4 << 20,
         readahead_chunks: int = 8,
         counters: ReadCounters | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        """patience_s   what a download that does not get on may take before others run beside it, and what was fetched ahead is
+        fetched again for a reader that waits for it"""
         self.cache = cache
         self.counters = counters or ReadCounters()
         self.flights = Flights()
         self._store = store
         self.chunk_bytes = chunk_bytes
         self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
-        self._demand = ThreadPoolExecutor(DEMAND_WORKERS, "hydrate")
         self._scans = ThreadPoolExecutor(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
         self._heads = ThreadPoolExecutor(HEAD_WORKERS, "heads")
-        self._ahead = ThreadPoolExecutor(max(self._ahead_max, 1), "readahead")
+        self._downloads = Downloads(DEMAND_WORKERS, max(self._ahead_max, 1), patience_s=patience_s)
         self._blocks = Blocks(chunk_bytes, BLOCKS_BYTES_MAX)
         self._plans = _Plans()
 
@@ -73,7 +77,7 @@ class Hydrator:
 
     def join(self, key: Hashable, work: Callable[[], T]) -> Future[T]:
         """For loading manifests: once for all who ask while it is under way."""
-        return self.flights.join(key, self._heads, work)
+        return self.flights.join(key, self._load_head, work)
 
     @property
     def clock(self) -> Clock:
@@ -87,7 +91,7 @@ class Hydrator:
         """How the entry's run is cut, its index fetched if need be. Raises what reading the index does."""
         plan = self.plan_now(entry)
         if plan is None:
-            plan = yield self._fetch_plan(partition, entry, self._demand)
+            plan = yield self._fetch_plan(partition, entry, urgent=True)
         return plan
 
     def plan_now(self, entry: Entry) -> ChunkPlan | None:
@@ -103,7 +107,7 @@ class Hydrator:
         if file is None:
             self.counters.chunk_misses += 1
             name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
-            future = self.flights.join(name, self._demand, partial(self._hydrate, name, entry, chunk), holders=1)
+            future = self.flights.join(name, self._start(partition, urgent=True), partial(self._hydrate, name, entry, chunk), holders=1)
             try:
                 file = yield future
             except GeneratorExit:
@@ -126,36 +130,44 @@ class Hydrator:
         for chunk in chunks:
             name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
             if self.flights.is_under_way(name) or self.cache.has(name):
-                self._begin_run(entry, run)
+                self._begin_run(partition, entry, run)
                 run = []
             elif self.cache.may_adopt(name) or chunk.size_bytes > self._blocks.block_bytes:
-                self._begin_run(entry, run)
-                self._begin_run(entry, [(name, chunk)])
+                self._begin_run(partition, entry, run)
+                self._begin_run(partition, entry, [(name, chunk)])
                 run = []
             else:
                 run.append((name, chunk))
-        self._begin_run(entry, run)
+        self._begin_run(partition, entry, run)
 
-    def _begin_run(self, entry: Entry, run: list[tuple[str, Chunk]]) -> None:
+    def _begin_run(self, partition: PartitionId, entry: Entry, run: list[tuple[str, Chunk]]) -> None:
         self.counters.ahead += len(run)
+        start = self._start(partition, urgent=False)
         if len(run) > 1:
-            self.flights.begin_each([name for name, _ in run], self._ahead, partial(self._hydrate_run, entry, run))
+            self.flights.begin_each([name for name, _ in run], start, partial(self._hydrate_runs, entry, run))
         elif run:
-            self.flights.join(run[0][0], self._ahead, partial(self._hydrate, run[0][0], entry, run[0][1]))
+            self.flights.join(run[0][0], start, partial(self._hydrate, run[0][0], entry, run[0][1]), urgent=False)
 
     def plan_ahead(self, partition: PartitionId, entry: Entry) -> None:
         if self.plan_now(entry) is None:
-            self._fetch_plan(partition, entry, self._ahead)
+            self._fetch_plan(partition, entry, urgent=False)
+
+    def _start(self, partition: PartitionId, *, urgent: bool) -> Start:
+        return partial(self._downloads.submit, group=partition, urgent=urgent)
+
+    def _load_head(self, errand: Errand) -> None:
+        self._heads.submit(errand.run)
 
     def close(self) -> None:
-        for executor in (self._ahead, self._heads, self._scans, self._demand):
+        self._downloads.close()
+        for executor in (self._heads, self._scans):
             executor.shutdown(wait=True, cancel_futures=True)
         self.flights.close()
         self.cache.close()
 
-    def _fetch_plan(self, partition: PartitionId, entry: Entry, executor: Executor) -> Future[ChunkPlan]:
-        key = (entry.uid, entry.live_bytes)
-        return self.flights.join(key, executor, lambda: self.plan_now(entry) or self._load_plan(partition, entry))
+    def _fetch_plan(self, partition: PartitionId, entry: Entry, *, urgent: bool) -> Future[ChunkPlan]:
+        key, start = (entry.uid, entry.live_bytes), self._start(partition, urgent=urgent)
+        return self.flights.join(key, start, lambda: self.plan_now(entry) or self._load_plan(partition, entry), urgent=urgent)
 
     def _load_plan(self, partition: PartitionId, entry: Entry) -> ChunkPlan:
         name = index_name(partition, entry.uid)
@@ -202,6 +214,13 @@ class Hydrator:
         if block is not None:
             self._blocks.lend(block, file, chunk.size_bytes)
         return file
+
+    def _hydrate_runs(self, entry: Entry, run: Sequence[tuple[str, Chunk]], names: Sequence[Hashable]) -> Iterator[RunFile | Exception]:
+        """In a worker: those of `run` that are in `names`, each stretch of neighbours by one GET."""
+        wanted = set(names)
+        for is_wanted, stretch in groupby(run, lambda each: each[0] in wanted):
+            if is_wanted:
+                yield from self._hydrate_run(entry, list(stretch))
 
     def _hydrate_run(self, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
         """In a worker: neighbouring chunks by one GET, each with one hold, or what went wrong with it."""

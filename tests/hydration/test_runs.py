@@ -10,7 +10,6 @@ from hydration import hydrator as hydrator_module
 from hydration.answers import Isolation
 from hydration.blocks import Blocks
 from hydration.chunks import Chunk, ChunkPlan
-from hydration.flights import Flights
 from hydration.hydrator import Hydrator
 from hydration.runfile import RunFile
 from hydration.waiting import finish
@@ -191,24 +190,3 @@ def test_a_reader_that_goes_on_gets_several_chunks_a_request_and_every_byte_once
     assert cold.world.read_all(max_bytes=30_000) == list(range(60))
     assert cold.world.gets() < len(cold.plan.chunks)
     assert cold.downloaded_bytes == len(RUN)
-
-
-def test_nothing_is_begun_when_one_of_several_is_under_way() -> None:
-    flights, waiting = Flights(), []
-
-    class Later:
-        def submit(self, run: Callable[..., None], *args: object) -> None:
-            waiting.append(lambda: run(*args))
-
-    one = flights.join("b", Later(), lambda: 7)  # type: ignore[arg-type]
-    flights.begin_each(["a", "b"], Later(), lambda: iter((1, 2)))  # type: ignore[arg-type]
-    assert len(waiting) == 1
-    waiting.pop()()
-    assert one.result(0) == 7
-    flights.begin_each(["a", "b", "c"], Later(), lambda: iter((1, TransientError("two"))))  # type: ignore[arg-type]
-    joined = [flights.join(key, Later(), lambda: 0) for key in "abc"]  # type: ignore[arg-type]
-    waiting.pop()()
-    assert joined[0].result(0) == 1
-    assert isinstance(joined[1].exception(0), TransientError)
-    assert isinstance(joined[2].exception(0), AssertionError), "an outcome is missing: nobody waits for ever"
-    assert not any(flights.is_under_way(key) for key in "abc")

@@ -1,0 +1,156 @@
+"""Work under keys, joined: what is not urgent hinders nobody who waits."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hydration.flights import Errand, Flights
+from hydration.runfile import RunFile
+from model.errors import TransientError
+
+
+class Line:
+    """Errands in the order they were begun; a test runs them."""
+
+    def __init__(self) -> None:
+        self.errands: list[Errand] = []
+
+    def __call__(self, errand: Errand) -> None:
+        self.errands.append(errand)
+
+    def run(self) -> None:
+        self.errands.pop(0).run()
+
+
+@pytest.fixture
+def ahead() -> Line:
+    return Line()
+
+
+@pytest.fixture
+def demand() -> Line:
+    return Line()
+
+
+def values(keys: Sequence[object]) -> Iterator[object]:
+    return iter([f"{key} ahead" for key in keys])
+
+
+def failing(_: Sequence[object]) -> Iterator[object]:
+    raise TransientError("ahead failed")
+
+
+def test_nothing_is_begun_when_one_of_several_is_under_way(ahead: Line) -> None:
+    flights = Flights()
+    one = flights.join("b", ahead, lambda: 7)
+    flights.begin_each(["a", "b"], ahead, lambda _: iter((1, 2)))
+    assert len(ahead.errands) == 1
+    ahead.run()
+    assert one.result(0) == 7
+    flights.begin_each(["a", "b", "c"], ahead, lambda _: iter((1, TransientError("two"))))
+    joined = [flights.join(key, ahead, lambda: 0, urgent=False) for key in "abc"]
+    ahead.run()
+    assert joined[0].result(0) == 1
+    assert isinstance(joined[1].exception(0), TransientError)
+    assert isinstance(joined[2].exception(0), AssertionError), "an outcome is missing: nobody waits for ever"
+    assert not any(flights.is_under_way(key) for key in "abc")
+
+
+def test_what_has_not_begun_is_begun_at_once_for_who_waits(ahead: Line, demand: Line) -> None:
+    flights = Flights()
+    flights.begin_each("abc", ahead, values)
+    waited = flights.join("b", demand, lambda: "b for me")
+    demand.run()
+    assert waited.result(0) == "b for me"
+    others = [flights.join(key, ahead, lambda: None, urgent=False) for key in "ac"]
+    ahead.run()
+    assert [each.result(0) for each in others] == ["a ahead", "c ahead"]
+    assert not ahead.errands
+
+
+def test_what_has_begun_is_shared(ahead: Line, demand: Line) -> None:
+    flights = Flights()
+
+    def work(keys: Sequence[object]) -> Iterator[object]:
+        joined.append(flights.join("b", demand, lambda: "b for me"))
+        return values(keys)
+
+    joined = []  # type: ignore[var-annotated]
+    flights.begin_each("ab", ahead, work)
+    ahead.run()
+    assert joined[0].result(0) == "b ahead"
+    assert not demand.errands
+
+
+def test_who_waits_shares_no_failure_of_what_nobody_waited_for(ahead: Line, demand: Line) -> None:
+    flights = Flights()
+
+    def work(keys: Sequence[object]) -> Iterator[object]:
+        joined.append(flights.join("b", demand, lambda: "b for me"))
+        return failing(keys)
+
+    joined = []  # type: ignore[var-annotated]
+    flights.begin_each("ab", ahead, work)
+    ahead.run()
+    assert not joined[0].done()
+    assert not flights.is_under_way("a")
+    demand.run()
+    assert joined[0].result(0) == "b for me"
+
+
+def test_who_waits_for_what_is_late_has_it_begun_anew_and_takes_what_comes_first(ahead: Line, demand: Line, tmp_path: Path) -> None:
+    flights = Flights()
+    (tmp_path / "run").write_bytes(b"x")
+    files = [RunFile.open(tmp_path / "run") for _ in range(2)]
+
+    def work(_: Sequence[object]) -> Iterator[object]:
+        joined.append(flights.join("a", demand, lambda: files[0], holders=1))
+        ahead_errand.be_late()
+        demand.run()
+        assert joined[0].result(0) is files[0]
+        yield files[1]
+
+    joined = []  # type: ignore[var-annotated]
+    flights.begin_each("a", ahead, work)
+    ahead_errand = ahead.errands[0]
+    ahead.run()
+    assert joined[0].result(0) is files[0]
+    files[0].release()
+    assert [each.fileno() for each in files] == [-1, -1], "every hold was given back"
+
+
+def test_who_comes_when_it_is_late_already_does_not_wait_for_it(ahead: Line, demand: Line) -> None:
+    flights = Flights()
+
+    def work(keys: Sequence[object]) -> Iterator[object]:
+        ahead_errand.be_late()
+        joined.append(flights.join("a", demand, lambda: "a for me"))
+        return values(keys)
+
+    joined = []  # type: ignore[var-annotated]
+    flights.begin_each("a", ahead, work)
+    ahead_errand = ahead.errands[0]
+    ahead.run()
+    assert joined[0].result(0) == "a ahead", "it came first after all"
+    demand.run()
+    assert not flights.is_under_way("a")
+
+
+def test_closing_answers_whoever_waits(ahead: Line) -> None:
+    flights = Flights()
+    waiting = flights.join("a", ahead, lambda: 1)
+    flights.close()
+    assert isinstance(waiting.exception(0), TransientError)
+    ahead.run()
+    assert isinstance(waiting.exception(0), TransientError)
+
+
+def test_what_can_no_longer_be_started_is_answered() -> None:
+    def closed(_: Errand) -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    flights = Flights()
+    assert isinstance(flights.join("a", closed, lambda: 1).exception(0), TransientError)
+    flights.begin_each("ab", closed, values)
+    assert not flights.is_under_way("b")
