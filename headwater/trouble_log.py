@@ -1,5 +1,6 @@
 """What the agent logs of its partitions' troubles: news at once, repetitions now and then, never a line per partition and try."""
 
+import logging
 import re
 import threading
 from collections.abc import Container
@@ -83,7 +84,7 @@ class TroubleLog:
             window = self._windows[event] = _Window(now_s)
         if window.lines < LINES_MAX:
             window.lines += 1
-            _LEVELS[event](event, ntp=str(place), reason=reason)
+            log.log(_LEVELS[event], event, ntp=str(place), reason=reason)
         else:
             window.others.add(place)
             window.reason = reason
@@ -91,7 +92,7 @@ class TroubleLog:
     def _close(self, event: str, window: _Window) -> None:
         del self._windows[event]
         if window.others:
-            _LEVELS[event](event, partitions=len(window.others), reason=window.reason)
+            log.log(_LEVELS[event], event, partitions=len(window.others), reason=window.reason)
 
 
-_LEVELS = {"archive_postponed": log.warning, "archive_stopped": log.error, "archive_resumed": log.info}
+_LEVELS = {"archive_postponed": logging.WARNING, "archive_stopped": logging.ERROR, "archive_resumed": logging.INFO}
