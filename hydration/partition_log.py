@@ -75,6 +75,10 @@ class _Unsettled(TransientError):
     """A hole was met in a view that cannot prove one."""
 
 
+class _Unknown(TransientError):
+    """Neither a log nor a head says anything of the partition: it may be another broker's, and not archived yet."""
+
+
 class PartitionLog:
     """Safe to use from many threads. Every method but the try_ ones may block, at most `timeout_s`; the try_ ones never
     download: they answer at once or hand back a Pending whose future answers (and raises) like the blocking form.
@@ -94,6 +98,7 @@ class PartitionLog:
         self.partition = partition
         self.priority = priority
         self.local = local if priority.uses_local else None
+        self._left_out = local if not priority.uses_local else None  # serves nothing, but tells whether there is anything to archive
         self.archive = ArchiveTier(archived, hydrator) if archived is not None and priority.uses_archive else None
         self._hydrator = hydrator
         self._scans = LocalScans(local) if local is not None else None
@@ -114,6 +119,8 @@ class PartitionLog:
         if self.archived is not None and not self.archived.is_known:
             return None
         found, failure, _ = self._local_log(LOOK_S)
+        if failure is None and found is None:
+            failure = self._absent()
         return self._scope(found)[1] if failure is None else None
 
     def bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED, *, timeout_s: float | None = TIMEOUT_S) -> Bounds:
@@ -122,6 +129,21 @@ class PartitionLog:
 
     def try_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | Pending[Bounds]:
         return begin(self._bounds(isolation))
+
+    def known_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | None:
+        """As they were last seen, without waiting: None where they were not, last_stable_offset None where it takes a scan."""
+        view = self._view_now()
+        if view.failure is not None:
+            return None
+        stable: int | None = None
+        if isolation is Isolation.READ_COMMITTED:
+            with suppress(HeadwaterError):
+                asked = begin(self._stable_offset(view))
+                if isinstance(asked, Pending):
+                    asked.future.cancel()
+                else:
+                    stable = asked
+        return self._bounds_of(view, stable)
 
     def try_leader_epoch(self) -> int | Pending[int]:
         """As far as it is known; waits only while nothing is. What is old is asked for in passing."""
@@ -152,8 +174,12 @@ class PartitionLog:
 
     def _bounds_once(self, isolation: Isolation, *, settle: bool) -> Steps[Bounds]:
         view = yield from self._known_view(settle=settle)
-        scope = view.scope
         stable = (yield from self._stable_offset(view)) if isolation is Isolation.READ_COMMITTED else None
+        return self._bounds_of(view, stable)
+
+    @staticmethod
+    def _bounds_of(view: _View, stable: int | None) -> Bounds:
+        scope = view.scope
         return Bounds(
             log_start=scope.log_start,
             local_start=view.log.local_start if view.log is not None else None,
@@ -165,7 +191,7 @@ class PartitionLog:
 
     def _leader_epoch(self) -> Steps[int]:
         view = self._view_now()
-        if view.failure is not None:
+        if view.failure is not None and not isinstance(view.failure, _Unknown):
             view = yield from self._known_view()
         return view.scope.leader_epoch
 
@@ -228,7 +254,7 @@ class PartitionLog:
             elif found is None:
                 archived.refresh_soon(HEAD_AGE_S)
         if found is None:
-            failure = failure or self._disappeared()
+            failure = failure or self._absent()
         return self._view(found, failure, looked_s)
 
     def _known_view(self, *, partly: bool = False, settle: bool = False) -> Steps[_View]:
@@ -246,7 +272,7 @@ class PartitionLog:
             except HeadwaterError as error:
                 failure = error
         if found is None:
-            local_failure = local_failure or self._disappeared()
+            local_failure = local_failure or self._absent()
         failure = local_failure or failure
         unknown = local_failure is not None or (archived is not None and not archived.is_known)
         if failure is not None and unknown and not partly:
@@ -276,15 +302,24 @@ class PartitionLog:
             return None, error, self.local.seen_s
         return found, None, self.local.seen_s
 
-    def _disappeared(self) -> TransientError | None:
-        """Why a local log that is not there any more counts as unknown: it held more than the archive is known to hold."""
+    def _absent(self) -> TransientError | None:
+        """Why a local log that is not there counts as unknown: it held more than the archive is known to hold, or nothing is known."""
         last = self.local.last_seen if self.local is not None else None
-        if last is None or last.high_watermark is None:
-            return None
         extent = self.archived.extent if self.archived is not None else None
+        if last is None or last.high_watermark is None:
+            if extent is not None or (self.archived is not None and not self.archived.is_known) or self._was_never_written():
+                return None
+            return _Unknown(f"{self.partition} has no log here, and nothing of it is archived yet")
         if last.high_watermark <= (extent.next_offset if extent is not None else last.log_start):
             return None
         return TransientError(f"{last.directory} is gone, and the archive does not reach its high watermark {last.high_watermark}")
+
+    def _was_never_written(self) -> bool:
+        """The local log, which the read priority leaves out, says that there is nothing yet that could be archived."""
+        with suppress(HeadwaterError):
+            found = self._left_out.log() if self._left_out is not None else None
+            return found is not None and found.high_watermark == 0
+        return False
 
     def _check_in_range(self, offset: int, view: _View) -> Steps[None]:
         """Raises unless `offset` is between log start and log end, in a hole maybe. Says out of range only when sure."""

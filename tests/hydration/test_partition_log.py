@@ -13,8 +13,9 @@ from manifests.head import Entry
 from model.clock import ManualClock
 from model.epochs import EpochHistory
 from model.errors import OffsetOutOfRange, TransientError
+from model.partition import PartitionId
 from tests.hydration.moody import MoodyStore
-from tests.hydration.world import TOPIC, World, a_topic
+from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, World, a_topic
 from tests.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
 
 AWorld = Callable[..., World]
@@ -87,11 +88,56 @@ def test_an_emptied_log_begins_and_ends_where_it_was_emptied(a_world: AWorld) ->
     assert world.read_all(first=54) == []
 
 
-def test_a_partition_without_local_log_or_manifest_is_empty(a_world: AWorld) -> None:
-    world = a_world(local=False)
+@pytest.mark.parametrize("priority", list(ReadPriority))
+def test_a_partition_without_local_log_and_head_is_unknown(a_world: AWorld, priority: ReadPriority) -> None:
+    world = a_world(priority=priority)
     world.archive.repository.ensure_topic(a_topic(partitions=2))
-    bounds = world.logs.partition(TOPIC, 1).bounds(Isolation.READ_COMMITTED)
-    assert (bounds.log_start, bounds.high_watermark, bounds.last_stable_offset, bounds.leader_epoch) == (0, 0, 0, -1)
+    log = world.logs.partition(TOPIC, 1)
+    for ask in (log.bounds, lambda: log.read(0, 1, UNCOMMITTED), lambda: log.read(40, 1, UNCOMMITTED), lambda: log.offset_for_time(0)):
+        with pytest.raises(TransientError, match="nothing of it is archived"):
+            ask()
+    assert log.known_scope() is None
+    assert log.known_bounds() is None
+    if priority is not ReadPriority.LOCAL_ONLY:
+        Archive(world.store, PartitionId(CLUSTER, TOPIC_ID, 1, TOPIC)).commit(start_offset=54)
+        world.logs.partition(TOPIC, 1).archived.load()  # type: ignore[union-attr]
+        bounds = log.bounds(Isolation.READ_COMMITTED)
+        assert (bounds.log_start, bounds.high_watermark, bounds.last_stable_offset) == (54, 54, 54)
+
+
+def test_asking_for_the_leader_epoch_of_what_is_unknown_asks_the_store_once_in_a_while(a_world: AWorld) -> None:
+    clock = ManualClock()
+    world = a_world(local=False, clock=clock)
+    world.archive.repository.ensure_topic(a_topic(partitions=2))
+    log = world.logs.partition(TOPIC, 1)
+    with pytest.raises(TransientError):
+        log.bounds()
+    calls = world.store.calls["get"]
+    for _ in range(4):
+        clock.advance(1_000)
+        assert log.try_leader_epoch() == -1
+    assert world.store.calls["get"] == calls
+
+
+def test_an_empty_log_that_the_priority_leaves_out_has_nothing_to_archive(a_world: AWorld) -> None:
+    world = a_world(priority=ReadPriority.OFFLOADED_ONLY)
+    world.broker.write(0, b"")
+    world.broker.set_high_watermark(0)
+    assert world.log.bounds().high_watermark == 0
+    world.broker.write(0, a_segment(0, 5))
+    world.broker.set_high_watermark(5)
+    world.restart()
+    with pytest.raises(TransientError):
+        world.log.bounds()
+
+
+def test_known_bounds_wait_for_nothing(a_world: AWorld) -> None:
+    world = a_world(local=False)
+    world.archive.append(a_segment(0, 10))
+    log = world.log
+    assert log.known_bounds(Isolation.READ_COMMITTED) is None
+    asked = log.bounds(Isolation.READ_COMMITTED)
+    assert log.known_bounds(Isolation.READ_COMMITTED) == asked
 
 
 def test_new_entries_are_seen_when_a_reader_passes_the_known_end(a_world: AWorld) -> None:
