@@ -31,6 +31,7 @@ class GatewayConfig:
     send_timeout_s          an answer must be taken by then, plus one second for every slowest_bytes_per_s of it
     fetch_wait_max_s        upper bound of what a client asks for with max_wait_ms
     hydration_wait_s        how long a Fetch waits for a chunk from the bucket, when its max_wait_ms is shorter
+    storage_wait_s          a chunk that is not there after that, over all the requests that waited for it, is an error of the storage
     poll_s                  how often a waiting Fetch looks whether its log has grown
     metadata_ttl_s          how long one look at topics and leader epochs is told to everyone
     workers                 threads for what may block: time look-ups, listings
@@ -48,6 +49,7 @@ class GatewayConfig:
     slowest_bytes_per_s: int = 64 << 10
     fetch_wait_max_s: float = 60.0
     hydration_wait_s: float = 0.5
+    storage_wait_s: float = 10.0
     poll_s: float = 0.1
     metadata_ttl_s: float = 1.0
     workers: int = 16
@@ -60,7 +62,7 @@ class GatewayConfig:
             raise UsageError("gateway: connections_max, workers and slowest_bytes_per_s are at least 1")
         if not 1 << 10 <= self.request_bytes_max <= 1 << 30 or not 1 <= self.response_bytes_max <= 1 << 30:
             raise UsageError("gateway: request_bytes_max is 1 KiB to 1 GiB, response_bytes_max at most 1 GiB")
-        for name in ("idle_timeout_s", "request_timeout_s", "send_timeout_s", "poll_s"):
+        for name in ("idle_timeout_s", "request_timeout_s", "send_timeout_s", "storage_wait_s", "poll_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"gateway: {name} is more than 0")
         if self.connections_max > CONNECTIONS_MOST or self.workers > WORKERS_MOST:

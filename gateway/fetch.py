@@ -14,9 +14,11 @@ from gateway.config import GatewayConfig
 from gateway.line import Line
 from gateway.messages import Facts
 from gateway.offsets import check_leader_epoch, isolation_of, once_each
+from gateway.patience import Patience, Place
 from gateway.slices import NO_RECORDS, Records
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
+from model.errors import TransientError
 
 READS_PER_TURN = 64  # partitions looked at before other connections get the event loop
 
@@ -56,12 +58,14 @@ class Fetched:
 class Fetcher:
     def __init__(self, logs: Logs, catalogue: Catalogue, complaints: Complaints, config: GatewayConfig) -> None:
         self._logs, self._catalogue, self._complaints, self._config = logs, catalogue, complaints, config
+        self._patience = Patience(config.storage_wait_s)
 
     async def fetch(self, body: Facts, version: int, line: Line) -> Fetched:
         """Answer at once when `min_bytes` are there or something failed; else when they are, or after `max_wait`.
 
         A chunk that must come from the bucket is waited for a little longer than a client that cannot know of it asks,
-        `hydration_wait_s`. When it is still not there the answer is empty, the download goes on, and asking again finds it.
+        `hydration_wait_s`. When it is still not there the answer is empty, the download goes on, and asking again finds it; when
+        it was not there for `storage_wait_s`, the client is told so.
         A client that has closed its end is waited for no longer: its answer is what there is, should it still read.
         """
         if body.get("session_id", 0) or body.get("session_epoch", -1) > 0:  # we hand out none, so that each request says everything
@@ -76,6 +80,7 @@ class Fetcher:
             if not _is_enough(wanted, gathered, min_bytes):
                 line.forget_request()
                 await self._wait(wanted, isolation, max_bytes, gathered, min_bytes, max_wait_s, line)
+            self._end_waits(wanted, isolation)
             return _fetched(wanted, isolation, version)
         except BaseException:
             for each in wanted:
@@ -142,7 +147,7 @@ class Fetcher:
                 if gathered < max_bytes:
                     self._try_read(each, each.log, isolation, min(each.max_bytes, max_bytes - gathered))
                 elif each.bounds is None:
-                    each.bounds = _bounds(each.log)
+                    each.bounds = each.log.known_bounds(isolation)
             except Exception as error:  # whatever it is, it is this partition's alone
                 self._complaints.tell("fetch_failed", str(each.log.partition), error)
                 each.code = code_for(error)
@@ -155,6 +160,22 @@ class Fetcher:
             else:
                 gathered += size_bytes
         return gathered
+
+    def _end_waits(self, wanted: Iterable[_Wanted], isolation: Isolation) -> None:
+        """What is still on its way is answered without records, or, after too long, with an error."""
+        now_s = asyncio.get_running_loop().time()
+        for each in wanted:
+            if each.log is None or each.code is not Code.NONE:
+                continue
+            place = Place(str(each.log.partition), each.offset)
+            if each.pending is None:
+                self._patience.got(place)
+            elif self._patience.is_over(place, now_s):
+                error = TransientError(f"offset {each.offset} is not there after {self._config.storage_wait_s:g} s")
+                self._complaints.tell("fetch_failed", place.partition, error)
+                each.code = code_for(error)
+            elif each.result is None and each.bounds is None:
+                each.bounds = each.log.known_bounds(isolation)
 
     @staticmethod
     def _try_read(each: _Wanted, log: PartitionLog, isolation: Isolation, max_bytes: int) -> None:
@@ -174,15 +195,6 @@ class Fetcher:
 def _is_enough(wanted: list[_Wanted], gathered: int, min_bytes: int) -> bool:
     """Whether to answer now: with as much as was asked for, or because something failed."""
     return gathered >= min_bytes or any(each.code is not Code.NONE for each in wanted)
-
-
-def _bounds(log: PartitionLog) -> Bounds | None:
-    """The log's bounds when they are known without waiting."""
-    bounds = log.try_bounds()
-    if isinstance(bounds, Bounds):
-        return bounds
-    bounds.future.cancel()
-    return None
 
 
 def _replace(each: _Wanted, result: ReadResult) -> None:
@@ -245,6 +257,8 @@ def _partition(each: _Wanted, isolation: Isolation) -> Facts:
     }
     if bounds is not None:
         facts["high_watermark"], facts["log_start_offset"] = bounds.high_watermark, bounds.log_start
+        if bounds.last_stable_offset is not None:
+            facts["last_stable_offset"] = bounds.last_stable_offset
     if result is not None and each.code is Code.NONE:
         facts["high_watermark"] = result.high_watermark
         facts["log_start_offset"] = result.log_start

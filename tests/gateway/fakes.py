@@ -73,6 +73,9 @@ class FakeLog(PartitionLog):
             raise self.next_bounds.pop(0)
         return self.bounds(isolation)
 
+    def known_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | None:
+        return self.bounds(isolation)
+
     def try_leader_epoch(self) -> int | Pending[int]:
         bounds = self.try_bounds()
         assert isinstance(bounds, Bounds)

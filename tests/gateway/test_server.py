@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -272,7 +273,21 @@ def test_a_chunk_that_takes_long_is_an_empty_answer_and_no_error(soup: FakeLog) 
     with GatewayServer(FakeLogs(soup), config) as server, RawClient(server.address) as client:
         answer = client.fetch(a_fetch(("soup", 0, 0)))
         assert (answer["error_code"], answer["records"]) == (0, b"")
+        assert [answer[name] for name in ("high_watermark", "last_stable_offset", "log_start_offset")] == [100, 100, 0]
         assert client.fetch(a_fetch(("soup", 0, 0)))["records"] == soup.path.read_bytes()
+
+
+def test_a_chunk_that_never_comes_is_a_retriable_error_in_the_end(soup: FakeLog) -> None:
+    config = a_config(hydration_wait_s=0.0, storage_wait_s=0.2)
+    with GatewayServer(FakeLogs(soup), config) as server, RawClient(server.address) as client:
+        codes: list[int] = []
+        began_s = monotonic()
+        while not codes or (codes[-1] == 0 and monotonic() - began_s < 20):
+            soup.next_reads = [on_its_way()]
+            codes.append(client.fetch(a_fetch(("soup", 0, 0)))["error_code"])
+        assert codes[0] == 0
+        assert codes[-1] == Code.KAFKA_STORAGE_ERROR
+        assert monotonic() - began_s >= 0.2
 
 
 def test_data_at_hand_does_not_wait_for_a_chunk_of_another_partition(client: RawClient, soup: FakeLog) -> None:

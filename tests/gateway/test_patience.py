@@ -1,0 +1,35 @@
+"""Waiting over many requests."""
+
+from gateway import patience
+from gateway.patience import Patience, Place
+
+PLACE = Place("soup:0", 7)
+
+
+def test_patience_counts_from_the_first_request_that_did_not_get_it() -> None:
+    waits = Patience(10.0)
+    assert [waits.is_over(PLACE, at_s) for at_s in (0.0, 4.0, 9.9, 10.0, 11.0)] == [False, False, False, True, True]
+
+
+def test_what_was_got_is_waited_for_anew() -> None:
+    waits = Patience(10.0)
+    waits.is_over(PLACE, 0.0)
+    waits.got(PLACE)
+    waits.got(PLACE)
+    assert not waits.is_over(PLACE, 10.0)
+
+
+def test_a_place_that_nobody_asked_for_meanwhile_is_waited_for_anew() -> None:
+    waits = Patience(10.0)
+    waits.is_over(PLACE, 0.0)
+    assert not waits.is_over(PLACE, 10.0)
+    assert not waits.is_over(PLACE, 19.0)
+    assert waits.is_over(PLACE, 20.0)
+
+
+def test_only_so_many_places_are_remembered() -> None:
+    waits = Patience(10.0)
+    waits.is_over(PLACE, 0.0)
+    for number in range(patience.PLACES_MAX):
+        waits.is_over(Place("full", number), 5.0)
+    assert not waits.is_over(PLACE, 10.0)
