@@ -1,5 +1,7 @@
 """Headwater beside a real broker: its configuration, its verbs, and the agent as a process of its own."""
 
+import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -103,6 +105,16 @@ class Agent:
 
     def said(self) -> str:
         return self.output.read_text(errors="replace")
+
+    def address(self, *, patience_s: float = 60) -> str:
+        """Where its gateway listens, once it does."""
+        deadline = time.monotonic() + patience_s
+        while not (found := re.search(r"^serving on (\S+)$", self.said(), re.MULTILINE)):
+            assert self._process.poll() is None, f"the agent ended:\n{self.said()[-4000:]}"
+            assert time.monotonic() < deadline, f"no gateway after {patience_s} s:\n{self.said()[-4000:]}"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.1)
+        return found[1]
 
     def caught_up(self, ends: dict[tuple[str, int], int], *, patience_s: float = 60) -> None:
         """Return when the archive covers every partition up to `ends`, its next offset."""
