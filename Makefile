@@ -4,8 +4,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 SEEDS ?= 20000
+SOAK_S ?= 1200
 
-.PHONY: setup demo check test peers simulate bench
+.PHONY: setup demo check test peers simulate soak bench
 
 setup: .venv/.runs
 
@@ -26,6 +27,10 @@ peers: .venv/.tests
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+soak: simulate
+	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py
+	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m "not peer and not slow"
 
 bench: .venv/.tests
 	@$(BIN)/python -m bench
