@@ -20,7 +20,9 @@ from headwater.archiving import Archiving
 from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import Config
 from headwater.opening import open_logs
+from headwater.options import parse_selection
 from headwater.scheduler import Scheduler
+from headwater.survey import Knowledge, survey
 from hydration.logs import Logs
 from model.clock import SystemClock
 from model.errors import TransientError, UsageError
@@ -121,21 +123,30 @@ class _Answers:
             await asyncio.to_thread(close)
 
     def _rows(self, question: agent_socket.Ask, stop: threading.Event) -> Generator[dict[str, Any]]:
-        archiving = self.held.archiving
-        if archiving is None:
-            raise UsageError("this agent has no log directories")
         match question.verb:
             case "archive":
+                if self.held.archiving is None:
+                    raise UsageError("this agent has no log directories")
                 try:
                     order = Order(**question.arguments)
                 except TypeError as error:
                     raise UsageError(f"not an order: {error}") from error
-                yield from pass_rows(archiving, order, stop)
-            case "troubles":
-                for place, trouble in sorted(archiving.troubles.copy().items()):
-                    yield asdict(place) | {"trouble": trouble}
+                yield from pass_rows(self.held.archiving, order, stop)
+            case "status":
+                selection = question.arguments.get("selection")
+                if selection is not None:
+                    parse_selection(str(selection))
+                for each in survey(self.held.config, selection, bucket=self.held.bucket, known=self._knowledge()):
+                    yield asdict(each)
             case _:
                 raise UsageError(f"this agent does not know {question.verb!r}")
+
+    def _knowledge(self) -> Knowledge:
+        archiving = self.held.archiving
+        offsets = {partition: (state.start_offset, state.last_offset) for partition, state in self.held.control.state().partitions()}
+        if archiving is None:
+            return Knowledge(offsets=offsets)
+        return Knowledge(heads=archiving.heads(), offsets=offsets, troubles=archiving.troubles.copy())
 
 
 def _announce(held: Held, gateway: str) -> None:

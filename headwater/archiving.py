@@ -23,6 +23,7 @@ from archival.topics import TopicFacts, TopicRecords
 from control.log import ControlLog
 from headwater.config import Config
 from headwater.opening import Bucket
+from headwater.standing import KnownHead
 from layouts import open_layout
 from manifests.head import Head
 from model.clock import Clock
@@ -125,7 +126,19 @@ class Archiving:
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         self._users: Counter[PartitionId] = Counter()  # of archivers
         self._swept: set[PartitionId] = set()
+        self._seen_s: dict[PartitionId, float] = {}  # when the bucket last said what an archiver's head says
         self._making = threading.Lock()
+
+    def heads(self) -> dict[PartitionId, KnownHead]:
+        """The heads that the archivers hold, and how old that knowledge is."""
+        with self._making:
+            archivers = dict(self._archivers)
+        now_s = self._clock.monotonic_s()
+        return {
+            partition: KnownHead(archiver.head, round(now_s - self._seen_s.get(partition, now_s), 3))
+            for partition, archiver in archivers.items()
+            if archiver.head is not None
+        }
 
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
@@ -159,7 +172,10 @@ class Archiving:
         seen = log
         if below is not None and log.high_watermark is not None and log.high_watermark > below:
             seen = replace(log, high_watermark=below)
+        before = archiver.head
         outcome = archiver.step(policy_for(settings), seen)
+        if archiver.head is not None and archiver.head is not before:
+            self._seen_s[log.partition] = self._clock.monotonic_s()
         done = Archived(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
         if outcome.entry and not outcome.entry.gap:
             done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
@@ -303,6 +319,7 @@ class Archiving:
             for partition in [each for each in self._archivers if is_gone(each) and each not in self._users]:
                 del self._archivers[partition]
                 self._swept.discard(partition)
+                self._seen_s.pop(partition, None)
 
     def _archiver(self, partition: PartitionId) -> PartitionArchiver:
         return PartitionArchiver(

@@ -12,6 +12,8 @@ from model.partition import PartitionId
 from segments.batches import headers, locate
 from segments.log import LocalLog
 
+CAUGHT_UP = "caught up with the broker's last checkpoint of high watermarks; by default it writes one every 5 s"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
@@ -24,9 +26,20 @@ class Backlog:
     oldest_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """A head as the agent last saw it, loaded or committed, `age_s` ago."""
+
+    head: Head
+    age_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One line of `headwater status`; offsets as in the glossary, None where there is nothing to say."""
+    """One line of `headwater status`; offsets as in the glossary, None where there is nothing to say.
+
+    known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was asked just now
+    """
 
     topic: str
     partition: int
@@ -40,6 +53,7 @@ class Standing:
     archived_bytes: int
     objects: int
     cached_bytes: int
+    known_age_s: float | None
     state: str
     reason: str
 
@@ -63,7 +77,7 @@ def standing(
     state, reason = "archive-only", "no local log here"
     if log is not None:
         try:
-            lag = backlog(log, head)
+            lag = backlog(log, head.next_offset if head else 0)
             state, reason = _state(log, head, lag, policy, tail_age_ms)
         except HeadwaterError as error:
             trouble = trouble or str(error)
@@ -83,6 +97,7 @@ def standing(
         archived_bytes=sum(entry.live_bytes for entry in live),
         objects=len(live),
         cached_bytes=cached_bytes,
+        known_age_s=0.0,
         state=state,
         reason=reason,
     )
@@ -97,15 +112,17 @@ def _state(log: LocalLog, head: Head | None, lag: Backlog, policy: Policy, tail_
         return "behind", found.reason
     step = next(next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms))
     if isinstance(step, Idle):
-        return ("archived" if head and lag.size_bytes == 0 else "waiting"), step.reason
+        done = head is not None and lag.size_bytes == 0
+        return ("archived", CAUGHT_UP if log.leadership else step.reason) if done else ("waiting", step.reason)
     if isinstance(step, Stop):
         return "stopped", str(step.error)
     return "due", f"{type(step).__name__.lower()} comes next"
 
 
-def backlog(log: LocalLog, head: Head | None) -> Backlog:
-    """Read from batch headers and file sizes alone; a file that changes meanwhile is counted as it was seen."""
-    first = max(head.next_offset if head else 0, log_start(log))
+def backlog(log: LocalLog, archive_end: int) -> Backlog:
+    """What lies at or past `archive_end`. Read from batch headers and file sizes alone; a file that changes meanwhile is counted as
+    it was seen."""
+    first = max(archive_end, log_start(log))
     if log.high_watermark is None or first >= log.high_watermark:
         return Backlog(size_bytes=0, oldest_ms=None)
     size_bytes, oldest_ms = 0, None

@@ -1,35 +1,72 @@
 """Where all partitions stand: the local logs, the bucket and what a running agent knows, put side by side."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from archival.plan import Policy, PolicyFor
+from archival.plan import Acting, Policy, PolicyFor
+from archival.plan import standing as archiving_role
 from archival.tails import Tails
-from headwater import agent_socket
 from headwater.config import Config
 from headwater.opening import Bucket, archived, load_head, open_bucket, open_cache, open_log_dirs
 from headwater.options import parse_selection
 from headwater.output import say
-from headwater.standing import Standing, standing
+from headwater.standing import KnownHead, Standing, backlog, standing
 from hydration.cache import folder
-from manifests.repository import Lost
+from manifests.head import Head
+from manifests.repository import Lost, ManifestRepository
 from model.clock import SystemClock
 from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, Partial, TransientError, Unauthorised, UnsupportedFormat
 from model.partition import PartitionId, TopicPartition
+from objectstore.metered import MeteredStore
 from segments.discover import parse_directory_name
 from segments.log import LocalLog
 
+SILENCE_S = 5.0  # a person waits for the answer
+LOADERS = 8  # heads at once
 
-def survey(config: Config, selection: str | None, policy_for: PolicyFor = Policy.of) -> Iterator[Standing]:
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What a running agent knows without asking the store.
+
+    heads     of the partitions that it archives itself
+    offsets   (archive start, last offset) of these and others, as the control log has them
+    troubles  what stops which partition
+    """
+
+    heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
+    offsets: Mapping[PartitionId, tuple[int, int]] = field(default_factory=dict)
+    troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+
+def survey(
+    config: Config,
+    selection: str | None,
+    policy_for: PolicyFor = Policy.of,
+    *,
+    bucket: Bucket | None = None,
+    known: Knowledge | None = None,
+) -> Iterator[Standing]:
     """One Standing per partition that is local, archived, or both, by topic and number.
+
+    A store that does not answer for SILENCE_S is waited for no longer: what is known without it is reported, and how old that is.
 
     Raises NotFound when there is none; what keeps the bucket from being asked, after everything which is known without it; and
     Partial, after everything else, when the bucket does not tell the partitions of some topic.
 
     policy_for  what a pass may archive of a topic with these settings
+    bucket      opened already; None: opened here
     """
+    known = known or Knowledge()
     topic, number = parse_selection(selection) if selection else (None, None)
 
     def wanted(place: TopicPartition) -> bool:
@@ -46,37 +83,24 @@ def survey(config: Config, selection: str | None, policy_for: PolicyFor = Policy
                 raise error
             if wanted(place):
                 unreadable[place] = str(error)
-    bucket = _bucket(config)
-    everywhere = set(local)
-    unreachable: HeadwaterError | None = None
-    lost: list[Lost] = []
-    if bucket is not None:
-        try:
-            everywhere |= {partition for _, partition in archived(bucket, selection, lost)}
-        except NotFound:
-            pass
-        except (TransientError, Unauthorised) as error:
-            unreachable = error
-            if not everywhere and not unreadable:
-                raise
+    asking = _Asking(bucket or _bucket(config), selection, local, _own(known.heads, local))
+    remembered = {partition for partition in (*known.heads, *known.offsets) if wanted(partition.topic_partition)}
+    everywhere = set(local) | asking.partitions | (remembered if asking.error else set())
     if not everywhere and not unreadable:
-        for each in lost:
+        if asking.error:
+            raise asking.error
+        for each in asking.lost:
             raise each.error
         raise NotFound(f"{selection or 'no partition'} is neither in a log directory nor in {config.store.url}")
     tails = Tails(config.node.data_dir / "tails.json", SystemClock())
-    troubles = _troubles(config)
-    damaged = {each.topic: str(each.error) for each in lost}
+    damaged = {each.topic: str(each.error) for each in asking.lost}
     cached = _cached(config)
     now_ms = SystemClock().now_ms()
     for partition in sorted(everywhere, key=lambda each: (each.topic, each.partition, each not in local)):
         place = partition.topic_partition
-        head, damage = None, ""
-        try:
-            head = load_head(bucket, partition) if bucket and not unreachable else None
-        except (TransientError, Unauthorised) as error:
-            unreachable = error  # and not asked again: each partition would wait for its own time-out
-        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
-            damage = str(error)
+        head, age_s = asking.heads.get(partition), 0.0
+        if partition not in asking.heads and partition in known.heads:
+            head, age_s = known.heads[partition].head, known.heads[partition].age_s
         found = standing(
             partition,
             local.get(partition),
@@ -85,17 +109,129 @@ def survey(config: Config, selection: str | None, policy_for: PolicyFor = Policy
             tail_age_ms=tails.age_ms(partition, head.next_offset) if head else 0,
             now_ms=now_ms,
             cached_bytes=cached.get(folder(partition), 0),
-            trouble=damage or unreadable.pop(place, "") or damaged.get(place.topic, "") or troubles.get(place, ""),
+            trouble=asking.damage.get(partition, "")
+            or unreadable.pop(place, "")
+            or damaged.get(place.topic, "")
+            or known.troubles.get(place, ""),
         )
-        if unreachable:
-            found = replace(found, lag_bytes=None, lag_s=None, state="unknown", reason=f"the bucket cannot be asked: {unreachable}")
+        found = replace(found, known_age_s=age_s)
+        if asking.error and partition not in asking.heads:
+            found = _without_bucket(found, asking.error, head, local.get(partition), known.offsets.get(partition))
         yield found
     for place, problem in sorted(unreadable.items()):
         yield replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
-    if unreachable:
-        raise unreachable
-    if lost:
+    if asking.error:
+        raise asking.error
+    if asking.lost:
         raise Partial("of these topics the archive does not tell all: " + "; ".join(f"{topic}: {why}" for topic, why in damaged.items()))
+
+
+def _own(heads: Mapping[PartitionId, KnownHead], local: Mapping[PartitionId, LocalLog]) -> set[PartitionId]:
+    """Those that this agent archives now: nobody else has moved their heads."""
+    return {partition for partition in heads if partition in local and isinstance(archiving_role(local[partition]), Acting)}
+
+
+def _without_bucket(
+    found: Standing, error: HeadwaterError, head: Head | None, log: LocalLog | None, offsets: tuple[int, int] | None
+) -> Standing:
+    """`found` while the bucket cannot be asked: by the last known head, else by the control log's numbers, else unknown."""
+    why = f"the bucket cannot be asked: {error}"
+    if head is not None:
+        return replace(found, reason=f"{found.reason}; {why}")
+    found = replace(found, lag_bytes=None, lag_s=None, state="unknown", reason=why, known_age_s=None)
+    if offsets is None:
+        return found
+    start, last = offsets
+    try:
+        lag = backlog(log, last + 1) if log else None
+    except HeadwaterError:  # of the local log
+        lag = None
+    lag_s = None if lag is None else 0.0 if lag.oldest_ms is None else max(0.0, (SystemClock().now_ms() - lag.oldest_ms) / 1000)
+    return replace(
+        found, archive_start=start, last_offset=last if last >= 0 else None, lag_bytes=lag.size_bytes if lag else None, lag_s=lag_s
+    )
+
+
+class _Asking:
+    """What the bucket says of its partitions, asked in threads that nobody waits for: a store that hangs must not hold up what is
+    known without it.
+
+    partitions  that are in the bucket, or local
+    heads       of those that were asked for; None: the bucket's definite word that there is none
+    damage      why a head cannot be used
+    error       what kept the bucket from being asked; the rest may be incomplete then
+    """
+
+    def __init__(self, bucket: Bucket | None, selection: str | None, local: Collection[PartitionId], own: Collection[PartitionId]) -> None:
+        self.partitions: set[PartitionId] = set()
+        self.heads: dict[PartitionId, Head | None] = {}
+        self.damage: dict[PartitionId, str] = {}
+        self.lost: list[Lost] = []
+        self.error: HeadwaterError | None = None
+        if bucket is None:
+            self.heads = dict.fromkeys(local)
+            return
+        self._meter = MeteredStore(bucket.store)
+        self._bucket = Bucket(self._meter, ManifestRepository(self._meter))
+        try:
+            found, self.lost = self._bounded(lambda: self._list(selection))
+            self.partitions = {*found, *local}
+            self._bounded(lambda: self._load(self.partitions - set(own)))
+        except (TransientError, Unauthorised) as error:
+            self.error = error
+
+    def _list(self, selection: str | None) -> tuple[list[PartitionId], list[Lost]]:
+        lost: list[Lost] = []
+        with suppress(NotFound):
+            return [partition for _, partition in archived(self._bucket, selection, lost)], lost
+        return [], lost
+
+    def _load(self, partitions: Collection[PartitionId]) -> None:
+        todo = deque(sorted(partitions))
+        failed: list[HeadwaterError] = []
+
+        def work() -> None:
+            while todo and not failed:
+                with suppress(IndexError):
+                    partition = todo.popleft()
+                    try:
+                        self.heads[partition] = load_head(self._bucket, partition)
+                    except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+                        self.heads[partition] = None
+                        self.damage[partition] = str(error)
+                    except HeadwaterError as error:
+                        failed.append(error)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(LOADERS, len(todo)))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for error in failed:
+            raise error
+
+    def _bounded(self, ask: Callable[[], _T]) -> _T:
+        """What `ask` returns; TransientError when the store is silent for too long. Its thread is left behind then."""
+        answers: SimpleQueue[_T | Exception] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                answers.put(ask())
+            except Exception as error:
+                answers.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        while True:
+            begun = self._meter.calls.total()
+            try:
+                answer = answers.get(timeout=SILENCE_S)
+            except Empty:
+                if self._meter.calls.total() > begun:
+                    continue
+                raise TransientError(f"no answer from {self._meter.url} for {SILENCE_S:.0f} s") from None
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
 
 _NOTHING = Standing(
@@ -111,6 +247,7 @@ _NOTHING = Standing(
     archived_bytes=0,
     objects=0,
     cached_bytes=0,
+    known_age_s=None,
     state="stopped",
     reason="",
 )
@@ -124,15 +261,6 @@ def _bucket(config: Config) -> Bucket | None:
             say(f"nothing is archived yet: there is no {path}")
             return None
     return open_bucket(config)
-
-
-def _troubles(config: Config) -> dict[TopicPartition, str]:
-    """What stops the running agent, by partition; nothing when there is none to ask."""
-    try:
-        rows = list(agent_socket.ask(config.node.data_dir, agent_socket.Ask("troubles"), timeout_s=5))
-        return {TopicPartition(row["topic"], row["partition"]): row["trouble"] for row in rows}
-    except (HeadwaterError, KeyError, TypeError):
-        return {}
 
 
 def _cached(config: Config) -> dict[str, int]:

@@ -1,0 +1,67 @@
+"""`headwater status` while the store answers, hangs or is away; with an agent to ask, and without."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headwater import survey
+from tests.headwater.conftest import Ran, Stage
+from tests.headwater.test_agent import running
+from tests.s3server import S3Server
+
+NUMBERS = ("topic", "partition", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "objects")
+
+
+@contextmanager
+def stopped(server: S3Server) -> Iterator[None]:
+    """It accepts connections and says nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def places(s3_environ: S3Server) -> list[str]:
+    return ["--store", f"s3://{s3_environ.bucket()}/archive", "--endpoint-url", s3_environ.endpoint_url]
+
+
+def numbers(ran: Ran) -> list[list[Any]]:
+    return [[row[name] for name in NUMBERS] for row in ran.rows]
+
+
+def test_an_agent_tells_what_it_knows_while_the_store_hangs(
+    stage: Stage, s3_environ: S3Server, places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *places, "--set", "log.owned=true", "--set", "archival.release=false") as agent:
+        agent.wait_for("gateway_started")
+        assert stage.run("flush", *places, log=log).code == 0
+        healthy = stage.run("status", "-o", "jsonl", *places, log=log)
+        assert healthy.code == 0, healthy.err
+        assert {row["state"] for row in healthy.rows} == {"archived"}
+        with stopped(s3_environ):
+            silent = stage.run("status", "-o", "jsonl", *places, log=log)
+    assert silent.code == 5
+    assert "no answer" in silent.err
+    assert numbers(silent) == numbers(healthy)
+    assert {row["state"] for row in silent.rows} == {"archived"}
+    assert all(row["known_age_s"] >= 0 and "no answer" in row["reason"] for row in silent.rows)
+
+
+def test_without_an_agent_a_store_that_hangs_is_not_waited_for(
+    stage: Stage, s3_environ: S3Server, places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "SILENCE_S", 0.5)
+    log = stage.log("kitchen")
+    assert stage.run("flush", *places, log=log).code == 0
+    with stopped(s3_environ):
+        silent = stage.run("status", "-o", "jsonl", *places, log=log)
+    assert silent.code == 5
+    assert {row["state"] for row in silent.rows} == {"unknown"}
+    assert all(row["known_age_s"] is None and row["high_watermark"] is not None for row in silent.rows)
