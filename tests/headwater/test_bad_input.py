@@ -235,6 +235,9 @@ def on_a_full_disk(stage: Stage, *arguments: str) -> "subprocess.CompletedProces
 
 
 def can_mount() -> bool:
+    """Where REQUIRE_MOUNT is set, as in .ci/run, the tests that mount must run: a kernel that refuses fails them."""
+    if os.environ.get("REQUIRE_MOUNT"):
+        return True
     return subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
 
 
