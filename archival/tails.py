@@ -5,6 +5,8 @@ set, never count. Losing the file starts every clock anew.
 """
 
 import os
+import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,7 @@ class Tails:
         self._path, self._clock = path, clock
         self._tails = _load(path) if path else {}
         self._changed = False
+        self._saving = threading.Lock()
 
     def age_ms(self, partition: PartitionId, next_offset: int) -> int:
         """How long `next_offset` has been the first one that waits."""
@@ -41,17 +44,27 @@ class Tails:
         if self._tails.pop(_key(partition), None):
             self._changed = True
 
-    def save(self) -> None:
-        if self._path is None or not self._changed:
-            return
-        self._changed = False
-        partial = self._path.with_name(self._path.name + ".partial")
-        try:
-            partial.write_bytes(msgspec.json.encode(dict(self._tails)))
-            os.replace(partial, self._path)
-        except OSError as error:
+    def retain(self, partitions: Collection[PartitionId]) -> None:
+        """Forget all others."""
+        for key in self._tails.keys() - {_key(each) for each in partitions}:
+            del self._tails[key]
             self._changed = True
-            raise kind_of(error)(f"{self._path}: {error.strerror}") from error
+
+    def save(self) -> None:
+        with self._saving:  # the agent's loop and a one-shot pass come to it at once, and the partial file has one name
+            if self._path is None or not self._changed:
+                return
+            self._changed = False
+            partial = self._path.with_name(self._path.name + ".partial")
+            try:
+                with partial.open("wb") as file:
+                    file.write(msgspec.json.encode(dict(self._tails)))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(partial, self._path)
+            except OSError as error:
+                self._changed = True
+                raise kind_of(error)(f"{self._path}: {error.strerror}") from error
 
 
 def _key(partition: PartitionId) -> str:

@@ -1,7 +1,7 @@
 """The bucket learns of a topic before its first claim, and of its partitions and settings whenever they change."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from manifests.repository import ManifestRepository
@@ -18,23 +18,24 @@ class TopicFacts:
 
 
 class TopicRecords:
-    """Remembers what it has written, so that asking again costs nothing. Safe to use from many threads."""
+    """Remembers what it has written, so that asking again costs nothing. Safe to use from many threads: topics do not wait for each
+    other, and a topic's documents are written by one thread at a time."""
 
     def __init__(self, repository: ManifestRepository, describe: Callable[[PartitionId], TopicFacts]) -> None:
         self._repository, self._describe = repository, describe
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the tables, held for moments
+        self._owning = threading.Lock()
         self._owned: set[str] = set()
-        self._written: dict[tuple[str, str], TopicManifest] = {}
+        self._topics: dict[tuple[str, str], _Topic] = {}
 
     def ensure(self, partition: PartitionId) -> None:
         """Raises ForeignOwner when the bucket or the topic is another cluster's."""
         facts = self._describe(partition)
+        self._ensure_owner(partition.cluster_id)
         with self._lock:
-            if partition.cluster_id not in self._owned:
-                self._repository.ensure_owner(partition.cluster_id)
-                self._owned.add(partition.cluster_id)
-            place = partition.cluster_id, partition.topic_id
-            written = self._written.get(place)
+            topic = self._topics.setdefault((partition.cluster_id, partition.topic_id), _Topic())
+        with topic.lock:
+            written = topic.written
             seen = TopicManifest(
                 cluster_id=partition.cluster_id,
                 topic=partition.topic,
@@ -44,4 +45,26 @@ class TopicRecords:
             )
             if written and written.partitions == seen.partitions and seen.configs in (None, written.configs):
                 return
-            self._written[place] = self._repository.ensure_topic(seen)
+            topic.written = self._repository.ensure_topic(seen)
+
+    def retain(self, partitions: Collection[PartitionId]) -> None:
+        """Forget the topics that none of them is of."""
+        present = {(each.cluster_id, each.topic_id) for each in partitions}
+        with self._lock:
+            for key in [key for key, topic in self._topics.items() if key not in present and not topic.lock.locked()]:
+                del self._topics[key]
+
+    def _ensure_owner(self, cluster_id: str) -> None:
+        if cluster_id not in self._owned:
+            with self._owning:
+                if cluster_id not in self._owned:
+                    self._repository.ensure_owner(cluster_id)
+                    self._owned.add(cluster_id)
+
+
+class _Topic:
+    """One incarnation. written: its manifest as the bucket has it, once it is known."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.written: TopicManifest | None = None

@@ -1,3 +1,5 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -6,6 +8,7 @@ from archival.config import ArchivalConfig
 from archival.tails import Tails
 from model.clock import ManualClock
 from model.errors import TransientError, UsageError
+from model.partition import PartitionId
 from tests.archival.builders import PARTITION
 
 
@@ -56,6 +59,38 @@ def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     tails.age_ms(PARTITION, 10)
     with pytest.raises(TransientError, match=r"tails\.json"):
         tails.save()
+
+
+def test_two_passes_may_save_at_once(tmp_path: Path) -> None:
+    tails = Tails(tmp_path / "tails.json", ManualClock())
+    places = [PartitionId(PARTITION.cluster_id, PARTITION.topic_id, number, "soup") for number in range(500)]
+    for each in places:
+        tails.age_ms(each, 1)
+
+    def save(worker: int) -> None:
+        for at in range(100):
+            tails.age_ms(places[worker], at + 2)
+            tails.save()
+
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(save, range(4)))
+    assert len(json.loads((tmp_path / "tails.json").read_bytes())) == 500
+    assert [path.name for path in tmp_path.iterdir()] == ["tails.json"]
+
+
+def test_tails_of_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    clock, path = ManualClock(), tmp_path / "tails.json"
+    other = PartitionId(PARTITION.cluster_id, PARTITION.topic_id, 1, "soup")
+    tails = Tails(path, clock)
+    for each in (PARTITION, other):
+        tails.age_ms(each, 10)
+    tails.save()
+    tails = Tails(path, clock)
+    tails.retain([other])
+    tails.save()
+    clock.advance(500)
+    kept = Tails(path, clock)
+    assert (kept.age_ms(PARTITION, 10), kept.age_ms(other, 10)) == (0, 500)
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -1,9 +1,13 @@
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from archival.topics import TopicFacts, TopicRecords
 from manifests.repository import ManifestRepository
 from model.errors import ForeignOwner
-from model.partition import PartitionId
+from model.partition import PartitionId, topic_id_text
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from tests.archival.builders import PARTITION
@@ -36,3 +40,44 @@ def test_another_clusters_bucket_is_refused() -> None:
     repository.ensure_owner("another")
     with pytest.raises(ForeignOwner, match="another"):
         TopicRecords(repository, lambda _: TopicFacts()).ensure(PARTITION)
+
+
+class Gates(MemoryStore):
+    """The first write of a topic's manifest waits until two topics are being written; two at once of one topic are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = threading.Barrier(2)
+        self.writing: Counter[str] = Counter()
+        self.twice = False
+
+    def create(self, key: str, document: bytes) -> str:
+        if not key.endswith("topic.json"):
+            return super().create(key, document)
+        self.writing[key] += 1
+        self.twice |= self.writing[key] > 1
+        self.both.wait(30)
+        self.writing[key] -= 1
+        return super().create(key, document)
+
+
+def test_topics_do_not_wait_for_each_other_and_one_is_written_by_one_thread_at_a_time() -> None:
+    store = Gates()
+    records = TopicRecords(ManifestRepository(store), lambda _: TopicFacts(partitions=2, configs={}))
+    places = [PartitionId(PARTITION.cluster_id, topic_id_text(topic * 16), number, "t") for topic in (b"a", b"b") for number in (0, 1)]
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(records.ensure, places))
+    assert not store.twice
+
+
+def test_a_topic_that_is_gone_is_forgotten() -> None:
+    store = MeteredStore(MemoryStore())
+    records = TopicRecords(ManifestRepository(store), lambda _: TopicFacts(partitions=3, configs={}))
+    records.ensure(PARTITION)
+    calls = sum(store.calls.values())
+    records.retain([PARTITION])
+    records.ensure(PARTITION)
+    assert sum(store.calls.values()) == calls
+    records.retain([])
+    records.ensure(PARTITION)
+    assert sum(store.calls.values()) > calls
