@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from random import Random
@@ -28,6 +28,7 @@ from layouts import open_layout
 from manifests.head import Head
 from model.clock import Clock
 from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError
+from model.oserrors import kind_of
 from model.partition import PartitionId, TopicPartition
 from segments.discover import Listing, LogDirs, parse_directory_name
 from segments.log import LocalLog
@@ -124,6 +125,7 @@ class Archiving:
         self._tails = Tails(config.node.data_dir / "tails.json", clock)
         self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
         self._users: Counter[PartitionId] = Counter()  # of archivers
         self._swept: set[PartitionId] = set()
         self._seen_s: dict[PartitionId, float] = {}  # when the bucket last said what an archiver's head says
@@ -202,7 +204,9 @@ class Archiving:
         try:
             self.logs.look(place)
         except NotFound:
-            self._drop(lambda partition: partition.topic_partition == place)
+            with self._making:
+                gone = self._identities.pop(place, None)
+            self._drop(lambda partition: partition == gone)
             return Archived(place=place, reason="gone", gone=True)
         except Exception as error:
             return Archived(place=place, error=self.trouble(place, error))
@@ -214,7 +218,7 @@ class Archiving:
             case HeadwaterError():
                 return error
             case OSError():  # a file vanished, a disk filled up: this partition's trouble, and perhaps not for long
-                return TransientError(f"{place}: {error}")
+                return kind_of(error)(f"{place}: {error}")
         words = f"unexpected {type(error).__name__}: {error}"
         self.unexpected += 1
         if self.troubles.get(place) != words:
@@ -229,10 +233,22 @@ class Archiving:
             self.troubles.pop(outcome.place, None)
 
     def retain(self, places: Collection[TopicPartition]) -> None:
-        """Forget all that is known of other partitions: they are gone from the log directories."""
+        """Forget all that is known of other partitions: they are gone from the log directories.
+
+        What is kept by identity waits until each place has been looked at, since its name does not tell which incarnation it is.
+        """
         for place in [each for each in self.troubles.copy() if each not in places and each != LOG_DIRS]:
             self.troubles.pop(place, None)
-        self._drop(lambda partition: partition.topic_partition not in places)
+        with self._making:
+            for place in [each for each in self._identities if each not in places]:
+                del self._identities[place]
+            present = set(self._identities.values())
+            are_all = len(present) == len(places)
+        self._drop(lambda partition: partition not in present)
+        if are_all:
+            self._tails.retain(present)
+            self._topics.retain(present)
+            self.announcer.retire_absent(present, self._writer)
 
     def save(self) -> None:
         """Write down what must outlive the process. Raises DiskFull and TransientError."""
@@ -296,12 +312,17 @@ class Archiving:
                     each.result()
             finally:
                 ended.set()
+        with suppress(HeadwaterError):
+            again = self.listing()
+            if not listing.problems and not again.problems:
+                self.retain({*listing.partitions, *again.partitions})
         self.save()
 
     @contextmanager
     def _in_hand(self, partition: PartitionId) -> Iterator[PartitionArchiver]:
         """The one archiver of `partition`: its lock is what keeps two steps, and release, apart. It is kept while it is in use."""
         with self._making:
+            self._identities[partition.topic_partition] = partition
             archiver = self._archivers.get(partition)
             if archiver is None:
                 archiver = self._archivers[partition] = self._archiver(partition)

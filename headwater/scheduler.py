@@ -69,6 +69,12 @@ class Scheduler:
         self._work, self._clock, self._policy_for = work, clock, policy_for
         self._queue, self._changed = DueQueue(random), threading.Condition()
         self._troubles = TroubleLog(clock)
+        self._listed: Collection[TopicPartition] = ()  # one listing alone misses a partition that moves between two directories
+
+    def __len__(self) -> int:
+        """How many partitions are due, in hand or postponed."""
+        with self._changed:
+            return len(self._queue)
 
     def rescan(self) -> None:
         """Every partition is due, what is gone is forgotten, and what must outlive the process is written."""
@@ -79,7 +85,8 @@ class Scheduler:
             if listing.problems:
                 outcome = Archived(place=LOG_DIRS, error=_together([error for _, error in listing.problems]))
             else:
-                self._retain(listing.partitions)
+                self._retain({*listing.partitions, *self._listed})
+                self._listed = listing.partitions.keys()
             self._work.save()
         except Exception as error:
             outcome = Archived(place=LOG_DIRS, error=self._work.trouble(LOG_DIRS, error))

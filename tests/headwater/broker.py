@@ -71,7 +71,7 @@ class Bench:
     """An agent's archivers over `broker`, and its scheduler, on a manual clock."""
 
     def __init__(self, root: Path, store: ObjectStore | None = None, *, owned: bool = False) -> None:
-        self.broker = Broker(root / "log")
+        self.root, self.broker, self.control = root, Broker(root / "log"), LocalControl()
         self.store = store or MemoryStore()
         self.clock = ManualClock()
         (root / "state").mkdir()
@@ -80,7 +80,7 @@ class Bench:
             load(None, {}, {**given, "log.dirs": [str(self.broker.root)]}),
             dirs=LogDirs([self.broker.root], owned=owned),
             bucket=Bucket(self.store, ManifestRepository(self.store)),
-            control=LocalControl(),
+            control=self.control,
             writer="agent-a",
             clock=self.clock,
         )

@@ -1,5 +1,7 @@
 """The agent's loop, turn by turn: every partition gets its turn, and one partition's trouble is its own."""
 
+import json
+import shutil
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -247,3 +249,55 @@ def test_the_workers_archive_everything_and_end_when_told(bench: Bench) -> None:
     assert stop.is_set()
     assert {bench.last_offset("soup", number) for number in range(12)} == {19}
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive")]
+
+
+def spoil(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+
+
+def test_what_is_gone_leaves_nothing_behind(bench: Bench) -> None:
+    """Topics that come and go, under one name or another; one of them was stopped."""
+    for incarnation in range(5):
+        bench.broker.partition("daily", 0, segments=3, incarnation=incarnation)
+        bench.scheduler.rescan()
+        bench.turns()
+        shutil.rmtree(bench.broker.directory("daily", 0))
+        bench.scheduler.rescan()
+        bench.turns()
+    bench.broker.partition("bad", 0)
+    bench.broker.partition("soup", 0)
+    spoil(bench.broker.segments("bad", 0)[0])
+    bench.scheduler.rescan()
+    bench.turns()
+    assert set(bench.archiving.troubles) == {TopicPartition("bad", 0)}
+    shutil.rmtree(bench.broker.directory("bad", 0))
+    for _ in range(3):
+        bench.scheduler.rescan()
+        bench.turns()
+    assert bench.archiving.troubles == {}
+    assert {each.topic for each in bench.archiving._archivers} == {"soup"}
+    tails = json.loads((bench.root / "state" / "tails.json").read_bytes())
+    assert len(tails) <= 1
+    assert len(bench.archiving._topics._topics) == 1
+    known = {partition.topic for partition, _ in bench.control.state().partitions()}
+    assert known == {"soup"}
+    assert len(bench.scheduler) == 0
+
+
+def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> None:
+    """As when a broker moves it from one log directory to another while they are listed."""
+    bench.broker.partition("soup", 0, 1)
+    bench.scheduler.rescan()
+    bench.turns()
+    directory = bench.broker.directory("soup", 0)
+    archivers = dict(bench.archiving._archivers)
+    directory.rename(directory.with_name("aside"))
+    bench.scheduler.rescan()
+    directory.with_name("aside").rename(directory)
+    bench.turns()
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.archiving._archivers == archivers
+    assert len(list(bench.control.state().partitions())) == 2
