@@ -26,7 +26,7 @@ import structlog
 
 from hydration.runfile import RunFile
 from model.clock import Clock
-from model.errors import CorruptData, DiskFull, HeadwaterError
+from model.errors import CorruptData, DiskFull, HeadwaterError, TransientError
 from model.partition import PartitionId
 
 OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are opened anew
@@ -108,7 +108,10 @@ class ChunkCache:
         return self._used_bytes
 
     def get(self, name: str) -> RunFile | None:
-        """The file under `name` when this process knows it to be good; held for the caller. No other file is opened."""
+        """The file under `name` when this process knows it to be good; held for the caller. No other file is opened.
+
+        Raises TransientError when it is there and cannot be opened now, as without a free descriptor: it is good still.
+        """
         with self._lock:
             kept = self._kept.get(name)
             if kept is None or not kept.trusted:
@@ -165,7 +168,7 @@ class ChunkCache:
         fill   writes the bytes and checks them; what it raises is passed on and nothing is kept
 
         With no room on the disk, everything that nobody reads is dropped; when that does not help either, the bytes stay
-        in memory for a while. Raises DiskFull when they are too many for that.
+        in memory for a while. Raises DiskFull when they are too many for that, TransientError when there is no descriptor left.
         """
         self._sweep_now_and_then()
         with self._lock:
@@ -244,9 +247,11 @@ class ChunkCache:
     def _reopen(self, name: str, kept: _Kept) -> bool:
         try:
             kept.file = RunFile.open(self.directory / name, rested=self._rested)
-        except OSError:
+        except FileNotFoundError:
             self._forget(name)
             return False
+        except OSError as error:
+            raise TransientError(f"{name}: {error.strerror}") from error
         self._open += 1
         if kept.file.size_bytes != kept.size_bytes:
             self._drop(name)
@@ -344,9 +349,12 @@ class ChunkCache:
         """Kept for some seconds, so that whoever asked for it finds it; the older ones go when there are too many."""
         if size_bytes > IN_MEMORY_MAX:
             raise DiskFull(f"no room in {self.directory} for a chunk of {size_bytes} bytes: {why.strerror}") from why
-        with os.fdopen(os.memfd_create("chunk", os.MFD_CLOEXEC), "w+b", buffering=0) as file:
-            fill(file)
-            fd = os.dup(file.fileno())
+        try:
+            with os.fdopen(os.memfd_create("chunk", os.MFD_CLOEXEC), "w+b", buffering=0) as file:
+                fill(file)
+                fd = os.dup(file.fileno())
+        except OSError as error:
+            raise TransientError(f"no place for a chunk of {size_bytes} bytes: {why.strerror}; in memory: {error.strerror}") from error
         with self._lock:
             nameless = {each: kept.size_bytes for each, kept in self._kept.items() if kept.nameless}
             spare = IN_MEMORY_MAX - size_bytes - sum(nameless.values())

@@ -5,11 +5,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from model.errors import TransientError
+
 
 class RunFile:
     """A file descriptor that is closed when the last holder lets go; what happens to the name meanwhile does not matter.
 
-    Made with one hold, its maker's. Reads are positional, so any number of threads may read at once.
+    Made with one hold, its maker's. Reads are positional, so any number of threads may read at once. A disk that fails is a
+    TransientError: there may be another copy.
 
     rested   called when only the maker still holds it
     memory   the file's bytes from its beginning on, when they are at hand as well: stays for as long as a reader holds the file
@@ -37,12 +40,12 @@ class RunFile:
     @property
     def size_bytes(self) -> int:
         """Now; an active segment grows."""
-        return os.fstat(self._fd).st_size
+        return self._status().st_size
 
     @property
     def is_named(self) -> bool:
         """False once the file was deleted, by whomever."""
-        return os.fstat(self._fd).st_nlink > 0
+        return self._status().st_nlink > 0
 
     @property
     def is_in_use(self) -> bool:
@@ -54,7 +57,16 @@ class RunFile:
         memory = self.memory
         if memory is not None and position + size_bytes <= len(memory):
             return bytes(memory[position : position + size_bytes])
-        return os.pread(self._fd, size_bytes, position)
+        try:
+            return os.pread(self._fd, size_bytes, position)
+        except OSError as error:
+            raise TransientError(f"{self.where}, byte {position}: {error.strerror}") from error
+
+    def _status(self) -> os.stat_result:
+        try:
+            return os.fstat(self._fd)
+        except OSError as error:
+            raise TransientError(f"{self.where}: {error.strerror}") from error
 
     def hold(self) -> "RunFile":
         with self._lock:
