@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from archival import plan
 from archival.announce import Announcer
 from archival.archived import ArchivedEntries
-from archival.cleaner import clean_under, clean_with, is_clean
+from archival.cleaner import clean_under, clean_with, is_clean, overtaken
 from archival.entries import entries_before, in_order, part_of, place, rest_of, with_gap
 from archival.lineage import branches_at, ends_at, epoch_in
+from archival.looks import CleanerLooks
 from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Stop, Upload, next_steps
 from archival.source import Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
 from archival.tails import Tails
@@ -89,6 +90,7 @@ class PartitionArchiver:
         announcer: Announcer,
         topics: TopicRecords,
         tails: Tails,
+        looks: CleanerLooks,
         writer: str,
         new_uid: Callable[[], str],
         open_segment: OpenSegment = open_segment,
@@ -96,7 +98,7 @@ class PartitionArchiver:
         self.partition = partition
         self.lock = threading.Lock()
         self._logs, self._store, self._repository, self._offloader = logs, store, repository, offloader
-        self._announcer, self._topics, self._tails = announcer, topics, tails
+        self._announcer, self._topics, self._tails, self._looks = announcer, topics, tails, looks
         self._writer, self._new_uid, self._open_segment = writer, new_uid, open_segment
         self._known = False  # is _held what we last saw in the bucket?
         self._held: Versioned | None = None
@@ -114,13 +116,17 @@ class PartitionArchiver:
 
         log  a look at the partition's directory that the caller has just taken; without it one is taken here
 
-        Raises Fenced when another writer has claimed the partition, SuspectedHole, CorruptData, UnrelatedLog and UnfinishedSwap
-        when a person must look at the log, and TransientError (SourceChanged and UnknownOutcome among them) when the same call
+        Raises Fenced when another writer has claimed the partition, SuspectedHole, CorruptData, UnrelatedLog, UnfinishedSwap and
+        NeedsReplacement when a person must look at it, and TransientError (SourceChanged and UnknownOutcome among them) when the same call
         may succeed later.
         """
         with self.lock, local_errors(self.partition):
             try:
-                return self._step(policy, log or self._look())
+                if log is None:
+                    log = self._look()
+                elif self._looks.is_due(log):
+                    self._look()  # of that one nobody knows how long it has waited for the lock
+                return self._step(policy, log)
             except CommitLost as error:
                 if self._held and error.current is None:
                     raise self._head_is_gone(self._held.head.version) from error
@@ -140,7 +146,14 @@ class PartitionArchiver:
             self._announcer.announce(self._held.head)
             if self._held.head.writer == self._writer:
                 self._topics.ensure(self.partition)
-        for step in next_steps(log, self.head, writer=self._writer, policy=policy, tail_age_ms=self._tail_age_ms(log)):
+        for step in next_steps(
+            log,
+            self.head,
+            writer=self._writer,
+            policy=policy,
+            tail_age_ms=self._tail_age_ms(log),
+            overtaken=lambda first: self._overtaken(first, log, policy),
+        ):
             if isinstance(step, Idle):
                 return Outcome(action="idle", reason=step.reason)
             steps.reached("archive.planned")
@@ -344,6 +357,8 @@ class PartitionArchiver:
             base_offset, last_offset = _extent(step, scan, log, size)
             entry = self._made(base_offset, last_offset, scan, head.fence)
             again = self._check_still(log, entry, step.segment)
+            if self._overtaken(step.read_from, again, policy):
+                raise SourceChanged(f"{self.partition}: compaction went past the archive while a run was read")
             clean_to = clean_with(head, log, again)
             entry = replace(entry, cleaned=is_clean(entry, clean_to))
             steps.reached("archive.scanned")
@@ -475,10 +490,18 @@ class PartitionArchiver:
     # What else a step needs
 
     def _look(self) -> LocalLog:
+        at_ms = self._looks.now_ms()
         log = self._logs.look(self.partition.topic_partition)
         if log.partition != self.partition:
             raise SourceChanged(f"{self.partition} is another incarnation now: {log.partition.topic_id}")
+        self._looks.saw(log, at_ms)
         return log
+
+    def _overtaken(self, first: int, log: LocalLog, policy: Policy) -> str:
+        if self.head is None:
+            return ""
+        looks = self._looks.of(self.partition)
+        return overtaken(log, self.head, first, looks, self._looks.now_ms(), stale_keys_below=policy.stale_keys_below)
 
     def _tail_age_ms(self, log: LocalLog) -> int:
         head = self.head

@@ -3,12 +3,44 @@
 A log is clean below its cleaner checkpoint: no key has two records there. Runs are archived one after the other, and the cleaner
 goes on meanwhile, so that runs which were clean one by one need not be clean together. A head therefore says up to where all that
 it lists is clean as one (`Head.clean_to`): every run was read when the checkpoint had got there.
+
+The cleaner keeps a tombstone (and a transaction's marker) for `delete.retention.ms` from the beginning of the first cleaning that
+passes it, and drops it in a later one. What it ended may be archived: then the tombstone must be archived too, else a deleted key
+comes back. Where can one be missing that would delete something archived? Not below the first offset that is still to be
+archived; and not below `clean_to`, since a cleaning that passes both the value and its tombstone drops the value at once: it would
+not have been there to be archived. So nothing is missing as long as the checkpoint has not passed the greater of the two, the
+*floor*; and nothing for `delete.retention.ms` after a cleaning that passes it began.
+
+No file says when a cleaning began. One that passes the floor had not ended when the checkpoint was last seen at or below it, and
+had not begun when the active segment was (the cleaner leaves that alone). The second is proof. After the first only half of the
+retention counts, the other half being what the cleaning under way then may have taken already.
+
+Looks are remembered by broker directory (`archival.looks`), for each has a cleaner of its own. Without one, the floor passed,
+nothing is known of how long ago that was: this counts as too long. It stops no healthy topic at a first start: nothing is archived
+yet, so the first run that is read puts `clean_to` at the checkpoint, and the rest of the backlog lies below the floor. Later the
+archive follows each roll of a segment, which the cleaner needs to go on. What is left is a cleaner that passed the floor while no
+look was kept (a lost data directory, a leader whose agent never ran). A replica that was fetched from a leader after that one's
+cleaner had dropped a tombstone is not noticed: its own cleaner has done nothing.
 """
+
+from collections.abc import Sequence
+
+import msgspec
 
 from archival.lineage import written_epochs
 from manifests.head import Entry, Head
 from model.epochs import EpochHistory
 from segments.log import LocalLog
+
+CLOCK_STEP_MS = 60_000  # a look dated later than that from now was dated by a clock that has been put back: it says nothing
+
+
+class Look(msgspec.Struct, frozen=True):
+    """How far the cleaner had got, and up to where it might go, at `seen_ms` or later."""
+
+    cleaned_to: int
+    sealed_to: int
+    seen_ms: int
 
 
 def clean_below(log: LocalLog) -> int:
@@ -42,3 +74,32 @@ def is_clean(entry: Entry, clean_to: int) -> bool:
 
 def holds_records(head: Head) -> bool:
     return any(not entry.gap for entry in head.entries)
+
+
+def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[Look], now_ms: int, *, stale_keys_below: int | None) -> str:
+    """Why what lies from `first` on must not be listed behind what is archived; "" when it may be.
+
+    looks             earlier ones at this directory, in any order
+    stale_keys_below  a person's consent: deletions that are missing below this offset may be
+    """
+    if log.cleaned_to is None or not holds_records(head):
+        return ""
+    floor = max(first, head.clean_to, stale_keys_below or 0)
+    if log.cleaned_to <= floor:
+        return ""
+    retention_ms = log.delete_retention_ms or 0
+    dated = [look for look in looks if look.seen_ms <= now_ms + CLOCK_STEP_MS]
+    if any(look.sealed_to <= floor and now_ms - look.seen_ms < retention_ms for look in dated):
+        return ""
+    at_floor_ms = max((look.seen_ms for look in dated if look.cleaned_to <= floor), default=None)
+    if at_floor_ms is not None and now_ms - at_floor_ms < retention_ms // 2:
+        return ""
+    since = "was never seen" if at_floor_ms is None else f"was last seen {max(now_ms - at_floor_ms, 0) // 1000} s ago"
+    known = "is not known without the broker's metadata log" if log.delete_retention_ms is None else f"is {retention_ms} ms"
+    return (
+        f"needs replacement: compaction has got to offset {log.cleaned_to}, the archive to {first}. It {since} at or below {floor}, and "
+        f"delete.retention.ms {known}: deletions of archived keys may be gone from the log, and such a key would come back in what is "
+        "read or recovered from the archive. What is archived stays as it is and the broker goes on; the partition is not archived "
+        "further until its archive can be replaced as a whole, which takes a later version. To go on today, and keep the keys that were "
+        f'deleted in between: stale_keys_below = {log.cleaned_to} under [topics."{log.partition.topic}"]'
+    )

@@ -12,6 +12,7 @@ class ArchivalConfig:
     release         delete what is archived from directories we own
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
                     nothing with
+    stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
     rescan_s        look at every partition this often, whatever the file system told us
     """
 
@@ -20,6 +21,7 @@ class ArchivalConfig:
     release: bool = True
     rescan_s: int = 30
     begin_anew_epoch: int | None = None
+    stale_keys_below: int | None = None
 
     def __post_init__(self) -> None:
         if self.seal_timeout_s < 0:

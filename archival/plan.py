@@ -11,7 +11,7 @@ from archival.config import ArchivalConfig
 from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
 from manifests import keys
 from manifests.head import Entry, Head
-from model.errors import HeadwaterError, UnfinishedSwap, UnrelatedLog
+from model.errors import HeadwaterError, NeedsReplacement, UnfinishedSwap, UnrelatedLog
 from segments.log import LocalLog, LocalSegment
 
 
@@ -22,16 +22,22 @@ class Policy:
     tail_after_ms  archive the committed part of an unfinished segment when it has waited this long; None: never
     before         archive only what lies wholly below this offset; None: everything
     begin_anew_epoch  a log whose oldest leader epoch is this one, or older, may supersede an archive that it shares nothing with
+    stale_keys_below  deletions that a log has forgotten below this offset may be missing from its archive
     """
 
     tail_after_ms: int | None = None
     before: int | None = None
     begin_anew_epoch: int | None = None
+    stale_keys_below: int | None = None
 
     @classmethod
     def of(cls, settings: ArchivalConfig) -> "Policy":
         """What a pass of the running agent may."""
-        return cls(tail_after_ms=settings.seal_timeout_s * 1000, begin_anew_epoch=settings.begin_anew_epoch)
+        return cls(
+            tail_after_ms=settings.seal_timeout_s * 1000,
+            begin_anew_epoch=settings.begin_anew_epoch,
+            stale_keys_below=settings.stale_keys_below,
+        )
 
 
 SEALED_ONLY = Policy()
@@ -140,7 +146,13 @@ def log_start(log: LocalLog) -> int:
     return log.start_offset
 
 
-def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy, tail_age_ms: int) -> Iterator[Step]:
+Overtaken = Callable[[int], str]
+"""Why what lies from an offset on must not follow what is archived below it, compaction having gone past it; "" when it may."""
+
+
+def next_steps(
+    log: LocalLog, head: Head | None, *, writer: str, policy: Policy, tail_age_ms: int, overtaken: Overtaken = lambda _: ""
+) -> Iterator[Step]:
     """The steps open to `writer`'s archiver beside `log`, best first.
 
     tail_age_ms  since the offset after the head's last one was first seen waiting, or that last one was committed
@@ -183,11 +195,11 @@ def next_steps(log: LocalLog, head: Head | None, *, writer: str, policy: Policy,
     if acting.leader_epoch > head.leader_epoch:
         yield Claim(head.start_offset, acting.leader_epoch)
         return
-    yield from _refills(log, head, log.high_watermark)
+    yield from _refills(log, head, log.high_watermark, overtaken)
     yield from _revivals(log, head, log.high_watermark)
     if head.next_offset < log_start(log):
         yield Gap(head.next_offset, log_start(log) - 1)
-    yield from _uploads(log, head, log.high_watermark, policy, tail_age_ms)
+    yield from _uploads(log, head, log.high_watermark, policy, tail_age_ms, overtaken)
 
 
 def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut | Stop:
@@ -209,14 +221,14 @@ def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Pol
     return Stop(UnrelatedLog(reason, min(written)))
 
 
-def _refills(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:
+def _refills(log: LocalLog, head: Head, high_watermark: int, overtaken: Overtaken) -> Iterator[Step]:
     """A gap gives way as soon as the log holds its offsets."""
     for entry in head.entries:
         if not entry.gap:
             continue
         first = max(entry.base_offset, log_start(log))
         limit = high_watermark if entry is head.entries[-1] else min(high_watermark, entry.next_offset)
-        if first > entry.last_offset or first >= limit:
+        if first > entry.last_offset or first >= limit or overtaken(first):
             continue
         for segment, end in _from(log.segments, first):
             if segment.base_offset >= limit:
@@ -248,13 +260,16 @@ def continues(head: Head, entry: Entry) -> bool:
     return (head.entries and head.entries[-1].uid == entry.uid) or (name is not None and name.base_offset == entry.base_offset)
 
 
-def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int) -> Iterator[Step]:
+def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken) -> Iterator[Step]:
     """In offset order: sealed and wholly committed, or what of the rest is committed once it has waited long enough."""
     first = head.next_offset
     read_from = max(first, log_start(log))
     proof = log.topic_policy_proves_compaction
     if read_from >= high_watermark:
         yield Idle("caught up")
+        return
+    if reason := overtaken(read_from):
+        yield Stop(NeedsReplacement(reason))
         return
     for segment, end in _from(log.segments, read_from):
         if end is not None and end <= high_watermark:

@@ -15,6 +15,7 @@ import structlog
 from archival.announce import Announcer
 from archival.archiver import PartitionArchiver
 from archival.due_queue import DueQueue
+from archival.looks import CleanerLooks
 from archival.plan import PolicyFor
 from archival.release import Releaser, plan_release
 from archival.source import OpenSegment, open_segment
@@ -123,6 +124,7 @@ class Archiving:
         self.announcer = Announcer(control, clock)
         self._topics = TopicRecords(bucket.manifests, self.logs.describe)
         self._tails = Tails(config.node.data_dir / "tails.json", clock)
+        self._looks = CleanerLooks(config.node.data_dir / "cleaners.json", clock)
         self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
@@ -252,6 +254,7 @@ class Archiving:
 
     def save(self) -> None:
         """Write down what must outlive the process. Raises DiskFull and TransientError."""
+        self._looks.save()
         self._tails.save()
 
     def run(
@@ -352,6 +355,7 @@ class Archiving:
             announcer=self.announcer,
             topics=self._topics,
             tails=self._tails,
+            looks=self._looks,
             writer=self._writer,
             new_uid=self._new_uid,
             open_segment=self._open_segment,

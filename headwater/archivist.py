@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -40,7 +40,7 @@ class Order:
 
     def policy(self, settings: ArchivalConfig) -> Policy:
         tail_ms = None if self.tail_older_than_s is None else int(self.tail_older_than_s * 1000)
-        return Policy(tail_after_ms=tail_ms, before=self.before, begin_anew_epoch=settings.begin_anew_epoch)
+        return replace(Policy.of(settings), tail_after_ms=tail_ms, before=self.before)
 
     def wants(self, place: TopicPartition) -> bool:
         if self.selection is None:

@@ -83,6 +83,7 @@ _PER_TOPIC = {  # key: whose it overrides
     "seal_timeout": "archival",
     "release": "archival",
     "begin_anew_epoch": "archival",
+    "stale_keys_below": "archival",
 }
 
 

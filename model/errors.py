@@ -109,6 +109,10 @@ class UnrelatedLog(HeadwaterError):
         self.begins_in = begins_in  # the log's oldest leader epoch
 
 
+class NeedsReplacement(HeadwaterError):
+    """Compaction has gone past the archive for too long: deletions of archived keys may be gone from the log. Nothing was done."""
+
+
 class SourceChanged(TransientError):
     """A local file was replaced, cut or removed while it was read. Plan again."""
 

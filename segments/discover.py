@@ -254,6 +254,7 @@ def _assemble(
         epochs=epochs,
         cleaned_to=root.cleaned.get(topic_partition),
         compacted=metadata is not None and topic is not None and "compact" in metadata.policy_of(topic.name),
+        delete_retention_ms=metadata.delete_retention_ms_of(topic.name, root.properties.node_id) if metadata and topic else None,
         leadership=None
         if state is None
         else Leadership(

@@ -31,6 +31,7 @@ class LocalLog:
                     None when no checkpoint names the partition: then nothing may be archived
     log_start       first offset a client may read: the checkpoint's, else the first segment's base offset
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
+    delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not tell
     leader          what the broker's own metadata log says; None when it is not known
     settled         False while .swap or .cleaned files are there: a compaction is in the middle of its renames
     leftovers       names of those .swap files when there is no broker that would finish
@@ -44,6 +45,7 @@ class LocalLog:
     epochs: EpochHistory
     cleaned_to: int | None = None
     compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log tells
+    delete_retention_ms: int | None = None
     leadership: "Leadership | None" = None
     settled: bool = True
     leftovers: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
 from segments.bootstrap import write_bootstrap_checkpoint
 from segments.markers import read_marker
 from segments.metadata_records import (
+    RESOURCE_BROKER,
     RESOURCE_TOPIC,
     Config,
     FeatureLevel,
@@ -42,6 +43,7 @@ _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
 _SNAPSHOT_FOOTER = 4
 _BATCH_BYTES_MAX = 64 << 20  # controllers write batches of at most 8 MiB
 _ATTEMPTS = 3
+_DELETE_RETENTION_MS = 24 * 3600 * 1000  # Kafka's own default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,19 @@ class ClusterMetadata:
         if text is None:
             text = self.configs.get((4, ""), {}).get("log.cleanup.policy", "delete")
         return frozenset(part.strip() for part in text.split(","))
+
+    def delete_retention_ms_of(self, topic: str, node: int) -> int:
+        """delete.retention.ms on broker `node`: the topic's, else the broker's or the cluster's dynamic default, else Kafka's own.
+
+        0, the shortest there is, when what is said is no number.
+        """
+        found = self.topics.get(topic)
+        text = found.configs.get("delete.retention.ms") if found else None
+        for broker in (str(node), ""):
+            text = text or self.configs.get((RESOURCE_BROKER, broker), {}).get("log.cleaner.delete.retention.ms")
+        if text is None:
+            return _DELETE_RETENTION_MS
+        return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 class MetadataLog:

@@ -1,13 +1,15 @@
 """A broker's directory to write into, and an agent beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from archival.announce import Announcer
 from archival.archiver import Outcome, PartitionArchiver
+from archival.looks import CleanerLooks
 from archival.plan import Policy
 from archival.release import Releaser
+from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from control.log import LocalControl
@@ -114,6 +116,17 @@ class Directory:
         (self.root / name).write_bytes(checkpoints.encode_offsets({self.partition.topic_partition: offset}))
 
 
+@dataclass(frozen=True)
+class LogsWithRetention:
+    """Log directories beside a metadata log that tells how long tombstones are kept."""
+
+    dirs: LogDirs
+    delete_retention_ms: int
+
+    def look(self, partition: TopicPartition) -> LocalLog:
+        return replace(self.dirs.look(partition), compacted=True, delete_retention_ms=self.delete_retention_ms)
+
+
 @dataclass
 class Agent:
     """An agent beside `root`. Another one with the same store and writer is the same agent after a restart."""
@@ -125,9 +138,13 @@ class Agent:
     clock: ManualClock = field(default_factory=ManualClock)
     control: LocalControl = field(default_factory=LocalControl)
     owned: bool = True
+    looks_file: Path | None = None
+    delete_retention_ms: int | None = None
+    open_segment: OpenSegment = open_segment
 
     def __post_init__(self) -> None:
         self.uids = 0
+        self.looks = CleanerLooks(self.looks_file, self.clock)
         self.logs = LogDirs([self.root], owned=self.owned)
         self.repository = ManifestRepository(self.store)
         self.archiver = self.archiver_of(self.partition)
@@ -136,15 +153,17 @@ class Agent:
     def archiver_of(self, partition: PartitionId) -> PartitionArchiver:
         return PartitionArchiver(
             partition,
-            logs=self.logs,
+            logs=self.logs if self.delete_retention_ms is None else LogsWithRetention(self.logs, self.delete_retention_ms),
             store=self.store,
             repository=self.repository,
             offloader=open_layout("segment"),
             announcer=Announcer(self.control, self.clock),
             topics=TopicRecords(self.repository, lambda _: TopicFacts(partitions=1, configs={})),
             tails=Tails(None, self.clock),
+            looks=self.looks,
             writer=self.writer,
             new_uid=self._new_uid,
+            open_segment=self.open_segment,
         )
 
     def _new_uid(self) -> str:

@@ -610,7 +610,7 @@ class Torn:
 
 def test_a_segment_that_a_listing_missed_is_not_jumped_over(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, 10, 20, end=30)
-    directory.cleaned(30)
+    directory.cleaned(20)
     agent.step(SEALED)
     whole = agent.logs.look(PARTITION.topic_partition)
     missed = replace(whole, segments=(whole.segments[0], whole.segments[2]))

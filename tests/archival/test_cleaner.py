@@ -3,21 +3,28 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archival.cleaner import clean_below, clean_under, clean_with, is_clean
+from archival.cleaner import CLOCK_STEP_MS, Look, clean_below, clean_under, clean_with, is_clean, overtaken
+from archival.looks import KEEP_MS, LOOKS_MAX, CleanerLooks, with_look
 from archival.plan import Policy
+from archival.source import open_segment
 from manifests.head import Entry
+from model.clock import ManualClock
 from model.epochs import EpochHistory
-from tests.archival.builders import Agent, Directory, a_log
-from tests.manifests.builders import a_head, an_entry
-from tests.segments.builders import a_batch, a_segment
+from model.errors import NeedsReplacement, SourceChanged
+from segments.log import LocalLog, LocalSegment
+from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, a_log
+from tests.manifests.builders import a_gap, a_head, an_entry
+from tests.segments.builders import a_batch, a_record, a_segment
 
 SEALED = Policy()
+DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture
@@ -51,8 +58,9 @@ def test_entries_say_whether_they_were_clean_when_they_were_read(directory: Dire
     assert agent.head.clean_to == 20
 
 
-def test_a_cleaning_after_the_first_read_makes_nothing_else_clean(directory: Directory, agent: Agent) -> None:
+def test_a_cleaning_after_the_first_read_makes_nothing_else_clean(directory: Directory) -> None:
     """The archived copy of the first segment may hold what the second cleaning found a newer record of."""
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
     directory.segment(0, a_segment(0, 10))
     directory.segment(10, a_segment(10, 10))
     directory.high_watermark(20)
@@ -90,7 +98,8 @@ def test_a_checkpoint_that_falls_while_a_run_is_read_leaves_it_dirty(directory: 
     assert cleaned(agent.head.entries) == [False]
 
 
-def test_what_is_left_of_a_cut_stays_clean_and_what_follows_another_leader_is_not(directory: Directory, agent: Agent) -> None:
+def test_what_is_left_of_a_cut_stays_clean_and_what_follows_another_leader_is_not(directory: Directory) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
     directory.segment(0, a_batch(0, 4), a_batch(4, 6))
     directory.segment(10)
     directory.high_watermark(10)
@@ -98,7 +107,7 @@ def test_what_is_left_of_a_cut_stays_clean_and_what_follows_another_leader_is_no
     agent.run(SEALED)
     directory.epochs((0, 0), (4, 4))
     directory.segment(0, a_batch(0, 4), a_batch(4, 6, epoch=4))
-    directory.epochs((0, 0), (4, 4))
+    directory.cleaned(4)
     agent.run(SEALED)
     assert [(entry.base_offset, entry.cleaned) for entry in agent.head.entries] == [(0, True), (4, False)]
     assert agent.head.clean_to == 4
@@ -147,3 +156,287 @@ def test_what_is_archived_as_clean_holds_one_record_of_a_key(actions: list[str],
     for bound in (dirty, head.clean_to):
         keys = [key for offset, key in archived.items() if offset < bound]
         assert len(keys) == len(set(keys))
+
+
+# Compaction that goes past the archive
+
+
+def a_compacted_log(*bases: int, cleaned_to: int | None, retention_ms: int | None = DAY_MS) -> LocalLog:
+    return replace(a_log(*bases, hw=bases[-1] + 5, compacted=True), cleaned_to=cleaned_to, delete_retention_ms=retention_ms)
+
+
+def a_deletion_that_the_log_forgets(directory: Directory, agent: Agent) -> None:
+    """alice is archived, then deleted; her value and, later, her tombstone are cleaned away while no agent is there."""
+    directory.segment(0, a_batch(0, [a_record(0, b"v1", key=b"alice"), a_record(1, b"v1", key=b"bob")]))
+    directory.segment(2, a_batch(2, [a_record(2, b"x", key=b"carol")]))
+    directory.high_watermark(3)
+    directory.cleaned(2)
+    agent.run()
+    (directory.path / f"{0:020}.log").unlink()
+    directory.segment(0, a_batch(0, [a_record(1, b"v1", key=b"bob")], last_offset=1))
+    directory.segment(5, a_batch(5, [a_record(5, b"y", key=b"dave")]))
+    directory.segment(6, a_batch(6, [a_record(6, b"z", key=b"erin")]))
+    directory.high_watermark(7)
+    directory.cleaned(6)
+
+
+def test_a_deletion_that_the_log_may_have_forgotten_stops_the_partition(directory: Directory, tmp_path: Path) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS, looks_file=tmp_path / "cleaners.json")
+    a_deletion_that_the_log_forgets(directory, agent)
+    agent.looks.save()
+    agent.clock.advance(DAY_MS)
+    later = replace(agent)  # the same agent after a restart
+    with pytest.raises(NeedsReplacement, match=r"needs replacement.*got to offset 6, the archive to 3.*stale_keys_below = 6") as stopped:
+        later.run()
+    assert later.head.last_offset == 2
+    assert "86400 s ago" in str(stopped.value)
+    assert later.run(replace(EVERYTHING, stale_keys_below=6)) == ["archived", "archived", "caught up"]
+
+
+def test_a_cleaner_that_is_quicker_than_an_upload_changes_nothing(directory: Directory, tmp_path: Path) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS, looks_file=tmp_path / "cleaners.json")
+    a_deletion_that_the_log_forgets(directory, agent)
+    agent.looks.save()
+    agent.clock.advance(DAY_MS - 1)
+    assert replace(agent).run() == ["archived", "archived", "caught up"]
+
+
+def test_without_a_look_from_before_nothing_is_known(directory: Directory, tmp_path: Path) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    a_deletion_that_the_log_forgets(directory, agent)
+    with pytest.raises(NeedsReplacement, match="never seen at or below 3"):
+        replace(agent).run()
+
+
+def test_without_the_retention_none_is_counted_on(directory: Directory, agent: Agent) -> None:
+    a_deletion_that_the_log_forgets(directory, agent)
+    with pytest.raises(NeedsReplacement, match="not known without the broker's metadata log"):
+        agent.run()
+
+
+def test_a_long_compacted_log_is_archived_from_its_start_without_any_look(directory: Directory) -> None:
+    for base in (0, 10, 20, 30):
+        directory.segment(base, a_segment(base, 10))
+    directory.high_watermark(40)
+    directory.cleaned(30)
+    agent = Agent(directory.root)
+    for _ in range(6):
+        agent = replace(agent)  # started anew for each step
+        agent.step()
+        agent.clock.advance(DAY_MS)
+    assert agent.head.last_offset == 39
+
+
+def test_a_retention_that_ends_while_a_run_is_read_stops_it(directory: Directory) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    a_deletion_that_the_log_forgets(directory, agent)
+    agent.clock.advance(DAY_MS - 1)
+
+    def open_slowly(segment: LocalSegment) -> BinaryIO:
+        agent.clock.advance(1)
+        return open_segment(segment)
+
+    slow = replace(agent, open_segment=open_slowly)
+    slow.looks = agent.looks
+    slow.archiver = slow.archiver_of(PARTITION)
+    objects = len(list(agent.store.list("data/")))
+    with pytest.raises(SourceChanged, match="went past the archive"):
+        slow.run()
+    with pytest.raises(NeedsReplacement):
+        slow.run()
+    assert len(list(agent.store.list("data/"))) == objects
+
+
+@pytest.mark.parametrize(
+    ("looks", "stops"),
+    [
+        ((), True),
+        ((Look(10, 20, DAY_MS),), True),  # half of the retention ago, and the cleaner may have been at work
+        ((Look(10, 20, DAY_MS + 1),), False),
+        ((Look(10, 10, DAY_MS // 2),), True),
+        ((Look(10, 10, DAY_MS // 2 + 1),), False),  # nothing was sealed that it could have cleaned
+        ((Look(11, 20, DAY_MS + DAY_MS // 2),), True),
+        ((Look(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS),), False),
+        ((Look(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS + 1),), True),  # a clock that has been put back
+    ],
+)
+def test_what_a_look_proves(looks: tuple[Look, ...], stops: bool) -> None:
+    log, head = a_compacted_log(0, 10, 20, cleaned_to=20), a_head(an_entry(0, 9))
+    assert bool(overtaken(log, head, 10, looks, DAY_MS * 3 // 2, stale_keys_below=None)) == stops
+
+
+def test_what_compaction_has_not_passed_is_archived_without_looks() -> None:
+    head = a_head(an_entry(0, 9))
+    for cleaned_to in (None, 0, 10):
+        assert overtaken(a_compacted_log(0, 10, 20, cleaned_to=cleaned_to), head, 10, (), 0, stale_keys_below=None) == ""
+    log = a_compacted_log(0, 10, 20, cleaned_to=20)
+    assert overtaken(log, a_head(), 0, (), 0, stale_keys_below=None) == ""
+    assert overtaken(log, a_head(a_gap(0, 9)), 10, (), 0, stale_keys_below=None) == ""
+    assert overtaken(log, a_head(an_entry(0, 9), clean_to=20), 10, (), 0, stale_keys_below=None) == ""
+    assert overtaken(log, head, 10, (), 0, stale_keys_below=20) == ""
+    assert overtaken(log, head, 10, (), 0, stale_keys_below=19)
+
+
+def test_looks_are_kept_across_restarts_and_a_damaged_file_only_loses_them(tmp_path: Path) -> None:
+    clock, path = ManualClock(), tmp_path / "cleaners.json"
+    looks = CleanerLooks(path, clock)
+    log = a_compacted_log(0, 10, cleaned_to=10)
+    looks.saw(log, clock.now_ms())
+    looks.save()
+    assert CleanerLooks(path, clock).of(log.partition) == (Look(10, 10, clock.now_ms()),)
+    clock.advance(KEEP_MS)
+    looks.save()
+    assert CleanerLooks(path, clock).of(log.partition) == ()
+    for raw in (b"", b"{", b'{"a": 1}', b'{"a": []}', b"\xff"):
+        path.write_bytes(raw)
+        assert CleanerLooks(path, clock).of(log.partition) == ()
+
+
+def test_looks_that_cannot_be_saved_stop_nothing(tmp_path: Path) -> None:
+    looks = CleanerLooks(tmp_path / "missing" / "cleaners.json", ManualClock(at_ms=5))
+    looks.saw(a_compacted_log(0, 10, cleaned_to=10), 5)
+    looks.save()
+    assert looks.of(PARTITION) == (Look(10, 10, 5),)
+
+
+def test_logs_that_are_not_compacted_are_not_remembered() -> None:
+    looks = CleanerLooks(None, ManualClock())
+    looks.saw(a_log(0, 10, hw=10), 5)
+    assert looks.of(PARTITION) == ()
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 10 * CLOCK_STEP_MS)), max_size=100))
+def test_looks_are_few_and_only_ever_made_ones(rows: list[tuple[int, int, int]]) -> None:
+    kept: tuple[Look, ...] = ()
+    made = [Look(*row) for row in rows]
+    for at, look in enumerate(made):
+        kept = with_look(kept, look)
+        assert len(kept) <= LOOKS_MAX
+        assert set(kept) <= set(made[: at + 1])
+        assert kept[-1].seen_ms >= look.seen_ms
+        assert all(each.seen_ms <= look.seen_ms + CLOCK_STEP_MS for each in kept)
+
+
+class KeyedLog:
+    """A compacted log as a broker keeps it: records by offset, `None` a tombstone. A cleaning takes effect before its checkpoint."""
+
+    RETENTION_MS = 100
+
+    def __init__(self) -> None:
+        self.history: list[tuple[str, int | None]] = []
+        self.records: dict[int, tuple[str, int | None]] = {}
+        self.horizons: dict[int, int] = {}
+        self.bases, self.cleaned_to, self.now_ms = [0], 0, 0
+        self.cleaning: tuple[int, int] | None = None  # up to where, since when
+
+    def write(self, key: str, value: int | None) -> None:
+        self.records[len(self.history)] = key, value
+        self.history.append((key, value))
+
+    def roll(self) -> None:
+        if len(self.history) > self.bases[-1]:
+            self.bases.append(len(self.history))
+
+    def wait(self, by_ms: int) -> None:
+        """A cleaning takes less than half of the retention."""
+        if self.cleaning:
+            by_ms = min(by_ms, self.cleaning[1] + self.RETENTION_MS // 2 - 1 - self.now_ms)
+        self.now_ms += by_ms
+
+    def clean(self) -> None:
+        """Begin a cleaning, or let the one that has begun write its checkpoint."""
+        if self.cleaning:
+            self.cleaned_to, self.cleaning = self.cleaning[0], None
+            return
+        up_to = self.bases[-1]
+        newest = {key: offset for offset, (key, _) in self.records.items() if offset < up_to}
+        for offset, (key, value) in list(self.records.items()):
+            if offset >= up_to:
+                continue
+            if newest[key] != offset or (
+                value is None and self.now_ms >= self.horizons.setdefault(offset, self.now_ms + self.RETENTION_MS)
+            ):
+                del self.records[offset]
+        self.cleaning = up_to, self.now_ms
+
+    def look(self) -> LocalLog:
+        log = a_compacted_log(*self.bases, cleaned_to=self.cleaned_to, retention_ms=self.RETENTION_MS)
+        return replace(log, high_watermark=len(self.history))
+
+
+def table(records: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    found = dict(records)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+class KeyedArchive:
+    """The archiver's decisions beside a KeyedLog, its bytes left out."""
+
+    def __init__(self, log: KeyedLog) -> None:
+        self.log, self.head = log, a_head()
+        self.records: dict[int, tuple[str, int | None]] = {}
+        self.looks = CleanerLooks(None, ManualClock())
+        self.is_stopped = False
+
+    def restart(self) -> None:
+        self.looks = CleanerLooks(None, ManualClock())
+
+    def step(self) -> None:
+        look, first = self.log.look(), self.head.next_offset
+        self.looks.saw(look, self.log.now_ms)
+        until = next((base for base in self.log.bases if base > first), None)
+        if until is None:
+            return
+        self.is_stopped = bool(overtaken(look, self.head, first, self.looks.of(look.partition), self.log.now_ms, stale_keys_below=None))
+        if self.is_stopped:
+            return
+        self.records |= {offset: record for offset, record in self.log.records.items() if first <= offset < until}
+        clean_to = clean_with(self.head, look)
+        entries = (*self.head.entries, an_entry(first, until - 1))
+        self.head = msgspec.structs.replace(self.head, entries=entries, last_offset=until - 1, clean_to=clean_to)
+
+
+ACTIONS = ["write", "write", "delete", "roll", "clean", "clean", "wait", "long", "step", "step", "restart"]
+
+
+@settings(max_examples=600)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2)), min_size=20, max_size=60))
+def test_an_archive_that_has_caught_up_holds_what_the_log_means(actions: list[tuple[str, int]]) -> None:
+    log = KeyedLog()
+    archive = KeyedArchive(log)
+    for at, (action, number) in enumerate(actions):
+        match action:
+            case "write":
+                log.write("abc"[number], at)
+            case "delete":
+                log.write("abc"[number], None)
+            case "roll":
+                log.roll()
+            case "clean":
+                log.clean()
+            case "wait":
+                log.wait(number * 20)
+            case "long":
+                log.wait(log.RETENTION_MS)
+            case "step":
+                archive.step()
+            case "restart":
+                archive.restart()
+        if archive.head.next_offset >= log.bases[-1]:
+            offsets = sorted(archive.records)
+            assert table(archive.records[offset] for offset in offsets) == table(log.history[: archive.head.next_offset])
+
+
+def test_an_archive_that_follows_is_never_stopped() -> None:
+    log = KeyedLog()
+    archive = KeyedArchive(log)
+    for at in range(500):
+        log.write("abc"[at % 3], None if at % 5 == 0 else at)
+        if at % 4 == 0:
+            log.roll()
+        if at % 3 == 0:
+            log.clean()
+        archive.step()
+        log.wait(20)
+        assert not archive.is_stopped
+    assert archive.head.next_offset > 400

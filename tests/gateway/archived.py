@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from archival.announce import Announcer
 from archival.archiver import PartitionArchiver
+from archival.looks import CleanerLooks
 from archival.plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
@@ -24,7 +25,7 @@ def archive(root: Path, store: ObjectStore, policy: Policy = TAILS_TOO, *, worke
     """Everything below the high watermarks, the tails of active segments included unless `policy` says otherwise."""
     clock = SystemClock()
     repository = ManifestRepository(store)
-    announcer, tails = Announcer(LocalControl(), clock), Tails(None, clock)
+    announcer, tails, looks = Announcer(LocalControl(), clock), Tails(None, clock), CleanerLooks(None, clock)
     dirs = LogDirs([root])
     metadata = dirs.metadata()
     known = metadata.topics if metadata else {}
@@ -45,6 +46,7 @@ def archive(root: Path, store: ObjectStore, policy: Policy = TAILS_TOO, *, worke
             announcer=announcer,
             topics=topics,
             tails=tails,
+            looks=looks,
             writer="test",
             new_uid=lambda: uuid4().hex,
         )

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from archival.announce import Announcer
 from archival.archiver import PartitionArchiver
+from archival.looks import CleanerLooks
 from archival.plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
@@ -33,7 +34,8 @@ def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = 
             return TopicFacts()
         return TopicFacts(partitions=len(topic.partitions), configs=dict(topic.configs))
 
-    announcer, records, tails = Announcer(LocalControl(), clock), TopicRecords(repository, describe), Tails(None, clock)
+    announcer, records = Announcer(LocalControl(), clock), TopicRecords(repository, describe)
+    tails, looks = Tails(None, clock), CleanerLooks(None, clock)
     for log in dirs.partitions():
         if topics is not None and log.partition.topic not in topics:
             continue
@@ -46,6 +48,7 @@ def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = 
             announcer=announcer,
             topics=records,
             tails=tails,
+            looks=looks,
             writer="test",
             new_uid=lambda: uuid4().hex,
         )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from archival.announce import Announcer
 from archival.archiver import PartitionArchiver
+from archival.looks import CleanerLooks
 from archival.plan import Policy
 from archival.release import Releaser
 from archival.source import open_segment
@@ -53,6 +54,7 @@ class Agent:
         self.paused_store = PausingStore(world, self.store)
         self.repository = ManifestRepository(self.paused_store, new_id=world.id)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
+        self._looks = CleanerLooks(world.root / f"{self.name}-cleaners.json", world.clock)
         self._topics = TopicRecords(self.repository, world.describe)
         self._announcer = LateAnnouncer(world.control, world.clock)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
@@ -70,6 +72,7 @@ class Agent:
                 announcer=self._announcer,
                 topics=self._topics,
                 tails=self._tails,
+                looks=self._looks,
                 writer=self.name,
                 new_uid=self.world.id,
                 open_segment=self._open,
@@ -96,9 +99,13 @@ class Agent:
         return any(errand.is_busy and errand.doing == doing for errand in self.errands)
 
     def archive(self) -> str:
-        policy = Policy(tail_after_ms=self.world.random.choice((None, 0, 0, 10_000)), begin_anew_epoch=self.world.begin_anew_epoch)
+        policy = self._policy(self.world.random.choice((None, 0, 0, 10_000)))
         archiver = self.archiver()
         return self._send("archive", lambda: self.step(archiver, policy))
+
+    def _policy(self, tail_after_ms: int | None) -> Policy:
+        """A story takes less time than a tombstone is kept, so an agent that has not looked for long may go on."""
+        return Policy(tail_after_ms=tail_after_ms, begin_anew_epoch=self.world.begin_anew_epoch, stale_keys_below=2**62)
 
     def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
         outcome = archiver.step(policy)
@@ -107,6 +114,7 @@ class Agent:
         what = f" {entry.base_offset}..{entry.last_offset} epochs {entry.epochs}" if entry else ""
         if not outcome.progressed:
             self._tails.save()
+            self._looks.save()
         return f"{outcome.action}{what} {outcome.reason}"
 
     def release(self) -> str:
@@ -155,7 +163,7 @@ class Agent:
     def step_now(self) -> str:
         """One step without a pause."""
         archiver = self.archiver()
-        policy = Policy(tail_after_ms=0, begin_anew_epoch=self.world.begin_anew_epoch)
+        policy = self._policy(0)
         outcome = self.world.outcome_of(f"{self.name} at rest", lambda: self.step(archiver, policy))
         self.announce()
         self.world.note(f"  {self.name}: {outcome}")
@@ -249,6 +257,7 @@ class LookedAtLogs:
             epochs=epochs,
             cleaned_to=cleaned_to,
             compacted=world.compacted,
+            delete_retention_ms=world.brokers.delete_retention_ms if world.compacted else None,
             leadership=leadership,
             settled=not any(name.endswith((".swap", ".cleaned")) for name in names),
         )

@@ -1,0 +1,110 @@
+"""When the cleaner of each local log was seen where (see `archival.cleaner`), remembered across restarts.
+
+A look is evidence, and losing one only takes evidence away: where it was needed, archiving stops rather than guesses. So no
+failure of the file stops anything by itself, and looks may be thinned out.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from archival.cleaner import CLOCK_STEP_MS, Look
+from model.clock import Clock
+from model.partition import PartitionId
+from segments.log import LocalLog
+
+LOOKS_MAX = 32  # per partition
+KEEP_MS = 90 * 24 * 3600 * 1000  # of a partition that is not looked at any more, because it is gone
+REFRESH_MS = 300_000  # an idle partition is looked at for this alone that often
+_UNSAVED_MS = 60_000  # a look that is repeated is worth a write of the file only so often
+
+
+class CleanerLooks:
+    """Safe to use from many threads. `save` writes what has changed since it was last called."""
+
+    def __init__(self, path: Path | None, clock: Clock) -> None:
+        self._path, self._clock = path, clock
+        self._lock = threading.Lock()
+        self._looks = _load(path) if path else {}
+        self._saved = dict(self._looks)
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def saw(self, log: LocalLog, at_ms: int) -> None:
+        """`log` was looked at, not earlier than `at_ms`."""
+        if not log.topic_policy_proves_compaction or not log.segments:
+            return
+        look = Look(log.cleaned_to or 0, log.segments[-1].base_offset, at_ms)
+        with self._lock:
+            self._looks[_key(log.partition)] = with_look(self._looks.get(_key(log.partition), ()), look)
+
+    def is_due(self, log: LocalLog) -> bool:
+        """Has `log` not been looked at for so long that a look should be taken, whatever else there is to do?"""
+        if not log.topic_policy_proves_compaction:
+            return False
+        looks = self.of(log.partition)
+        return not looks or not 0 <= self.now_ms() - looks[-1].seen_ms < REFRESH_MS
+
+    def of(self, partition: PartitionId) -> tuple[Look, ...]:
+        with self._lock:
+            return self._looks.get(_key(partition), ())
+
+    def save(self) -> None:
+        if self._path is None:
+            return
+        with self._lock:
+            newest_ms = self.now_ms()
+            self._looks = {key: looks for key, looks in self._looks.items() if newest_ms - looks[-1].seen_ms < KEEP_MS}
+            if not _worth_saving(self._saved, self._looks):
+                return
+            partial = self._path.with_name(self._path.name + ".partial")
+            try:
+                partial.write_bytes(msgspec.json.encode(self._looks))
+                os.replace(partial, self._path)
+                self._saved = dict(self._looks)
+            except OSError as error:
+                structlog.get_logger().warning("cleaner_looks_not_saved", path=str(self._path), reason=error.strerror)
+
+
+def with_look(looks: Sequence[Look], look: Look) -> tuple[Look, ...]:
+    """`looks`, oldest first, and one more: the same again only moves its time. Looks that a clock dated which has since been put
+    back leave, and beyond the limit the one whose neighbours are nearest to each other."""
+    kept = [each for each in looks if each.seen_ms <= look.seen_ms + CLOCK_STEP_MS]
+    if kept and (kept[-1].cleaned_to, kept[-1].sealed_to) == (look.cleaned_to, look.sealed_to):
+        last = kept.pop()
+        look = Look(look.cleaned_to, look.sealed_to, max(last.seen_ms, look.seen_ms))
+    kept.append(look)
+    if len(kept) > LOOKS_MAX:
+        del kept[min(range(1, len(kept) - 1), key=lambda at: kept[at + 1].seen_ms - kept[at - 1].seen_ms)]
+    return tuple(kept)
+
+
+_Looks = dict[str, tuple[Look, ...]]
+
+
+def _worth_saving(saved: _Looks, looks: _Looks) -> bool:
+    return saved.keys() != looks.keys() or any(
+        before != now and (before[:-1] != now[:-1] or now[-1].seen_ms - before[-1].seen_ms >= _UNSAVED_MS or _place(before) != _place(now))
+        for before, now in ((saved[key], now) for key, now in looks.items())
+    )
+
+
+def _place(looks: tuple[Look, ...]) -> tuple[int, int]:
+    return looks[-1].cleaned_to, looks[-1].sealed_to
+
+
+def _key(partition: PartitionId) -> str:
+    return f"{partition.cluster_id}/{partition.topic_id}/{partition.partition}"
+
+
+def _load(path: Path) -> _Looks:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Looks)
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return {key: looks for key, looks in found.items() if looks}
