@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,8 +21,9 @@ from segments.metadata_log import ClusterMetadata, MetadataLog
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _DIRECTORY_NAME = re.compile(r"(.+)-(\d{1,10})", re.ASCII)  # greedy: split at the last '-'
 _RENAMED = ("-delete", "-future", "-stray")
-_SWAP, _CLEANED = ".swap", ".cleaned"
+_SWAP = ".swap"
 _LOOKS = 5
+_YOUNG_S = 60.0  # since a directory last got or lost a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class LogDirs:
     def __init__(self, dirs: Sequence[Path], *, metadata_dir: Path | None = None, owned: bool = False) -> None:
         if not dirs:
             raise UsageError("no log directory is given")
+        if len({os.path.realpath(each) for each in dirs}) < len(dirs):
+            raise UsageError(f"a log directory is given twice: {', '.join(map(str, dirs))}")
         self._dirs = tuple(dirs)
         self._metadata_dir, self._owned = metadata_dir, owned
         self._metadata_log: MetadataLog | None = None
@@ -139,7 +143,7 @@ class LogDirs:
         problems: _Problems = []
         for directory in self._dirs:
             try:
-                roots.append(_Root.read(directory, _list(directory)))
+                roots.append(_Root.read(directory, _partition_names(directory)))
             except HeadwaterError as error:
                 problems.append((directory, error))
         if not roots:
@@ -158,12 +162,12 @@ class LogDirs:
             if _is_directory(directory / name):
                 return _look(directory / name, topic_partition, _Root.read(directory, (name,)), self.metadata(), owned=self._owned)
         for directory in self._dirs:
-            _list(directory)  # a directory that cannot be read proves no absence, nor does the empty mount point of one
+            _partition_names(directory)  # a directory that cannot be read proves no absence, nor does the empty mount point of one
             _Root.read(directory, ())
         raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
 
     def _identity(self) -> MetaProperties:
-        found = [_Root.read(directory, ()) for directory in self._dirs if _list(directory) is not None]
+        found = [_Root.read(directory, ()) for directory in self._dirs if _partition_names(directory) is not None]
         return _same_cluster(found)
 
 
@@ -218,7 +222,7 @@ def _look(path: Path, topic_partition: TopicPartition, root: _Root, metadata: Cl
     try:
         before = _segments(path, owned)
         for _ in range(_LOOKS):
-            topic_id = _topic_id(path)
+            topic_id = _topic_id(path, before)
             epochs = _epochs(path)
             after = _segments(path, owned)
             if before.same_files(after):
@@ -282,8 +286,8 @@ class _Listing(NamedTuple):
 
 
 def _segments(directory: Path, owned: bool) -> _Listing:
-    """A broker at work finishes its renames, one that starts deletes .cleaned files first: where there is none, only .swap files
-    are a compaction that was begun."""
+    """A compaction shows in the log from its first .swap file to its last. The .cleaned files that it writes before are nothing yet,
+    for as long as that takes: the cleaner may still give up, and a broker that starts deletes them."""
     found: list[tuple[int, os.stat_result, str]] = []
     unsettled: list[str] = []
     with os.scandir(directory) as entries:
@@ -294,7 +298,7 @@ def _segments(directory: Path, owned: bool) -> _Listing:
                     found.append((int(match[1]), entry.stat(follow_symlinks=False), entry.path))
                 except FileNotFoundError:
                     continue  # dropped since the directory was read; the next listing will agree
-            elif entry.name.endswith(_SWAP) or (entry.name.endswith(_CLEANED) and not owned):
+            elif entry.name.endswith(_SWAP):
                 unsettled.append(entry.name)
     found.sort(key=lambda each: each[0])
     return _Listing(
@@ -313,14 +317,15 @@ def _segments(directory: Path, owned: bool) -> _Listing:
     )
 
 
-def _topic_id(directory: Path) -> str:
+def _topic_id(directory: Path, listing: "_Listing") -> str:
+    """Raises SourceChanged while a broker may still have to write it: some moments after it has made the directory."""
     path = directory / checkpoints.PARTITION_METADATA
     raw = _read_optional(path)
-    if raw is None:
-        if not directory.is_dir():
-            raise FileNotFoundError(directory)
-        raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: which topic id this is cannot be told")
-    return checkpoints.decode_partition_metadata(raw, where=str(path))
+    if raw:
+        return checkpoints.decode_partition_metadata(raw, where=str(path))
+    if time.time() < directory.stat().st_mtime + _YOUNG_S or not any(each.size_bytes for each in listing.segments):
+        raise SourceChanged(f"{directory} has no {checkpoints.PARTITION_METADATA} yet")
+    raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: which topic id this is cannot be told")
 
 
 def _epochs(directory: Path) -> EpochHistory:
@@ -347,9 +352,11 @@ def _same_cluster(roots: Sequence[_Root]) -> MetaProperties:
     return first.properties
 
 
-def _list(directory: Path) -> list[str]:
+def _partition_names(directory: Path) -> list[str]:
+    """Names of the directories in it that hold a partition; a file by such a name is none."""
     try:
-        return sorted(os.listdir(directory))
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if parse_directory_name(entry.name) and entry.is_dir())
     except OSError as error:
         raise _translated(error, directory) from error
 

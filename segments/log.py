@@ -33,7 +33,7 @@ class LocalLog:
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
     delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not tell
     leader          what the broker's own metadata log says; None when it is not known
-    settled         False while .swap or .cleaned files are there: a compaction is in the middle of its renames
+    settled         False while .swap files are there: a compaction is in the middle of its renames
     leftovers       names of those .swap files when there is no broker that would finish
     """
 

@@ -5,6 +5,7 @@ from typing import BinaryIO
 
 import pytest
 
+import model.steps
 from archival.plan import Policy
 from manifests.head import Head
 from model.epochs import EpochHistory
@@ -266,6 +267,26 @@ def test_swap_files_in_an_owned_directory_stop_the_partition_until_they_are_gone
     with pytest.raises(SourceChanged):
         agent.releaser.release(agent.archiver)
     assert len(list(directory.path.glob("*.log"))) == 2
+
+
+def test_a_cleaner_that_is_still_writing_stops_nothing(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when its files are there, nor when they come between two looks; its renames do."""
+    fill(directory, 0, 10, 20, end=30)
+    agent = Agent(directory.root, owned=False)
+    cleaned = directory.path / f"{0:020}.log.cleaned"
+    cleaned.write_bytes(b"")
+    assert [agent.step().action for _ in range(2)] == ["claimed", "archived"]
+    cleaned.unlink()
+    monkeypatch.setattr(model.steps, "reached", lambda step: cleaned.write_bytes(b"") if step == "archive.planned" else None)
+    assert agent.step().action == "archived"
+    swap = cleaned.with_suffix(".swap")
+    monkeypatch.setattr(model.steps, "reached", lambda step: cleaned.rename(swap) if step == "archive.planned" else None)
+    with pytest.raises(SourceChanged):
+        agent.step()
+    assert agent.step().reason == "a compaction is in the middle of its renames"
+    swap.unlink()
+    monkeypatch.undo()
+    assert agent.step().action == "archived"
 
 
 def test_a_dead_run_under_live_ones_is_replaced_alone(directory: Directory, agent: Agent, tmp_path: Path) -> None:

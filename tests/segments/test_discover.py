@@ -1,5 +1,6 @@
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,10 +122,11 @@ def test_files_that_are_no_segments_are_passed_over(broker: Broker) -> None:
     assert log.settled
 
 
-@pytest.mark.parametrize("suffix", [".log.swap", ".log.cleaned", ".index.swap"])
-def test_a_compaction_under_way_is_unsettled(broker: Broker, suffix: str) -> None:
+@pytest.mark.parametrize(("suffix", "settled"), [(".log.swap", False), (".index.swap", False), (".log.cleaned", True)])
+def test_a_compaction_is_in_the_log_while_there_are_swap_files(broker: Broker, suffix: str, settled: bool) -> None:
+    """What is written before the first of them, for minutes in a large log, changes nothing yet."""
     (broker.partition() / f"00000000000000000005{suffix}").write_bytes(b"")
-    assert not broker.logs.look(SOUP).settled
+    assert broker.logs.look(SOUP).settled == settled
 
 
 def test_in_an_owned_directory_nobody_finishes_a_compaction(broker: Broker) -> None:
@@ -141,6 +143,54 @@ def test_in_an_owned_directory_nobody_finishes_a_compaction(broker: Broker) -> N
     assert not log.settled
     assert log.leftovers == ("00000000000000000000.index.swap", "00000000000000000000.log.swap")
     assert broker.logs.look(SOUP).leftovers == ()
+
+
+def aged(directory: Path) -> None:
+    """An hour ago somebody has last made or removed a file in it."""
+    os.utime(directory, (time.time() - 3600, time.time() - 3600))
+
+
+@pytest.mark.parametrize("raw", [None, b""])
+def test_a_broker_may_still_have_to_write_the_topic_id(broker: Broker, raw: bytes | None) -> None:
+    directory = broker.partition()
+    path = directory / "partition.metadata"
+    path.unlink() if raw is None else path.write_bytes(raw)
+    with pytest.raises(SourceChanged, match=r"no partition\.metadata yet"):
+        broker.logs.look(SOUP)
+    aged(directory)
+    with pytest.raises(CorruptData, match="topic id"):
+        broker.logs.look(SOUP)
+    (directory / "00000000000000000000.log").write_bytes(b"")
+    aged(directory)
+    with pytest.raises(SourceChanged):  # there is nothing to archive in it
+        broker.logs.look(SOUP)
+
+
+def test_a_file_that_is_named_like_a_partition_is_none(broker: Broker) -> None:
+    broker.partition()
+    (broker.root / "backup-20261120").write_bytes(b"mine")
+    survey, listing = broker.logs.survey(), broker.logs.listing()
+    assert ([str(log.partition) for log in survey.logs], survey.problems) == (["soup:0"], ())
+    assert (listing.partitions, listing.problems) == ({SOUP: None}, ())
+    with pytest.raises(NotFound):
+        broker.logs.look(TopicPartition("backup", 20261120))
+
+
+def test_one_log_directory_given_twice_is_a_mistake(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(broker.root)
+    for again in (broker.root, tmp_path / "broker" / ".." / "broker", tmp_path / "link"):
+        with pytest.raises(UsageError, match="twice"):
+            LogDirs([broker.root, again])
+
+
+def test_a_listing_names_what_a_survey_looks_at(broker: Broker) -> None:
+    broker.partition("soup-0")
+    broker.partition("tea-3")
+    (broker.root / "soup-1.90484efc86e24096b9266de879f44e19-delete").mkdir()
+    broker.checkpoint("replication", soup_0=14)
+    listing = broker.logs.listing()
+    assert listing.partitions == {SOUP: 14, TopicPartition("tea", 3): None}
+    assert set(listing.partitions) == {log.partition.topic_partition for log in broker.logs.partitions()}
 
 
 def moved_aside(tmp_path: Path) -> tuple[Path, Path]:
@@ -182,6 +232,7 @@ def test_metadata_of_another_broker_is_refused(tmp_path: Path) -> None:
 def test_a_survey_goes_on_past_a_directory_it_cannot_use(broker: Broker) -> None:
     broker.partition("soup-0")
     (broker.partition("stew-0") / "partition.metadata").unlink()
+    aged(broker.root / "stew-0")
     (broker.partition("tea-0") / "partition.metadata").write_bytes(b"version: 0\ntopic_id: ../../x\n")
     (broker.partition("rice-0") / "leader-epoch-checkpoint").write_bytes(b"0\n1\nx\n")
     survey = broker.logs.survey()
@@ -234,7 +285,7 @@ def test_missing_and_unreadable_directories_are_told_apart(tmp_path: Path, broke
     def refuse(_: object) -> object:
         raise PermissionError(13, "denied")
 
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(Unauthorised):
         broker.logs.survey()
 

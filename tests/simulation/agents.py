@@ -259,7 +259,7 @@ class LookedAtLogs:
             compacted=world.compacted,
             delete_retention_ms=world.brokers.delete_retention_ms if world.compacted else None,
             leadership=leadership,
-            settled=not any(name.endswith((".swap", ".cleaned")) for name in names),
+            settled=not any(name.endswith(".swap") for name in names),
         )
 
     def _list(self, directory: Path) -> list[str]:
