@@ -54,8 +54,8 @@ def epoch_history(partition: PartitionPlan) -> EpochHistory:
 def checkpoint_files(plan: RecoveryPlan) -> Files:
     """The log directory's own checkpoints.
 
-    Compacted logs count as cleaned to their end: a cleaner that started over would drop tombstones within seconds.
-    Log starts are named where they lie inside the first segment; without that, deleted records would come back.
+    Compacted logs count as cleaned only as far as that is proven. Log starts are named where they lie inside the first
+    segment; without that, deleted records would come back.
     """
     starts, ends, cleaned = {}, {}, {}
     for topic, partition in partitions(plan):
@@ -63,8 +63,8 @@ def checkpoint_files(plan: RecoveryPlan) -> Files:
         ends[key] = partition.next_offset
         if partition.start_offset != first_segment(partition):
             starts[key] = partition.start_offset
-        if topic.compacted:
-            cleaned[key] = partition.next_offset
+        if topic.compacted and (end := cleaned_end(partition)) is not None:
+            cleaned[key] = end
     by_name: Mapping[str, Mapping[TopicPartition, int]] = {
         checkpoints.HIGH_WATERMARKS: ends,
         checkpoints.LOG_STARTS: starts,
@@ -81,6 +81,21 @@ def identity_files(plan: RecoveryPlan, directory_id: str) -> Files:
     """meta.properties: what makes it a log directory. Written last, so that no broker starts on half of one."""
     properties = checkpoints.MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
     return {PurePath(checkpoints.META_PROPERTIES): checkpoints.encode_meta_properties(properties)}
+
+
+def cleaned_end(partition: PartitionPlan) -> int | None:
+    """The end of the oldest entries that were clean when they were archived; None when there are none.
+
+    The cleaner looks for doubled keys only past this offset. Were it too high, a deleted key would come back for good: its
+    tombstone, taken for clean, is dropped in time, and the older value below is never looked at again. Were it too low, the
+    cleaner only works once more.
+    """
+    end = None
+    for entry in partition.entries:
+        if not entry.cleaned:
+            break
+        end = entry.next_offset
+    return end
 
 
 def first_segment(partition: PartitionPlan) -> int:

@@ -14,6 +14,7 @@ from model.partition import PartitionId, topic_id_text
 SEGMENT_BYTES_MAX = 2**31 - 1  # a broker's positions in a segment are int32
 SEGMENT_OFFSETS_MAX = 2**31 - 1  # and so are its offsets, relative to the segment's base
 NODE_ID_MAX = 2**31 - 1
+PRODUCER_ID_MAX = 2**62  # coordinators count from 0, and never come here; a client may write any id, and brokers take it
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     start_offset, next_offset   log start and log end of the recovered log
     leader_epoch     the highest anywhere in the archive of this partition, superseded branches included
+    max_producer_id  the highest that a coordinator can have given
     manifest_version of the head the plan was made from; 0 when the partition has none
     entries          in offset order; each becomes one segment file, a gap becomes none
     below_retention  entries that retention left out
@@ -172,7 +174,7 @@ def _check_partition(identity: PartitionId, partition: PartitionPlan) -> None:
 
     if not 0 <= partition.start_offset <= partition.next_offset <= OFFSET_MAX + 1 or not 0 <= partition.leader_epoch < 2**31 - 1:
         raise bad(f"from {partition.start_offset} to {partition.next_offset} in leader epoch {partition.leader_epoch}")
-    if not -1 <= partition.max_producer_id <= OFFSET_MAX:
+    if not -1 <= partition.max_producer_id <= PRODUCER_ID_MAX:
         raise bad(f"producer id {partition.max_producer_id}")
     expected = None
     for entry in partition.entries:

@@ -6,7 +6,7 @@ from manifests.head import Entry, Head
 from manifests.topic import PARTITIONS_MAX
 from model.errors import UsageError
 from recovery.discover import ArchivedTopic, Found
-from recovery.plan import NODE_ID_MAX, Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_cluster_id
+from recovery.plan import NODE_ID_MAX, PRODUCER_ID_MAX, Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_cluster_id
 
 _INTERNAL_COMPACTED = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _HELD = ("retention.ms", "retention.bytes")
@@ -33,6 +33,7 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
         problems += _problems(archived, options)
         notes += _left_out(archived, len(topic.partitions))
         notes += _notes(topic)
+        notes += _producer_notes(archived)
     if held := sum(bool(topic.held) for topic in topics):
         notes.append(f"retention is held back in {held} topics so that the broker keeps what is recovered; put it back when you are ready")
     return RecoveryPlan(
@@ -172,12 +173,17 @@ def plan_partition(head: Head, before_ms: int | None = None, retention_bytes: in
         start_offset=start,
         next_offset=head.next_offset,
         leader_epoch=max(0, head.leader_epoch, *(epoch for entry in everything for epoch, _ in entry.epochs)),
-        max_producer_id=max((entry.max_producer_id for entry in everything), default=-1),
+        max_producer_id=max((entry.max_producer_id for entry in everything if not _is_made_up(entry)), default=-1),
         manifest_version=head.version,
         entries=tuple(kept),
         below_retention=dropped,
         open_from=None if open_from is None else max(open_from, start),
     )
+
+
+def _is_made_up(entry: Entry) -> bool:
+    """It holds a producer id that no coordinator gave: not one to count on from."""
+    return entry.max_producer_id > PRODUCER_ID_MAX
 
 
 def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: int | None) -> int:
@@ -194,6 +200,15 @@ def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: i
                 break
             by_size += 1
     return max(by_age, by_size)
+
+
+def _producer_notes(topic: ArchivedTopic) -> Iterable[str]:
+    for number, head in sorted(topic.heads.items()):
+        if made_up := [entry.max_producer_id for entry in (*head.entries, *head.superseded) if _is_made_up(entry)]:
+            yield (
+                f"{topic.manifest.topic}:{number} holds producer id {max(made_up)}, which no coordinator gave: "
+                "new ids do not begin above it"
+            )
 
 
 def _notes(topic: TopicPlan) -> Iterable[str]:

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from msgspec.structs import replace
@@ -16,9 +16,10 @@ from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from model.clock import ManualClock
 from model.errors import CorruptData, DiskFull, ForeignOwner, HeadwaterError, Locked, NotFound, NothingExamined, TransientError, UsageError
+from model.partition import TopicPartition
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
-from recovery import runs
+from recovery import layout, runs
 from recovery.target import MARK, locked
 from segments import checkpoints
 from segments.discover import LogDirs
@@ -85,19 +86,39 @@ def test_the_archive_of_three_brokers_comes_back_as_the_final_state(tmp_path: Pa
     assert all(partition.leader_epoch >= (newest[partition.partition] or 0) for partition in plan.topics[0].partitions)
 
 
-def test_compacted_logs_count_as_cleaned_and_a_start_within_a_segment_is_named(tmp_path: Path) -> None:
-    store, repository = archive_in_memory(unpack("pantry"))
-    recovery.apply(recovery.plan(repository, ["stock.levels", "staff.rota", "thermo-samples"]), tmp_path / "log", store)
+def offsets(log_dir: Path, name: str) -> dict[str, int]:
+    raw = (log_dir / name).read_bytes()
+    return {str(partition): offset for partition, offset in checkpoints.decode_offsets(raw, where=name).items()}
 
-    def offsets(name: str) -> dict[str, int]:
-        raw = (tmp_path / "log" / name).read_bytes()
-        return {str(partition): offset for partition, offset in checkpoints.decode_offsets(raw, where=name).items()}
 
-    assert offsets(checkpoints.CLEANED) == {"stock.levels:0": 227, "stock.levels:1": 253}
-    heads = {str(log.partition): log for log in LogDirs([unpack("pantry")]).partitions()}
-    named = offsets(checkpoints.LOG_STARTS)
-    assert set(named) <= {"staff.rota:0", "staff.rota:1"}
-    assert all(heads[name].log_start == start for name, start in named.items())
+@pytest.mark.parametrize("name", ["pantry", "kitchen"])
+def test_no_log_counts_as_cleaned_beyond_what_its_source_had_cleaned(name: str, tmp_path: Path) -> None:
+    """Else a tombstone goes as clean, and the value that it deletes stays in an earlier segment for good."""
+    source = offsets(unpack(name), checkpoints.CLEANED)
+    assert source or name == "kitchen"
+    store, repository = archive_in_memory(unpack(name))
+    recovery.apply(recovery.plan(repository, None), tmp_path / "log", store)
+    recovered = offsets(tmp_path / "log", checkpoints.CLEANED)
+    assert all(offset <= source.get(partition, -1) for partition, offset in recovered.items())
+
+
+@pytest.mark.parametrize(("cleaned", "line"), [((), None), ((0,), 10), ((0, 10), 20), ((10, 20), None), ((0, 20), 10), ((0, 10, 20), 30)])
+def test_a_log_counts_as_cleaned_up_to_the_first_entry_that_was_not(cleaned: tuple[int, ...], line: int | None) -> None:
+    entries = [an_entry(base, base + 9, cleaned=base in cleaned) for base in (0, 10, 20)]
+    made = layout.checkpoint_files(planned(a_topic(a_head(*entries), cleanup_policy="compact")))
+    named = checkpoints.decode_offsets(made[PurePath(checkpoints.CLEANED)], where="cleaned")
+    assert named == ({} if line is None else {TopicPartition("orders", 0): line})
+
+
+def test_a_log_start_within_a_segment_is_named(tmp_path: Path) -> None:
+    """Without that, records that were deleted come back."""
+    store, repository = archive_in_memory(unpack("kitchen"))
+    partition = repository.resolve("bills").partition_id(0)
+    held = repository.load(partition)
+    assert held is not None
+    repository.commit(held, replace(held.head, start_offset=7))
+    recovery.apply(recovery.plan(repository, ["bills", "menu"]), tmp_path / "log", store)
+    assert offsets(tmp_path / "log", checkpoints.LOG_STARTS) == {"bills:0": 7}
 
 
 def test_the_end_of_a_log_stays_where_it_was_when_its_last_offsets_are_gone(tmp_path: Path) -> None:

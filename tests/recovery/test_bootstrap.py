@@ -1,6 +1,9 @@
 """The records that a new controller begins with."""
 
-from recovery.bootstrap import FEATURES, bootstrap_records
+import pytest
+
+from recovery.bootstrap import FEATURES, bootstrap_checkpoint, bootstrap_records
+from recovery.plan import decode_plan, encode_plan
 from segments.metadata_records import NO_LEADER, Config, FeatureLevel, Partition, ProducerIds, Topic, decode_metadata_record
 from tests.recovery.test_plan import TOPIC_ID, a_head, a_topic, an_entry, planned
 
@@ -17,6 +20,16 @@ def test_the_records_come_in_the_order_a_controller_can_replay() -> None:
     [ids] = [record for record in records if isinstance(record, ProducerIds)]
     assert ids.next_producer_id > 1234 + 1000
     assert ids.next_producer_id % 1000 == 0
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63 - 1 - 500_000, 2**62 + 1])
+def test_a_producer_id_that_no_coordinator_gave_is_noted_and_not_followed(number: int) -> None:
+    """A producer writes the id it likes, and brokers take it."""
+    plan = planned(a_topic(a_head(an_entry(0, 9, max_producer_id=4000), an_entry(10, 19, max_producer_id=number))))
+    [ids] = [record for record in bootstrap_records(decode_plan(encode_plan(plan))) if isinstance(record, ProducerIds)]
+    assert 4000 < ids.next_producer_id < 2_000_000
+    assert [note for note in plan.notes if str(number) in note]
+    assert bootstrap_checkpoint(plan, timestamp_ms=0)
 
 
 def test_a_log_that_never_had_a_leader_begins_at_epoch_zero() -> None:
