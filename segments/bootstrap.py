@@ -1,18 +1,12 @@
 """bootstrap.checkpoint: the records with which a freshly formatted controller begins its metadata log."""
 
-import struct
-from collections.abc import Iterable, Sequence
-
-from awscrt.checksums import crc32c
+from collections.abc import Iterable
 
 from segments import flexible
-from segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM
+from segments.encoder import CONTROL, control_key, encode_batch
 from segments.metadata_records import MetadataRecord
-from segments.varint import varint
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _LEADER_EPOCH = 1  # as kafka-storage writes it
-_CONTROL = 0x20
 _SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4
 _BATCH_RECORDS = 500
 
@@ -25,39 +19,14 @@ def write_bootstrap_checkpoint(records: Iterable[MetadataRecord], *, timestamp_m
     values = [record.encode() for record in records]
     header_value = flexible.i16(0) + flexible.i64(timestamp_ms) + flexible.tags({})
     footer_value = flexible.i16(0) + flexible.tags({})
-    batches = [_batch(0, [(_control_key(_SNAPSHOT_HEADER), header_value)], timestamp_ms, _CONTROL)]
+
+    def control(offset: int, kind: int, value: bytes) -> bytes:
+        rows = [(control_key(kind), value)]
+        return encode_batch(offset, rows, leader_epoch=_LEADER_EPOCH, timestamp_ms=timestamp_ms, attributes=CONTROL)
+
+    batches = [control(0, _SNAPSHOT_HEADER, header_value)]
     for first in range(0, len(values), _BATCH_RECORDS):
-        batches.append(_batch(1 + first, [(None, value) for value in values[first : first + _BATCH_RECORDS]], timestamp_ms, 0))
-    batches.append(_batch(1 + len(values), [(_control_key(_SNAPSHOT_FOOTER), footer_value)], timestamp_ms, _CONTROL))
+        rows = [(None, value) for value in values[first : first + _BATCH_RECORDS]]
+        batches.append(encode_batch(1 + first, rows, leader_epoch=_LEADER_EPOCH, timestamp_ms=timestamp_ms))
+    batches.append(control(1 + len(values), _SNAPSHOT_FOOTER, footer_value))
     return b"".join(batches)
-
-
-def _control_key(kind: int) -> bytes:
-    return flexible.i16(0) + flexible.i16(kind)
-
-
-def _batch(base_offset: int, rows: Sequence[tuple[bytes | None, bytes]], timestamp_ms: int, attributes: int) -> bytes:
-    body = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(rows))
-    head = _HEADER.pack(
-        base_offset,
-        HEADER_BYTES + len(body) - LENGTH_FROM,
-        _LEADER_EPOCH,
-        2,
-        0,
-        attributes,
-        len(rows) - 1,
-        timestamp_ms,
-        timestamp_ms,
-        -1,
-        -1,
-        -1,
-        len(rows),
-    )
-    covered = head[CRC_FROM:] + body
-    return head[: CRC_FROM - 4] + flexible.u32(crc32c(covered)) + covered
-
-
-def _record(offset_delta: int, key: bytes | None, value: bytes) -> bytes:
-    key_field = varint(-1) if key is None else varint(len(key)) + key
-    fields = b"\x00" + varint(0) + varint(offset_delta) + key_field + varint(len(value)) + value + varint(0)
-    return varint(len(fields)) + fields
