@@ -98,6 +98,11 @@ class DataName:
     suffix: str
 
 
+def recovery(recovery_id: str) -> str:
+    """Which plan was applied where."""
+    return check_key(f"cluster/recoveries/{recovery_id}.json")
+
+
 def parse_data(key: str) -> DataName | None:
     """The parts of a data or index key; None for anything else."""
     match = _DATA_NAME.fullmatch(key.rpartition("/")[2])

@@ -89,6 +89,10 @@ class ManifestRepository:
         self._store = store
         self._new_id = new_id
 
+    @property
+    def store(self) -> ObjectStore:
+        return self._store
+
     # Heads
 
     def load(self, partition: PartitionId) -> Versioned | None:

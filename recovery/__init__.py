@@ -3,13 +3,17 @@
 from collections.abc import Iterable
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from manifests.repository import ManifestRepository
 from model.clock import Clock, SystemClock
 from recovery.apply import STEPS, Progress, RecoveryReport, RecoveryStatus, apply, status
-from recovery.discover import discover
+from recovery.discover import discover, find_holes
+from recovery.endings import with_endings
 from recovery.identity import new_kafka_id
-from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, decode_plan, encode_plan
+from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_plan, decode_plan, encode_plan
 from recovery.planning import make_plan
+from recovery.target import awaits_broker
 
 __all__ = [
     "STEPS",
@@ -21,6 +25,7 @@ __all__ = [
     "RecoveryStatus",
     "TopicPlan",
     "apply",
+    "awaits_broker",
     "decode_plan",
     "encode_plan",
     "plan",
@@ -34,10 +39,14 @@ def plan(
     """What recovering `topics`, None for all, will do; `apply` does it. Only reads.
 
     Of all topics those that are damaged or lost are left out, and the plan says so; one that is named raises what is wrong
-    with it. Raises NotFound for a topic that the archive does not know, NothingExamined when it holds none,
-    VerificationFailed when it holds none that can be read, UsageError for options that contradict each other.
+    with it. A partition that cannot be had comes back empty either way, and the plan says so. Raises NotFound for a topic
+    that the archive does not know, NothingExamined when it holds none, VerificationFailed when it holds none that can be
+    read, UsageError for options that contradict each other.
     """
     names = None if topics is None else tuple(sorted(set(topics)))
     request = Request(topics=names, options=options or Options())
     now_ms = (clock or SystemClock()).now_ms()
-    return make_plan(discover(repository, names), request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())
+    found = discover(repository, names)
+    made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())
+    made = replace(made, holes=tuple(find_holes(repository.store, made)))
+    return check_plan(with_endings(made, repository.store))

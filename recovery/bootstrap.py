@@ -48,7 +48,7 @@ def _partition(topic: TopicPlan, partition: PartitionPlan, node_id: int) -> Part
         replicas=(node_id,),
         in_sync=(node_id,),
         leader=NO_LEADER,
-        leader_epoch=partition.leader_epoch,
+        leader_epoch=partition.first_epoch,
         directories=(UNASSIGNED,),
         last_known_elr=(node_id,),
     )

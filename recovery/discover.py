@@ -2,22 +2,27 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from manifests.head import Head
+from manifests import keys
+from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, UnsupportedFormat, VerificationFailed
+from model.partition import PartitionId
+from objectstore.store import ObjectStore
+from recovery.plan import Hole, PartitionPlan, RecoveryPlan, TopicPlan
 
 _READERS = 16  # heads are small, so it is round trips that take the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """The current incarnation of one topic. heads: of those partitions that have one."""
+    """The current incarnation of one topic. heads: of those partitions that have one; damaged: what is wrong with the others'."""
 
     manifest: TopicManifest
     heads: Mapping[int, Head]
+    damaged: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +67,57 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
 
 
 def _archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:
-    """The topic with its heads, or what is wrong with it; raises what keeps the store from answering."""
+    """The topic with its heads, or what is wrong with it when no head of it can be read; raises what keeps the store from answering."""
+    heads: dict[int, Head] = {}
+    damaged: dict[int, HeadwaterError] = {}
     try:
         partitions = repository.partitions(manifest.topic, manifest.topic_id)
-        loaded = ((partition.partition, repository.load(partition)) for partition in partitions)
-        heads = {number: versioned.head for number, versioned in loaded if versioned is not None}
     except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
         return error
-    return ArchivedTopic(manifest=manifest, heads=heads)
+    for partition in partitions:
+        try:
+            if versioned := repository.load(partition):
+                heads[partition.partition] = versioned.head
+        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+            damaged[partition.partition] = error
+    if damaged and not heads:
+        return next(iter(damaged.values()))
+    return ArchivedTopic(manifest=manifest, heads=heads, damaged={number: str(error) for number, error in damaged.items()})
+
+
+def find_holes(store: ObjectStore, plan: RecoveryPlan) -> list[Hole]:
+    """Runs that the archive lists and does not have, or not in their length. One listing per partition; an absence is the store's
+    definite word."""
+
+    def of(place: tuple[TopicPlan, PartitionPlan]) -> list[Hole]:
+        topic, partition = place
+        prefix = keys.data_prefix(PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic))
+        sizes = {info.key: info.size_bytes for info in store.list(prefix)} if partition.files else {}
+        wrong = ((entry, _wrong_length(store, entry, sizes.get(entry.key))) for entry in partition.files)
+        return [
+            Hole(
+                topic=topic.topic,
+                partition=partition.partition,
+                base_offset=entry.base_offset,
+                last_offset=entry.last_offset,
+                reason=reason,
+            )
+            for entry, reason in wrong
+            if reason
+        ]
+
+    places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
+    with ThreadPoolExecutor(_READERS, "recover-holes") as pool:
+        return [hole for holes in pool.map(of, places) for hole in holes]
+
+
+def _wrong_length(store: ObjectStore, entry: Entry, listed_bytes: int | None) -> str:
+    if listed_bytes is None:
+        try:
+            listed_bytes = store.stat(entry.key).size_bytes
+        except NotFound:
+            return f"the archive lists {entry.key}, and it is gone"
+    return "" if listed_bytes == entry.size_bytes else f"{entry.key} has {listed_bytes} bytes, the manifest lists {entry.size_bytes}"
 
 
 def _notes(repository: ManifestRepository) -> Sequence[str]:

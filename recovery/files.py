@@ -22,8 +22,18 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise kind(f"{path}: {error.strerror}{advice}") from error
 
 
+def read_if_there(path: Path) -> bytes | None:
+    with disk_errors(path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
 def publish(path: Path, content: bytes) -> None:
-    """Write a small file."""
+    """Write a small file; one that says the same already is left alone."""
+    if read_if_there(path) == content:
+        return
     partial = path.with_name(path.name + PARTIAL)
     with disk_errors(path):
         try:

@@ -12,6 +12,11 @@ _TIME_ENTRY = struct.Struct(">qI")  # largest timestamp so far; last offset of t
 _RELATIVE_MAX = 2**31 - 1
 
 
+def most_index_bytes(segment_bytes: int, interval_bytes: int = INTERVAL_BYTES) -> int:
+    """As much as the index files of such a segment take, the last of the time index included."""
+    return segment_bytes // (interval_bytes + 1) * (_OFFSET_ENTRY.size + _TIME_ENTRY.size) + _TIME_ENTRY.size
+
+
 class Indexes:
     """Told of every batch in order while a segment is verified, so that it is read once."""
 

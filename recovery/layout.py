@@ -6,12 +6,14 @@ from pathlib import PurePath
 from model.epochs import EpochHistory
 from model.partition import TopicPartition
 from recovery.bootstrap import bootstrap_checkpoint
-from recovery.indexes import INTERVAL, INTERVAL_BYTES
-from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
+from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan, Written
 from recovery.runs import segment_name
-from segments import checkpoints
+from segments import checkpoints, markers
+from segments.encoder import encode_batch, encode_marker
 
 BOOTSTRAP = "bootstrap.checkpoint"
+_BATCH_COMMITS = 500
 
 Files = dict[PurePath, bytes]
 
@@ -20,19 +22,49 @@ def partition_directory(topic: TopicPlan, partition: PartitionPlan) -> str:
     return f"{topic.topic}-{partition.partition}"
 
 
-def partition_files(topic: TopicPlan, partition: PartitionPlan, log_end: int | None) -> Files:
+def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | None, timestamp_ms: int) -> Files:
     """The files beside the restored segments of one partition, by their names in it.
 
-    log_end  behind the last batch of the last segment; None when there is no segment
+    last_end      behind the last batch of the last restored segment; None when there is no segment
+    timestamp_ms  of what recovery itself writes
     """
     history = epoch_history(partition)
     files = {PurePath(checkpoints.PARTITION_METADATA): checkpoints.encode_partition_metadata(topic.topic_id)}
     if history.steps:
         files[PurePath(checkpoints.LEADER_EPOCHS)] = checkpoints.encode_epochs(history)
-    if log_end != partition.next_offset:
+    for written in partition.written:
+        name = PurePath(segment_name(written.base_offset))
+        files[name], indexes = b"", Indexes(written.base_offset, index_interval_bytes(topic))
+        for batch, last_offset in batches_of(topic, written, timestamp_ms):
+            indexes.add(len(files[name]), last_offset, timestamp_ms)
+            files[name] += batch
+        files |= {name.with_suffix(suffix): content for suffix, content in indexes.files().items()}
+        last_end = max(last_end or 0, written.next_offset)
+    if last_end != partition.log_end:
         # An empty segment holds the end where it was: a lower one would hand out the same offsets again.
-        files[PurePath(segment_name(partition.next_offset))] = b""
+        files[PurePath(segment_name(partition.log_end))] = b""
     return files
+
+
+def batches_of(topic: TopicPlan, written: Written, timestamp_ms: int) -> Iterator[tuple[bytes, int]]:
+    """The batches of a segment of recovery's own, each with its last offset."""
+    for offset, abort in enumerate(written.aborts, written.base_offset):
+        marker = encode_marker(
+            offset,
+            markers.ABORT,
+            producer_id=abort.producer_id,
+            producer_epoch=abort.producer_epoch,
+            coordinator_epoch=abort.coordinator_epoch,
+            leader_epoch=written.leader_epoch,
+            timestamp_ms=timestamp_ms,
+            log_append_time=topic.configs.get("message.timestamp.type") == "LogAppendTime",
+        )
+        yield marker, offset
+    first = written.base_offset + len(written.aborts)
+    for at in range(0, len(written.commits), _BATCH_COMMITS):
+        rows = [(commit.key, commit.value) for commit in written.commits[at : at + _BATCH_COMMITS]]
+        batch = encode_batch(first + at, rows, leader_epoch=written.leader_epoch, timestamp_ms=timestamp_ms)
+        yield batch, first + at + len(rows) - 1
 
 
 def index_interval_bytes(topic: TopicPlan) -> int:
@@ -46,6 +78,9 @@ def epoch_history(partition: PartitionPlan) -> EpochHistory:
     steps: list[tuple[int, int]] = []
     for entry in partition.entries:
         steps += (step for step in entry.epochs if not steps or step[0] > steps[-1][0])
+    for written in partition.written:
+        if written.leader_epoch > max((epoch for epoch, _ in steps), default=-1):
+            steps.append((written.leader_epoch, written.base_offset))
     start = partition.start_offset
     begun = [epoch for epoch, first in steps if first <= start][-1:]
     return EpochHistory.of([*((epoch, start) for epoch in begun), *(step for step in steps if step[1] > start)])
@@ -60,7 +95,7 @@ def checkpoint_files(plan: RecoveryPlan) -> Files:
     starts, ends, cleaned = {}, {}, {}
     for topic, partition in partitions(plan):
         key = TopicPartition(topic.topic, partition.partition)
-        ends[key] = partition.next_offset
+        ends[key] = partition.log_end
         if partition.start_offset != first_segment(partition):
             starts[key] = partition.start_offset
         if topic.compacted and (end := cleaned_end(partition)) is not None:

@@ -4,10 +4,12 @@ The broker that starts on a recovered directory notices neither a missing middle
 must be true is checked here, and again on the bytes when the plan is applied.
 """
 
+from typing import Literal
+
 import msgspec
 
 from manifests.document import FORMAT, seal, unseal
-from manifests.head import OFFSET_MAX, Entry, check_entry
+from manifests.head import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
 from model.errors import CorruptData, UnsupportedFormat
 from model.partition import PartitionId, topic_id_text
 
@@ -21,18 +23,25 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for. The user's values win over what the archive says.
 
     partitions       of the one topic that is recovered, when the archive's count is not to be believed
+    partition_counts the same by topic
     apply_retention  the topics' own retention bounds what is recovered, and stays in their settings
     retention_ms, retention_bytes  the same with these values, per partition
     cluster_id       of the recovered cluster; a new one is made up when there is none
     node_id          of the broker that will start on the directory
+    open_transactions  of those that are open where a log ends: `abort` writes their ABORT markers, unless the recovered coordinator
+                     knows them; `cut` ends the log before them; `keep` leaves them open
+    keep_offsets     committed offsets ahead of the recovered logs stay as they are
     """
 
     partitions: int | None = None
+    partition_counts: dict[str, int] = {}
     apply_retention: bool = False
     retention_ms: int | None = None
     retention_bytes: int | None = None
     cluster_id: str | None = None
     node_id: int = 1
+    open_transactions: Literal["abort", "keep", "cut"] = "abort"
+    keep_offsets: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,16 +51,68 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
 
 
+class Hole(msgspec.Struct, frozen=True, kw_only=True):
+    """Archived offsets, inclusive, that cannot be had, and why."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    last_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition} offsets {self.base_offset}-{self.last_offset}: {self.reason}"
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True):
+    """The marker that ends a producer's open transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of __consumer_offsets, as it is written."""
+
+    key: bytes
+    value: bytes
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment of recovery's own: markers, then commits, one offset each."""
+
+    base_offset: int
+    leader_epoch: int
+    aborts: tuple[Abort, ...] = ()
+    commits: tuple[Commit, ...] = ()
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + len(self.aborts) + len(self.commits)
+
+
+class OffsetAhead(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's committed offset beyond the end of the recovered log: what is produced between the two would be skipped."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    log_end: int
+
+
 class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One partition directory.
 
-    start_offset, next_offset   log start and log end of the recovered log
+    start_offset, next_offset   log start, and end of what is archived
     leader_epoch     the highest anywhere in the archive of this partition, superseded branches included
     max_producer_id  the highest that a coordinator can have given
     manifest_version of the head the plan was made from; 0 when the partition has none
     entries          in offset order; each becomes one segment file, a gap becomes none
+    written          segments of recovery's own, in gaps and behind the last entry
     below_retention  entries that retention left out
-    open_from        first offset of a transaction that nobody finished; it is left open
+    open_from        first offset of the oldest transaction that is left open
     """
 
     partition: int
@@ -61,8 +122,20 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_producer_id: int = -1
     manifest_version: int = 0
     entries: tuple[Entry, ...] = ()
+    written: tuple[Written, ...] = ()
     below_retention: int = 0
     open_from: int | None = None
+
+    @property
+    def log_end(self) -> int:
+        """Of the recovered log."""
+        return max(self.next_offset, *(each.next_offset for each in self.written)) if self.written else self.next_offset
+
+    @property
+    def first_epoch(self) -> int:
+        """The leader epoch that the recovered partition is given; a broker begins one above. What recovery writes behind the
+        archived records has an epoch of its own, in which nobody else ever wrote."""
+        return self.leader_epoch + (self.log_end > self.next_offset)
 
     @property
     def files(self) -> tuple[Entry, ...]:
@@ -106,8 +179,11 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `apply` does, and nothing that it has to decide.
 
     left_out  of everything that was asked for, what the archive cannot give back, and why: applying the plan is a partial success
+    holes     what the archive lists and does not have: the plan is applied only when they may be skipped
+    offsets_ahead  committed offsets beyond the recovered logs; new commits at the logs' ends are `written`, unless they were to be kept
     problems  why it cannot be applied as it is
     notes     what the user should know before and after
+    endings   the same, of where logs end
     """
 
     format: tuple[int, int] = FORMAT
@@ -119,8 +195,11 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     topics: tuple[TopicPlan, ...]
     left_out: tuple[str, ...] = ()
+    holes: tuple[Hole, ...] = ()
+    offsets_ahead: tuple[OffsetAhead, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
 
     @property
     def records(self) -> int:
@@ -164,15 +243,17 @@ def check_plan(plan: RecoveryPlan) -> RecoveryPlan:
         if [partition.partition for partition in topic.partitions] != list(range(len(topic.partitions))):
             raise CorruptData(f"recovery plan of {topic.topic}", 0, "its partitions are not 0, 1, 2 and so on")
         for partition in topic.partitions:
-            _check_partition(PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic), partition)
+            check_partition(PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic), partition)
     return plan
 
 
-def _check_partition(identity: PartitionId, partition: PartitionPlan) -> None:
+def check_partition(identity: PartitionId, partition: PartitionPlan) -> PartitionPlan:
+    """`partition` when a broker can serve it; raises CorruptData, UnsupportedFormat."""
+
     def bad(reason: str) -> CorruptData:
         return CorruptData(f"recovery plan of {identity}", 0, reason)
 
-    if not 0 <= partition.start_offset <= partition.next_offset <= OFFSET_MAX + 1 or not 0 <= partition.leader_epoch < 2**31 - 1:
+    if not 0 <= partition.start_offset <= partition.next_offset <= OFFSET_MAX + 1 or not 0 <= partition.leader_epoch < EPOCH_MAX - 2:
         raise bad(f"from {partition.start_offset} to {partition.next_offset} in leader epoch {partition.leader_epoch}")
     if not -1 <= partition.max_producer_id <= PRODUCER_ID_MAX:
         raise bad(f"producer id {partition.max_producer_id}")
@@ -190,6 +271,15 @@ def _check_partition(identity: PartitionId, partition: PartitionPlan) -> None:
         raise bad(f"entries from {partition.entries[0].base_offset} to {expected - 1} for a log from {partition.start_offset}")
     if expected is None and partition.start_offset != partition.next_offset:
         raise bad(f"no entries for a log from {partition.start_offset} to {partition.next_offset}")
+    gaps = [range(first, last + 1) for first, last in partition.gaps]
+    for written in partition.written:
+        behind = written.base_offset == partition.next_offset and written.leader_epoch == partition.leader_epoch + 1
+        within = any(written.base_offset in gap and written.next_offset - 1 in gap for gap in gaps)
+        if not (behind or within) or not written.base_offset < written.next_offset <= OFFSET_MAX:
+            raise bad(f"a segment of its own from {written.base_offset} to {written.next_offset}")
+    if len({each.base_offset for each in partition.written}) != len(partition.written):
+        raise bad("two segments of its own at one offset")
+    return partition
 
 
 def _reach(first: Entry) -> range:

@@ -1,12 +1,26 @@
 """Deciding what a recovery will do. Pure: heads and options in, a plan out."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile
+
+from msgspec.structs import replace
 
 from manifests.head import Entry, Head
 from manifests.topic import PARTITIONS_MAX
-from model.errors import UsageError
+from model.errors import HeadwaterError, UsageError, VerificationFailed
 from recovery.discover import ArchivedTopic, Found
-from recovery.plan import NODE_ID_MAX, PRODUCER_ID_MAX, Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_cluster_id
+from recovery.plan import (
+    NODE_ID_MAX,
+    PRODUCER_ID_MAX,
+    Hole,
+    Options,
+    PartitionPlan,
+    RecoveryPlan,
+    Request,
+    TopicPlan,
+    check_cluster_id,
+    check_partition,
+)
 
 _INTERNAL_COMPACTED = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _HELD = ("retention.ms", "retention.bytes")
@@ -14,26 +28,37 @@ _REMOTE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes
 
 
 def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, cluster_id: str) -> RecoveryPlan:
-    """The plan for the topics in `found`, of which there is at least one.
+    """The plan for the topics in `found`, of which there is at least one. The partition is the unit: one that cannot be recovered
+    comes back empty at its number, for a key's partition depends on the count.
 
     cluster_id  for the recovered cluster, unless the options name one
-    Raises UsageError for options that contradict each other.
+    Raises UsageError for options that contradict each other, VerificationFailed when nothing can be recovered.
     """
     options = request.options
     _check_options(options, found.topics)
     clusters = sorted({topic.manifest.cluster_id for topic in found.topics})
     problems: list[str] = []
     notes = list(found.notes)
+    left_out = list(found.lost)
     if len(clusters) > 1:
         problems.append(f"topics of several clusters: {', '.join(clusters)}; recover them one by one")
     topics = []
     for archived in found.topics:
-        topic = _plan_topic(archived, options, now_ms)
+        try:
+            topic, lost = _plan_topic(archived, options, now_ms)
+        except HeadwaterError as error:
+            left_out.append(f"{archived.manifest.topic}: {error}")
+            continue
         topics.append(topic)
+        left_out += lost
         problems += _problems(archived, options)
-        notes += _left_out(archived, len(topic.partitions))
+        notes += _beyond(archived, len(topic.partitions))
         notes += _notes(topic)
         notes += _producer_notes(archived)
+        if archived.manifest.configs is None:
+            notes.append(f"{topic.topic}: no broker ever told its settings: it is recovered with the defaults, cleanup.policy among them")
+    if not topics:
+        raise VerificationFailed("nothing can be recovered: " + "; ".join(left_out))
     if held := sum(bool(topic.held) for topic in topics):
         notes.append(f"retention is held back in {held} topics so that the broker keeps what is recovered; put it back when you are ready")
     return RecoveryPlan(
@@ -43,35 +68,93 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
         cluster_id=options.cluster_id or cluster_id,
         node_id=options.node_id,
         topics=tuple(topics),
-        left_out=tuple(found.lost),
+        left_out=tuple(left_out),
         problems=tuple(problems),
         notes=tuple(notes),
     )
 
 
-def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> TopicPlan:
+def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[TopicPlan, list[str]]:
+    """The topic, and which of its partitions come back empty, and why. Raises VerificationFailed when not one can be recovered."""
     configs, held = _configs(topic, options)
     before_ms, size_bytes = _retention(topic, options, now_ms)
-    heads = map(topic.heads.get, range(options.partitions or topic.manifest.partitions))
-    return TopicPlan(
-        topic=topic.manifest.topic,
+    count = _given_count(topic, options) or topic.manifest.partitions
+    if count > PARTITIONS_MAX:
+        raise UsageError(f"a topic of {count} partitions; at most {PARTITIONS_MAX} are recovered")
+    wrong = {number: why for number, why in topic.damaged.items() if number < count}
+    partitions = [PartitionPlan(partition=number) for number in range(count)]
+    for number, head in topic.heads.items():
+        if number < count:
+            planned = plan_partition(head, before_ms, size_bytes)
+            try:
+                partitions[number] = check_partition(topic.manifest.partition_id(number), planned)
+            except HeadwaterError as error:
+                wrong[number] = str(error)
+    name = topic.manifest.topic
+    if wrong and not any(partition.manifest_version for partition in partitions):
+        raise VerificationFailed("; ".join(wrong.values()))
+    left_out = [f"{name}:{number} comes back empty: {why}" for number, why in sorted(wrong.items())]
+    missing = [number for number in range(topic.manifest.partitions) if not (number in topic.heads or number in topic.damaged)]
+    if missing := [number for number in missing if number < count]:
+        left_out.append(
+            f"{name}: of partitions {_numbers(missing)} there is no manifest, they were never archived or are lost: they come back empty"
+        )
+    planned_topic = TopicPlan(
+        topic=name,
         topic_id=topic.manifest.topic_id,
         compacted="compact" in _policy(topic),
         configs=configs,
         held=held,
-        partitions=tuple(
-            PartitionPlan(partition=number) if head is None else plan_partition(head, before_ms, size_bytes)
-            for number, head in enumerate(heads)
+        partitions=tuple(partitions),
+    )
+    return planned_topic, left_out
+
+
+def without(plan: RecoveryPlan, holes: Iterable[Hole]) -> RecoveryPlan:
+    """`plan` with a gap in place of each hole, so that every other record keeps its offset and the log its end; the plan says what
+    is left out. A log does not begin with a gap."""
+    places: dict[tuple[str, int], list[Hole]] = {}
+    for hole in holes:
+        places.setdefault((hole.topic, hole.partition), []).append(hole)
+
+    def patched(topic: TopicPlan, partition: PartitionPlan) -> PartitionPlan:
+        bases = {hole.base_offset for hole in places.get((topic.topic, partition.partition), ())}
+        if not bases:
+            return partition
+        entries = [
+            Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True) if entry.base_offset in bases else entry
+            for entry in partition.entries
+        ]
+        kept = _from_first_record(entries)
+        start = max(partition.start_offset, kept[0].base_offset) if kept else partition.next_offset
+        return replace(partition, entries=tuple(kept), start_offset=start, written=())
+
+    def told(hole: Hole) -> str:
+        [compacted] = [topic.compacted for topic in plan.topics if topic.topic == hole.topic]
+        return f"{hole}" + (" (compacted: earlier values of the keys written or deleted there come back)" if compacted else "")
+
+    return replace(
+        plan,
+        topics=tuple(
+            replace(topic, partitions=tuple(patched(topic, partition) for partition in topic.partitions)) for topic in plan.topics
         ),
+        holes=(),
+        left_out=(*plan.left_out, *(told(hole) for of_place in places.values() for hole in of_place)),
     )
 
 
+def _given_count(topic: ArchivedTopic, options: Options) -> int | None:
+    return options.partition_counts.get(topic.manifest.topic, options.partitions)
+
+
 def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
-    if options.partitions is not None and (len(found) != 1 or options.partitions < 1):
-        raise UsageError("a partition count is for exactly one topic, and at least 1")
-    count = max(options.partitions or topic.manifest.partitions for topic in found)
-    if count > PARTITIONS_MAX:
-        raise UsageError(f"a topic of {count} partitions; at most {PARTITIONS_MAX} are recovered")
+    if options.partitions is not None and len(found) != 1:
+        raise UsageError("a partition count without a topic is for exactly one topic")
+    if unknown := sorted(options.partition_counts.keys() - {topic.manifest.topic for topic in found}):
+        raise UsageError(f"a partition count for {unknown[0]}, which is not recovered")
+    for count in (options.partitions, *options.partition_counts.values()):
+        if count is not None and not 1 <= count <= PARTITIONS_MAX:
+            raise UsageError(f"a topic of {count} partitions; from 1 to {PARTITIONS_MAX} are recovered")
     if options.apply_retention and (options.retention_ms is not None or options.retention_bytes is not None):
         raise UsageError("either the topics' own retention or given values, not both")
     if any(value is not None and value < 0 for value in (options.retention_ms, options.retention_bytes)):
@@ -134,17 +217,23 @@ def _limit(configs: Mapping[str, str], name: str) -> int | None:
 
 
 def _problems(topic: ArchivedTopic, options: Options) -> Iterable[str]:
-    """A partition count decides where a key goes: it is believed when manifest and heads agree on it, or the user says so."""
+    """A partition count decides where a key goes: it is believed when a broker told it and no head contradicts it, or the user says so."""
     name, count = topic.manifest.topic, topic.manifest.partitions
-    if options.partitions is not None:
+    if _given_count(topic, options) is not None:
         return
-    if missing := [number for number in range(count) if number not in topic.heads]:
-        yield f"{name} has {count} partitions by its manifest, and nothing is archived of {_numbers(missing)}; name the count that is right"
-    if beyond := sorted(number for number in topic.heads if number >= count):
-        yield f"{name} has {count} partitions by its manifest, yet {_numbers(beyond)} is archived; name the count that is right"
+    if beyond := sorted(number for number in (*topic.heads, *topic.damaged) if number >= count):
+        yield (
+            f"{name} has {count} partitions by its manifest, yet {_numbers(beyond)} is archived; "
+            f"name the count that is right: --partitions {name}=N"
+        )
+    if topic.manifest.configs is None:
+        yield (
+            f"{name}: no broker ever told how many partitions it has, {count} were seen; "
+            f"confirm with --partitions {name}={count}, or correct it"
+        )
 
 
-def _left_out(topic: ArchivedTopic, count: int) -> Iterable[str]:
+def _beyond(topic: ArchivedTopic, count: int) -> Iterable[str]:
     if beyond := sorted(number for number in topic.heads if number >= count):
         yield f"{topic.manifest.topic}: partitions {_numbers(beyond)} are archived and left out, as the given count says"
 
@@ -162,9 +251,7 @@ def plan_partition(head: Head, before_ms: int | None = None, retention_bytes: in
     """
     live = [entry for entry in head.entries if entry.next_offset > head.start_offset]
     dropped = _expired(live, before_ms, retention_bytes)
-    kept = live[dropped:]
-    while kept and kept[0].gap:
-        kept.pop(0)  # a log begins with its first record
+    kept = _from_first_record(live[dropped:])
     start = max(head.start_offset, kept[0].base_offset) if kept else head.next_offset
     everything = (*head.entries, *head.superseded)
     open_from = next((entry.open_from for entry in reversed(kept) if not entry.gap), None)
@@ -179,6 +266,11 @@ def plan_partition(head: Head, before_ms: int | None = None, retention_bytes: in
         below_retention=dropped,
         open_from=None if open_from is None else max(open_from, start),
     )
+
+
+def _from_first_record(entries: Sequence[Entry]) -> list[Entry]:
+    """A log begins with its first record, not with a gap."""
+    return list(dropwhile(lambda entry: entry.gap, entries))
 
 
 def _is_made_up(entry: Entry) -> bool:
@@ -216,10 +308,6 @@ def _notes(topic: TopicPlan) -> Iterable[str]:
         where = f"{topic.topic}:{partition.partition}"
         for first, last in partition.gaps:
             yield f"{where} has no records from offset {first} to {last}: they were lost before they could be archived"
-        if partition.open_from is not None:
-            yield f"{where} ends in a transaction that nobody finished: read_committed stops at offset {partition.open_from}"
-        if partition.manifest_version == 0:
-            yield f"{where} was never archived and is recovered empty"
     if dropped := sum(partition.below_retention for partition in topic.partitions):
         yield f"{topic.topic}: retention leaves out {dropped} archived runs; they stay in the archive"
     if (wanted := topic.configs.get("min.insync.replicas", "1")) != "1":

@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 from layouts import open_layout
 from manifests.head import Entry
 from model import steps
-from model.errors import CorruptData
+from model.errors import CorruptData, NotFound
 from objectstore.digest import Digest
 from objectstore.store import ObjectStore
 from recovery.files import PARTIAL, disk_errors, publish, sync_directory
@@ -23,10 +23,12 @@ def segment_name(base_offset: int) -> str:
 
 class Restored(NamedTuple):
     """
+    entry         of which it was made
     next_offset   behind the segment's last batch
     index_bytes   sizes of the index files beside it
     """
 
+    entry: Entry
     next_offset: int
     index_bytes: dict[Path, int]
 
@@ -49,7 +51,7 @@ def restore(store: ObjectStore, entry: Entry, path: Path, index_interval_bytes: 
             publish(beside, content)
         index_bytes[beside] = len(content)
     steps.reached("recover.indexed")
-    return Restored(log_end, index_bytes)
+    return Restored(entry, log_end, index_bytes)
 
 
 def _kept(entry: Entry, path: Path, indexes: Indexes) -> int | None:
@@ -68,13 +70,15 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
     partial = path.with_name(path.name + PARTIAL)
     with disk_errors(path):
         try:
-            _download(store, entry, partial)
-        except OSError:
-            partial.unlink(missing_ok=True)  # a full disk gets its room back at once
+            with partial.open("wb", buffering=0) as file:
+                download(store, entry, file)
+                os.fsync(file.fileno())
+            steps.reached("recover.fetched")
+            with partial.open("rb") as written:
+                log_end = check_run(written, entry, entry.key, indexes)
+        except (OSError, CorruptData, NotFound):
+            partial.unlink(missing_ok=True)  # a full disk gets its room back at once, and nothing damaged stays
             raise
-    steps.reached("recover.fetched")
-    with partial.open("rb") as file:
-        log_end = check_run(file, entry, entry.key, indexes)
     with disk_errors(path):
         partial.rename(path)
         sync_directory(path.parent)
@@ -82,19 +86,20 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
     return log_end
 
 
-def _download(store: ObjectStore, entry: Entry, partial: Path) -> None:
-    """Write the live part, and digest the whole object, the dead part included."""
+def download(store: ObjectStore, entry: Entry, file: BinaryIO) -> None:
+    """Write the live part, and digest the whole object, the dead part included. Raises NotFound, CorruptData."""
     layout, digest = open_layout(entry.layout), Digest()
     buffer = memoryview(bytearray(min(PIECE_BYTES, entry.size_bytes)))
-    with partial.open("wb", buffering=0) as file:
-        for start in range(0, entry.size_bytes, PIECE_BYTES):
-            piece = buffer[: min(PIECE_BYTES, entry.size_bytes - start)]
+    for start in range(0, entry.size_bytes, PIECE_BYTES):
+        piece = buffer[: min(PIECE_BYTES, entry.size_bytes - start)]
+        try:
             layout.read_offloaded(store, entry.key, entry.context, piece, start)
-            digest.update(piece)
-            live = piece[: max(0, entry.live_bytes - start)]
-            while live:
-                live = live[file.write(live) :]
-        os.fsync(file.fileno())
+        except NotFound as error:
+            raise NotFound(f"the archive lists {entry.key}, and it is gone; `headwater verify` says what else is") from error
+        digest.update(piece)
+        live = piece[: max(0, entry.live_bytes - start)]
+        while live:
+            live = live[file.write(live) :]
     if entry.digest and digest.text() != entry.digest:
         raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.digest}")
 

@@ -1,27 +1,52 @@
 """The directory that a recovery writes, and the mark in it: a recovery is begun once, resumed, and never done twice."""
 
 import fcntl
+import gzip
 import os
+import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from manifests.document import FORMAT, seal, unseal
 from model.errors import CorruptData, ForeignOwner, Locked, UsageError
-from recovery.files import PARTIAL, disk_errors, publish
+from objectstore.digest import digest_of, is_digest
+from recovery.files import PARTIAL, disk_errors, publish, read_if_there
 from recovery.plan import RecoveryPlan, check_plan
 
 MARK = ".headwater-recovery.json"
-_MARK_BYTES_MAX = 1 << 30
+LOCK = ".headwater-recovery.lock"
+_PLAN = ".headwater-recovery-plan-{}.json.gz"
+_PLAN_NAME = re.compile(re.escape(_PLAN).replace(r"\{\}", "[0-9a-f]{16}"))
+_BYTES_MAX = 1 << 30  # of a plan as JSON: some 1.4 million entries, and 5 GiB of memory to read it back
+_TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "__cluster_metadata-0")  # nothing of ours
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What is being done here. `plan` is carried out to its end, whatever has been archived since it was made."""
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The mark as it is written: small, because it is written anew when the recovery is finished.
+
+    plan_digest  of the plan's JSON, which lies compressed in a file beside it, named by the digest
+    plan         where earlier versions kept it
+    """
 
     format: tuple[int, int] = FORMAT
+    plan_digest: str = ""
+    directory_id: str
+    started_ms: int
+    finished_ms: int | None = None
+    plan: RecoveryPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is being done here. `plan` is carried out to its end, whatever has been archived since it was made."""
+
     plan: RecoveryPlan
+    plan_digest: str  # "" while the plan is not in a file of its own
     directory_id: str
     started_ms: int
     finished_ms: int | None = None
@@ -29,18 +54,24 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def locked(into: Path) -> Iterator[None]:
-    """Make the directory if need be, and keep others out of it. The lock is on the directory itself and leaves nothing."""
+    """Make the directory if need be, and keep others out of it. Somebody else's directory is refused before a lock file is left in it.
+
+    The lock is on a file: a file system over the network takes none on a directory.
+    """
     with disk_errors(into):
         try:
             into.mkdir(parents=True, exist_ok=True)
-            fd = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if not (into / MARK).exists():
+                check_unused(into)
+            fd = os.open(into / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except (FileExistsError, NotADirectoryError) as error:
             raise UsageError(f"{into} is not a directory") from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Locked(f"another recovery into {into} is running") from error
+        with disk_errors(into / LOCK):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Locked(f"another recovery into {into} is running") from error
         yield
     finally:
         os.close(fd)
@@ -52,22 +83,68 @@ def read_mark(into: Path) -> Mark | None:
     with disk_errors(path):
         try:
             with path.open("rb") as file:
-                raw = file.read(_MARK_BYTES_MAX + 1)
+                raw = file.read(_BYTES_MAX + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
-    if len(raw) > _MARK_BYTES_MAX:
-        raise CorruptData(str(path), 0, f"more than {_MARK_BYTES_MAX} bytes")
-    return unseal(raw, Mark, lambda mark: check_plan(mark.plan), str(path))
+    if len(raw) > _BYTES_MAX:
+        raise CorruptData(str(path), 0, f"more than {_BYTES_MAX} bytes")
+    found = unseal(raw, _Document, lambda document: document.plan is None or check_plan(document.plan), str(path))
+    plan = found.plan or _read_plan(into, found.plan_digest)
+    return Mark(plan, found.plan_digest if found.plan is None else "", found.directory_id, found.started_ms, found.finished_ms)
 
 
-def write_mark(into: Path, mark: Mark) -> None:
-    publish(into / MARK, seal(mark))
+def write_mark(into: Path, mark: Mark) -> Mark:
+    """The plan first, where it has no file yet; then the mark that names it; then what an earlier mark named goes.
+
+    Raises UsageError for a plan that is too large to be read back.
+    """
+    if not mark.plan_digest:
+        mark = replace(mark, plan_digest=_write_plan(into, mark.plan))
+    document = _Document(
+        plan_digest=mark.plan_digest, directory_id=mark.directory_id, started_ms=mark.started_ms, finished_ms=mark.finished_ms
+    )
+    publish(into / MARK, seal(document))
+    with disk_errors(into):
+        for name in os.listdir(into):
+            if _PLAN_NAME.fullmatch(name) and name != plan_name(mark.plan_digest):
+                (into / name).unlink()
+    return mark
+
+
+def plan_name(digest: str) -> str:
+    return _PLAN.format(digest.rpartition(":")[2])
+
+
+def _write_plan(into: Path, plan: RecoveryPlan) -> str:
+    raw = msgspec.json.encode(plan)
+    if len(raw) > _BYTES_MAX:
+        raise UsageError(f"the plan takes {len(raw)} bytes, limit {_BYTES_MAX}: recover fewer topics into one directory")
+    digest = digest_of(raw)
+    publish(into / plan_name(digest), gzip.compress(raw, 1, mtime=0))
+    return digest
+
+
+def _read_plan(into: Path, digest: str) -> RecoveryPlan:
+    if not is_digest(digest):
+        raise CorruptData(str(into / MARK), 0, f"no plan and no digest of one: {digest[:40]!r}")
+    path = into / plan_name(digest)
+    packed = read_if_there(path)
+    if packed is None:
+        raise CorruptData(str(path), 0, "the mark names this plan, and it is gone")
+    try:
+        raw = zlib.decompressobj(31).decompress(packed, _BYTES_MAX)
+        if digest_of(raw) != digest:
+            raise CorruptData(str(path), 0, f"its digest is {digest_of(raw)}, the mark says {digest[:40]}")
+        return check_plan(msgspec.json.decode(raw, type=RecoveryPlan))
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise CorruptData(str(path), 0, str(error)[:200]) from error
 
 
 def check_unused(into: Path) -> None:
     """Raises UsageError when the directory holds anything: nobody's log is overwritten."""
     with disk_errors(into):
-        found = sorted(name for name in os.listdir(into) if name != MARK + PARTIAL)
+        ours = (MARK + PARTIAL, LOCK)
+        found = sorted(name for name in os.listdir(into) if name not in ours and not _PLAN_NAME.fullmatch(name.removesuffix(PARTIAL)))
     if found == ["lost+found"]:
         raise UsageError(f"{into} is the root of a file system (lost+found): no broker starts on that; recover into a directory below it")
     if found:
@@ -81,3 +158,13 @@ def check_same(into: Path, mark: Mark, plan: RecoveryPlan) -> None:
         return
     if (begun.request, begun.source_cluster_id) != (plan.request, plan.source_cluster_id):
         raise ForeignOwner(f"{into} holds another recovery, {begun.recovery_id}; a recovery needs a directory of its own")
+
+
+def broker_started(into: Path) -> bool:
+    """Has a broker ever been at work in there?"""
+    return any((into / name).exists() for name in _TRACES)
+
+
+def awaits_broker(into: Path) -> bool:
+    """It is a recovered directory in which no broker has begun its first leader epoch: nothing new is in it."""
+    return (into / MARK).exists() and not broker_started(into)

@@ -1,5 +1,6 @@
 """Carrying out a plan: what was archived comes back byte for byte, once, whatever happens on the way."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,12 +16,25 @@ from control.log import LocalControl
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from model.clock import ManualClock
-from model.errors import CorruptData, DiskFull, ForeignOwner, HeadwaterError, Locked, NotFound, NothingExamined, TransientError, UsageError
+from model.errors import (
+    CorruptData,
+    DiskFull,
+    ForeignOwner,
+    HeadwaterError,
+    Locked,
+    NotFound,
+    NothingExamined,
+    TransientError,
+    Unauthorised,
+    UsageError,
+    VerificationFailed,
+)
 from model.partition import TopicPartition
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from recovery import layout, runs
-from recovery.target import MARK, locked
+from recovery.plan import decode_plan, encode_plan
+from recovery.target import locked
 from segments import checkpoints
 from segments.discover import LogDirs
 from tests.fixtures import unpack
@@ -52,9 +66,11 @@ def undisturbed(kitchen_on_disk: Path, tmp_path_factory: pytest.TempPathFactory)
 
 def files(directory: Path) -> dict[str, bytes]:
     """All of it, but for what is made up anew each time or names a time."""
-    made_up = {MARK, "meta.properties", "bootstrap.checkpoint"}
+    made_up = {"meta.properties", "bootstrap.checkpoint"}
     return {
-        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name not in made_up
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name not in made_up and not path.name.startswith(".headwater-recovery")
     }
 
 
@@ -62,7 +78,7 @@ def files(directory: Path) -> dict[str, bytes]:
 def test_what_was_archived_comes_back_byte_for_byte(name: str, tmp_path: Path) -> None:
     source, into = unpack(name), tmp_path / "log"
     store, repository = archive_in_memory(source)
-    report = recovery.apply(recovery.plan(repository, None), into, store)
+    report = recovery.apply(recovery.plan(repository, None, recovery.Options(keep_offsets=True)), into, store)
     assert list(batches(into)) == list(batches(source))
     assert bounds(into) == bounds(source)
     assert report.records > 0
@@ -203,6 +219,45 @@ def test_the_control_log_remembers_that_a_plan_was_applied(kitchen: tuple[Memory
     assert recovery.apply(plan, tmp_path / "log", store, control=control).again
 
 
+def test_the_bucket_remembers_where_a_plan_was_applied(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    plan = recovery.plan(repository, ["menu"])
+    recovery.apply(plan, tmp_path / "log", store)
+    with pytest.raises(UsageError, match=f"was applied to {tmp_path}/log on "):
+        recovery.apply(plan, tmp_path / "elsewhere", store)
+    assert recovery.status(tmp_path / "elsewhere") is None
+    assert recovery.apply(plan, tmp_path / "log", store).again
+
+
+def test_a_plan_goes_on_in_its_own_directory_though_the_mark_was_lost(
+    kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    store, repository = kitchen
+    plan = recovery.plan(repository, ["bills"])
+    with pytest.raises(TransientError):
+        recovery.apply(plan, tmp_path / "log", Failing(store, TransientError("throttled"), 0))
+    shutil.rmtree(tmp_path / "log")
+    recovery.apply(plan, tmp_path / "log", store)
+    held = json.loads(store.get(f"cluster/recoveries/{plan.recovery_id}.json")[0])
+    assert f"directory.id={held['directory_id']}\n" in (tmp_path / "log" / "meta.properties").read_text()
+
+
+class ReadOnly(MemoryStore):
+    def __init__(self, other: MemoryStore) -> None:
+        self.__dict__ = dict(other.__dict__)
+
+    def create(self, key: str, document: bytes) -> str:
+        raise Unauthorised(f"{key}: 403")
+
+
+def test_a_bucket_that_can_only_be_read_needs_a_word(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, plan = ReadOnly(kitchen[0]), recovery.plan(kitchen[1], ["bills"])
+    with pytest.raises(Unauthorised, match="--unrecorded"):
+        recovery.apply(plan, tmp_path / "log", store)
+    assert recovery.status(tmp_path / "log") is None
+    assert recovery.apply(plan, tmp_path / "log", store, recorded=False).records > 0
+
+
 def test_a_plan_with_problems_is_not_applied(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
     store, repository = kitchen
     plan = replace(recovery.plan(repository, None), problems=("something",))
@@ -293,16 +348,73 @@ def damaged(store: MemoryStore, key: str, change: str) -> MemoryStore:
     return other
 
 
-@pytest.mark.parametrize(("change", "error"), [("flipped", CorruptData), ("short", CorruptData), ("gone", NotFound)])
-def test_an_object_that_is_not_what_the_manifest_says_stops_the_recovery(
-    change: str, error: type[HeadwaterError], kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+def runs_of(repository: ManifestRepository, topic: str) -> list[tuple[int, Entry]]:
+    [planned_topic] = recovery.plan(repository, [topic]).topics
+    return [(partition.partition, entry) for partition in planned_topic.partitions for entry in partition.files]
+
+
+@pytest.mark.parametrize("change", ["short", "gone"])
+def test_what_is_missing_is_known_before_anything_is_fetched(
+    change: str, kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
 ) -> None:
-    plan = recovery.plan(kitchen[1], None)
-    entry = next(topic for topic in plan.topics if topic.topic == "bills").partitions[0].files[0]
-    with pytest.raises(error, match=entry.uid):
-        recovery.apply(plan, tmp_path, damaged(kitchen[0], entry.key, change))
+    number, entry = runs_of(kitchen[1], "bills")[0]
+    store = damaged(kitchen[0], entry.key, change)
+    plan = recovery.plan(ManifestRepository(store), None)
+    [hole] = plan.holes
+    assert str(hole).startswith(f"bills:{number} offsets {entry.base_offset}-{entry.last_offset}: ")
+    assert entry.uid in hole.reason
+    with pytest.raises(VerificationFailed, match=entry.uid):
+        recovery.apply(decode_plan(encode_plan(plan)), tmp_path / "log", store)
+    assert recovery.status(tmp_path / "log") is None
+
+
+@pytest.mark.parametrize("change", ["flipped", "short", "gone"])
+def test_objects_that_are_not_what_the_archive_says_stop_nothing_else_and_are_all_named(
+    change: str, kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    store, repository = kitchen
+    plan = recovery.plan(repository, None)  # before anything happened to the objects
+    bad = {topic: runs_of(repository, topic)[0] for topic in ("bills", "specials")}
+    for _, entry in bad.values():
+        store = damaged(store, entry.key, change)
+    with pytest.raises(VerificationFailed) as told:
+        recovery.apply(plan, tmp_path, store)
+    for topic, (number, entry) in bad.items():
+        assert f"{topic}:{number} offsets {entry.base_offset}-{entry.last_offset}: " in str(told.value)
+        assert not (tmp_path / f"{topic}-{number}" / runs.segment_name(entry.base_offset)).exists()
     assert not (tmp_path / "meta.properties").exists()
-    assert not (tmp_path / "bills-0" / runs.segment_name(entry.base_offset)).exists()
+    assert not list(tmp_path.rglob("*.partial"))
+    placed = recovery.status(tmp_path)
+    assert placed is not None
+    assert placed.files_placed == placed.files - 2
+    mended = recovery.apply(plan, tmp_path, kitchen[0])  # the bucket was mended
+    assert (mended.resumed, mended.left_out) == (True, ())
+    assert list(batches(tmp_path)) == list(batches(unpack("kitchen")))
+
+
+@pytest.mark.parametrize("change", ["flipped", "gone"])
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_is_damaged_can_be_skipped_and_becomes_a_gap(
+    change: str, interrupted: bool, kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
+) -> None:
+    repository = kitchen[1]
+    number, entry = runs_of(repository, "bills")[0]
+    store = damaged(kitchen[0], entry.key, change)
+    if interrupted:  # it was found on the way, and the directory is begun
+        with pytest.raises(VerificationFailed):
+            recovery.apply(recovery.plan(repository, None), tmp_path, store)
+    plan = recovery.plan(ManifestRepository(store), None)
+    report = recovery.apply(plan, tmp_path, store, skip_damaged=True)
+    [told] = report.left_out
+    assert told.startswith(f"bills:{number} offsets {entry.base_offset}-{entry.last_offset}: ")
+    skipped = [each for each in batches(tmp_path) if each[:2] == ("bills", number) and each[2] in entry]
+    assert skipped == []
+    wanted = [each for each in batches(unpack("kitchen")) if each[:2] != ("bills", number) or each[2] not in entry]
+    assert list(batches(tmp_path)) == wanted
+    ends = {place: end for place, (_, _, end) in bounds(tmp_path).items()}
+    assert ends == {place: end for place, (_, _, end) in bounds(unpack("kitchen")).items()}
+    again = recovery.apply(plan, tmp_path, store)
+    assert (again.again, again.left_out) == (True, report.left_out)
 
 
 def test_a_manifest_that_disagrees_with_its_object_stops_the_recovery(
@@ -341,6 +453,64 @@ def test_killed_at_any_step_a_second_run_finishes(step: str, kitchen_on_disk: Pa
     assert list(batches(into)) == list(batches(unpack("kitchen")))
     assert not list(into.rglob("*.partial"))
     assert files(into) == undisturbed
+
+
+FOREIGN = b"version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
+
+
+@pytest.mark.parametrize("step", [step for step in recovery.STEPS if step not in ("recover.locked", "recover.recorded")])
+def test_killed_and_formatted_by_somebody_it_is_not_a_success_until_that_is_undone(
+    step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)
+    assert run(kitchen_on_disk, into, kill_at=step).returncode == -signal.SIGKILL
+    (into / "meta.properties").write_bytes(FOREIGN)
+    (into / "bootstrap.checkpoint").write_bytes(b"a format tool's")
+    plan = recovery.plan(ManifestRepository(store), None)
+    with pytest.raises(VerificationFailed, match=r"Remove meta\.properties and bootstrap\.checkpoint"):
+        recovery.apply(plan, into, store)
+    found = recovery.status(into)
+    assert found is not None
+    assert "formatted" in found.problem
+    assert (into / "meta.properties").read_bytes() == FOREIGN
+    (into / "meta.properties").unlink()
+    (into / "bootstrap.checkpoint").unlink()
+    assert not recovery.apply(plan, into, store).again
+    assert files(into) == undisturbed
+    assert list(batches(into)) == list(batches(unpack("kitchen")))
+
+
+@pytest.mark.parametrize("step", ["recover.segments", "recover.checkpoints", "recover.verified", "recover.identity"])
+def test_killed_and_robbed_of_files_it_fetches_them_again(
+    step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)
+    assert run(kitchen_on_disk, into, kill_at=step).returncode == -signal.SIGKILL
+    shutil.rmtree(into / "bills-0")
+    next((into / "specials-0").glob("*.log")).write_bytes(b"")
+    recovery.apply(recovery.plan(ManifestRepository(store), None), into, store)
+    assert files(into) == undisturbed
+
+
+def test_a_finished_recovery_without_its_files_is_no_success(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:
+    store, repository = kitchen
+    plan = recovery.plan(repository, None)
+    recovery.apply(plan, tmp_path, store)
+    shutil.rmtree(tmp_path / "bills-0")
+    with pytest.raises(VerificationFailed, match=r"files are gone or changed, .*bills-0"):
+        recovery.apply(plan, tmp_path, store)
+    found = recovery.status(tmp_path)
+    assert found is not None
+    assert "gone" in found.problem
+    (tmp_path / "meta.properties").unlink()  # the remedy that the error names
+    assert not recovery.apply(plan, tmp_path, store).again
+    assert list(batches(tmp_path)) == list(batches(unpack("kitchen")))
+    shutil.rmtree(tmp_path / "bills-0")
+    (tmp_path / ".lock").touch()  # a broker has been at work: what it deletes is its own business
+    assert recovery.apply(plan, tmp_path, store).again
+    found = recovery.status(tmp_path)
+    assert found is not None
+    assert found.problem == ""
 
 
 def test_a_full_disk_is_said_so_and_the_rest_comes_later(tmp_path: Path) -> None:

@@ -49,12 +49,11 @@ def documents(store: ObjectStore, topic: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("kind", "document"),
-    [  # a head that is gone puts the partition count in doubt, which is a problem of the whole plan
+    [
         ("current", None),
         ("current", b""),
         ("topic", None),
         ("topic", b'{"format": [2, 0]}'),
-        ("head", b"{}"),
     ],
 )
 def test_one_damaged_topic_is_left_out_of_all_and_the_others_come_back(
@@ -77,6 +76,27 @@ def test_one_damaged_topic_is_left_out_of_all_and_the_others_come_back(
     with pytest.raises(HeadwaterError) as told:
         recovery.plan(repository, [TOPIC, "menu"])
     assert isinstance(told.value, NotFound) == (document is None)
+
+
+@pytest.mark.parametrize("document", [None, b"{}"])
+def test_a_partition_without_a_sound_head_comes_back_empty_and_the_others_whole(
+    store: DirectoryStore, tmp_path: Path, document: bytes | None
+) -> None:
+    repository = ManifestRepository(store)
+    count = repository.resolve(TOPIC).partitions
+    assert count > 1
+    put(store, documents(store, TOPIC)["head"], document)
+    for topics in (None, [TOPIC]):
+        plan = recovery.plan(repository, topics)
+        assert plan.problems == ()
+        [told] = plan.left_out
+        assert told.startswith(f"{TOPIC}:")
+        assert "empty" in told
+        [planned] = [topic for topic in plan.topics if topic.topic == TOPIC]
+        assert [partition.manifest_version > 0 for partition in planned.partitions] == [False] + [True] * (count - 1)
+    recovery.apply(recovery.plan(repository, None), tmp_path / "log", store)
+    assert list(batches(tmp_path / "log")) == [each for each in batches(unpack("kitchen")) if each[:2] != (TOPIC, 0)]
+    assert (tmp_path / "log" / f"{TOPIC}-0" / "partition.metadata").exists()
 
 
 def test_everything_damaged_is_no_recovery(store: DirectoryStore) -> None:

@@ -1,6 +1,5 @@
 """What a recovery will do, decided from heads and options alone."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,11 +8,11 @@ from msgspec.structs import replace
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.topic import TopicManifest
-from model.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError
+from model.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError, VerificationFailed
 from model.partition import PartitionId
 from recovery.discover import ArchivedTopic, Found
-from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
-from recovery.planning import make_plan, plan_partition
+from recovery.plan import Hole, Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
+from recovery.planning import make_plan, plan_partition, without
 
 CLUSTER, TOPIC_ID = "mPtQxumzSB6UIzXMtmWVUg", "le4ruHkrRAmAJUx9PH5t3A"
 NOW = 1_000_000
@@ -111,10 +110,9 @@ def test_the_epoch_is_the_highest_anywhere_dead_branches_included() -> None:
     assert planned(a_topic(head)).next_producer_id == 4001
 
 
-def test_an_open_transaction_is_reported_and_left() -> None:
+def test_an_open_transaction_is_the_last_entry_s() -> None:
     plan = planned(a_topic(a_head(an_entry(0, 9, open_from=7), an_entry(10, 19, open_from=7))))
     assert plan.topics[0].partitions[0].open_from == 7
-    assert any("read_committed stops at offset 7" in note for note in plan.notes)
     assert plan_partition(a_head(an_entry(0, 9, open_from=7), an_entry(10, 19))).open_from is None
 
 
@@ -199,21 +197,48 @@ def test_what_is_lost_is_left_out_by_name_and_what_was_noticed_is_noted() -> Non
 # Partition counts
 
 
-def test_a_partition_without_a_head_is_a_problem_until_the_user_names_the_count() -> None:
-    topic = a_topic(a_head(partition=0), a_head(partition=2), partitions=3)
-    assert any("nothing is archived of 1" in problem for problem in planned(topic).problems)
-    plan = planned(topic, partitions=3)
+def test_a_partition_without_a_head_comes_back_empty_at_its_number_and_is_left_out() -> None:
+    plan = planned(a_topic(a_head(partition=0), a_head(partition=2), partitions=4))
     assert plan.problems == ()
-    assert [partition.manifest_version for partition in plan.topics[0].partitions] == [7, 0, 7]
+    assert [partition.manifest_version for partition in plan.topics[0].partitions] == [7, 0, 7, 0]
+    [told] = plan.left_out
+    assert told.startswith("orders: of partitions 1, 3 ")
+
+
+def test_a_partition_beyond_what_is_archived_is_asked_for_and_not_left_out() -> None:
+    assert planned(a_topic(a_head(partition=0)), partitions=3).left_out == ()
+
+
+def test_a_partition_that_no_broker_could_serve_comes_back_empty_and_the_others_whole() -> None:
+    odd = a_head(an_entry(0, 9, partition=1, layout="blocks"), partition=1)
+    plan = planned(a_topic(a_head(an_entry(0, 9)), odd, a_head(partition=2, leader_epoch=2**31 - 1)))
+    assert check_plan(plan) == plan
+    assert [partition.records for partition in plan.topics[0].partitions] == [10, 0, 0]
+    assert [told.partition(" ")[0] for told in plan.left_out] == ["orders:1", "orders:2"]
+    with pytest.raises(VerificationFailed, match="blocks"):
+        planned(a_topic(odd, partitions=2))
 
 
 def test_a_head_beyond_the_count_is_a_problem_and_left_out_on_request_only() -> None:
     topic = a_topic(a_head(partition=0), a_head(partition=1), partitions=1)
     assert planned(topic).problems
     assert len(planned(topic, partitions=2).topics[0].partitions) == 2
+    assert len(planned(topic, partition_counts={"orders": 2}).topics[0].partitions) == 2
     narrowed = planned(topic, partitions=1)
     assert len(narrowed.topics[0].partitions) == 1
     assert any("left out" in note for note in narrowed.notes)
+
+
+def test_counts_and_settings_that_no_broker_told_are_not_taken_for_true() -> None:
+    told = a_topic(a_head(), partitions=1)
+    never = ArchivedTopic(manifest=replace(told.manifest, configs=None), heads=told.heads)
+    assert (planned(told).problems, planned(told).notes) == ((), planned(told).notes)
+    [problem] = planned(never).problems
+    assert "--partitions orders=1" in problem
+    confirmed = planned(never, partition_counts={"orders": 1})
+    assert confirmed.problems == ()
+    assert [note for note in confirmed.notes if "no broker ever told its settings" in note]
+    assert not [note for note in planned(told).notes if "no broker" in note]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +249,8 @@ def test_a_head_beyond_the_count_is_a_problem_and_left_out_on_request_only() -> 
         {"retention_bytes": -1},
         {"node_id": -1},
         {"cluster_id": "../etc"},
+        {"partition_counts": {"orders": 0}},
+        {"partition_counts": {"menu": 3}},
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
@@ -232,7 +259,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 
 def test_an_absurd_partition_count_allocates_nothing() -> None:
-    with pytest.raises(UsageError, match="2147483647 partitions"):
+    with pytest.raises(VerificationFailed, match="2147483647 partitions"):
         planned(a_topic(partitions=2**31 - 1))
 
 
@@ -291,6 +318,19 @@ def test_a_plan_file_with_a_changed_byte_is_refused(cut: int) -> None:
             decode_plan(broken)
 
 
-def test_planning_reads_nothing_it_was_not_given() -> None:
-    topics: Sequence[ArchivedTopic] = [a_topic(a_head(*ENTRIES))]
-    assert planned(*topics) == planned(*topics)
+def test_a_hole_becomes_a_gap_and_every_other_record_keeps_its_offset() -> None:
+    plan = planned(a_topic(a_head(*(an_entry(base, base + 9) for base in (0, 10, 20, 30)))))
+
+    def holes(*bases: int) -> PartitionPlan:
+        found = [Hole(topic="orders", partition=0, base_offset=base, last_offset=base + 9, reason="gone") for base in bases]
+        patched = check_plan(without(replace(plan, holes=tuple(found)), found))
+        assert len(patched.left_out) == len(bases)
+        assert patched.holes == ()
+        [partition] = patched.topics[0].partitions
+        return partition
+
+    assert (holes(10).gaps, holes(10).start_offset, holes(10).next_offset) == (((10, 19),), 0, 40)
+    assert (holes(0).gaps, holes(0).start_offset) == ((), 10)
+    assert (holes(30).gaps, holes(30).next_offset) == (((30, 39),), 40)
+    everything = holes(0, 10, 20, 30)
+    assert (everything.entries, everything.start_offset, everything.next_offset) == ((), 40, 40)

@@ -1,0 +1,66 @@
+"""One plan is applied to one directory: the bucket says to which."""
+
+from pathlib import Path
+
+import msgspec
+
+from manifests import keys
+from manifests.document import FORMAT, prepared, seal, unseal
+from model.errors import AlreadyExists, NotFound, TransientError, Unauthorised, UnknownOutcome, UsageError
+from objectstore.store import ObjectStore
+from recovery.plan import RecoveryPlan
+
+
+@prepared
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a plan is, or was, applied. directory_id is what tells the directory from every other; the rest is for people."""
+
+    format: tuple[int, int] = FORMAT
+    recovery_id: str
+    cluster_id: str
+    node_id: int
+    host: str
+    directory: str
+    directory_id: str
+    started_ms: int
+
+
+def record(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, started_ms: int) -> str:
+    """Say in the bucket that `plan` is applied to `into`; return the directory id that it is applied under, which is an earlier
+    one's when this host began there before and lost the mark.
+
+    Raises UsageError when the plan belongs to another directory, Unauthorised when the bucket cannot be written.
+    """
+    mine = Applied(
+        recovery_id=plan.recovery_id,
+        cluster_id=plan.cluster_id,
+        node_id=plan.node_id,
+        host=host,
+        directory=str(into.resolve()),
+        directory_id=directory_id,
+        started_ms=started_ms,
+    )
+    key = keys.recovery(plan.recovery_id)
+    try:
+        store.create(key, seal(mine))
+        return directory_id
+    except (AlreadyExists, UnknownOutcome) as error:
+        held = _held(store, key, error)
+    except Unauthorised as error:
+        raise Unauthorised(
+            f"{error}. The bucket must say that this plan is applied here, or it could be applied twice: allow writing {key}, or, with a "
+            "bucket that can only be read, run with --unrecorded and see to it yourself"
+        ) from error
+    if held.directory_id == directory_id or (held.host, held.directory) == (mine.host, mine.directory):
+        return held.directory_id
+    raise UsageError(
+        f"this plan was applied to {held.directory} on {held.host}: a second directory of one plan would be the same cluster and node "
+        "twice; make a new plan to recover again"
+    )
+
+
+def _held(store: ObjectStore, key: str, cause: Exception) -> Applied:
+    try:
+        return unseal(store.get(key)[0], Applied, lambda applied: applied, key)
+    except NotFound:
+        raise TransientError(f"{key}: {cause}") from cause
