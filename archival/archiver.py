@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,13 +24,16 @@ from archival.tails import Tails
 from archival.topics import TopicRecords
 from layouts import Offloader
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.document import check_ours
+from manifests.head import Entry, Head, check_room, fullness
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from model import steps
 from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
 from model.partition import PartitionId
+from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
 from segments.log import LocalLog, LocalSegment
+from segments.runindex import encode_index
 from segments.scan import RunScan, scan_run
 
 STEPS = (
@@ -43,6 +47,8 @@ STEPS = (
     "archive.announced",
 )
 """Every step that `model.steps` is told of on the way, in order."""
+
+_FULLNESS_TOLD = 0.5  # of a manifest's room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +110,9 @@ class PartitionArchiver:
         self._held: Versioned | None = None
         self._archived = ArchivedEntries(store)
         self._ended: _RunEnd | None = None
+        self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
+        self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has) since the last commit
+        self._told_fullness = _FULLNESS_TOLD
         self._log = structlog.get_logger().bind(ntp=str(partition), topic_id=partition.topic_id, writer=writer)
 
     @property
@@ -116,9 +125,9 @@ class PartitionArchiver:
 
         log  a look at the partition's directory that the caller has just taken; without it one is taken here
 
-        Raises Fenced when another writer has claimed the partition, SuspectedHole, CorruptData, UnrelatedLog, UnfinishedSwap and
-        NeedsReplacement when a person must look at it, and TransientError (SourceChanged and UnknownOutcome among them) when the same call
-        may succeed later.
+        Raises Fenced when another writer has claimed the partition; SuspectedHole, CorruptData, UnrelatedLog, UnfinishedSwap,
+        NeedsReplacement, NeedsUpgrade and ManifestFull when a person must look at it; and TransientError (SourceChanged and
+        UnknownOutcome among them) when the same call may succeed later.
         """
         with self.lock, local_errors(self.partition):
             try:
@@ -126,7 +135,7 @@ class PartitionArchiver:
                     log = self._look()
                 elif self._looks.is_due(log):
                     self._look()  # of that one nobody knows how long it has waited for the lock
-                return self._step(policy, log)
+                return self._with_fullness(self._step(policy, log))
             except CommitLost as error:
                 if self._held and error.current is None:
                     raise self._head_is_gone(self._held.head.version) from error
@@ -135,6 +144,17 @@ class PartitionArchiver:
             except (Fenced, UnknownOutcome):
                 self._known = False
                 raise
+
+    def _with_fullness(self, outcome: Outcome) -> Outcome:
+        """From half on people are told how full the manifest is, in the log at each further twentieth."""
+        full = fullness(self._held.size_bytes) if self._held else 0.0
+        if full < _FULLNESS_TOLD:
+            return outcome
+        if full >= self._told_fullness:
+            self._told_fullness = full + 0.05
+            self._log.warning("manifest_fills_up", percent=int(full * 100), size_bytes=self._held.size_bytes if self._held else 0)
+        note = f"the manifest is {full:.0%} full"
+        return dataclass_replace(outcome, reason=f"{outcome.reason}; {note}" if outcome.reason else note)
 
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
         if isinstance(acting := plan.standing(log), Idle):
@@ -164,6 +184,8 @@ class PartitionArchiver:
 
     def _take(self, step: Stop | Claim | Cut | Revive | Gap | Upload, log: LocalLog, policy: Policy) -> Outcome | None:
         """Do it; None when it turns out to be without substance."""
+        if self._held:
+            check_ours(self._held.head.format, f"manifest of {self.partition}")  # before anything is uploaded
         if isinstance(step, Stop):
             return self._stop(step, log)
         if isinstance(step, Claim):
@@ -219,8 +241,16 @@ class PartitionArchiver:
             "to begin anew in an emptied one, remove the data directory's control folder",
         )
 
+    def _reload(self) -> bool:
+        """Read the head anew; is it another one now?"""
+        held, self._held = self._held, self._repository.load(self.partition)
+        if held and self._held is None:
+            raise self._head_is_gone(held.head.version)
+        return self._held != held
+
     def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False) -> Head:
         self._held = self._repository.commit(self._held, after)
+        self._confirmed.clear()
         steps.reached(reached)
         self._announcer.announce(self._held.head, claims=claims)
         steps.reached("archive.announced")
@@ -230,10 +260,7 @@ class PartitionArchiver:
 
     def _stop(self, step: Stop, log: LocalLog) -> Outcome:
         """What was concluded from an outdated head fails at its commit. Here none follows, so the head is read anew."""
-        held, self._held = self._held, self._repository.load(self.partition)
-        if held and self._held is None:
-            raise self._head_is_gone(held.head.version)
-        if self._held != held:
+        if self._reload():
             return Outcome(action="outrun", reason="another commit came first")
         self._check_still(log)
         raise step.error
@@ -344,6 +371,11 @@ class PartitionArchiver:
         return Outcome(action="gap", entry=entries[-1])
 
     def _upload(self, step: Upload, head: Head, log: LocalLog, policy: Policy) -> Outcome | None:
+        assert self._held
+        if self._announcer.known_version(self.partition) > head.version and self._reload():
+            return Outcome(action="outrun", reason="the control log knows of a newer commit")
+        check_room(head, self._held.size_bytes)
+        step = self._as_before(step)
         with self._open_segment(step.segment) as file:
             size = check_unchanged(step.segment, file)
             with self._unless_changed(log, step.segment):
@@ -362,6 +394,7 @@ class PartitionArchiver:
             clean_to = clean_with(head, log, again)
             entry = replace(entry, cleaned=is_clean(entry, clean_to))
             steps.reached("archive.scanned")
+            self._begun = step
             entry = self._offload(entry, file, scan)
         self._archived.ended(entry, scan.open_transactions)
         entries, behind = place(head.entries, entry, step.refills)
@@ -400,10 +433,18 @@ class PartitionArchiver:
         )
 
     def _offload(self, entry: Entry, source: BinaryIO, scan: RunScan) -> Entry:
-        """Upload it; the entry that comes back names only what the store has confirmed."""
+        """Upload it; the entry that comes back names only what the store has confirmed.
+
+        What was uploaded for a commit that did not come about is named again, when the very same entry is wanted under the same
+        fence: a bucket that refuses heads, or nobody's fault at all, must not fill with copies.
+        """
+        wanted = _nameless(entry)
+        for made, confirmed in self._confirmed:
+            if made == wanted and confirmed.digest == scan.digest and confirmed.index_digest == digest_of(encode_index(scan.index)):
+                return replace(confirmed, cleaned=entry.cleaned)
         offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
         steps.reached("archive.uploaded")
-        return replace(
+        confirmed = replace(
             entry,
             size_bytes=offloaded.size_bytes,
             live_bytes=offloaded.size_bytes,
@@ -412,6 +453,16 @@ class PartitionArchiver:
             index_digest=offloaded.index_digest,
             context=offloaded.context,
         )
+        self._confirmed.append((wanted, confirmed))
+        return confirmed
+
+    def _as_before(self, step: Upload) -> Upload:
+        """`step`, ending where it did when what it led to was not committed: a tail may have grown since, and would be uploaded anew."""
+        begun = self._begun
+        if not self._confirmed or begun is None or begun.segment.generation[0] != step.segment.generation[0]:
+            return step
+        same = dataclass_replace(begun, segment=step.segment, up_to=step.up_to, reach=step.reach) == step
+        return dataclass_replace(begun, segment=step.segment) if same and begun.up_to <= step.up_to else step
 
     def _scan(self, file: BinaryIO, step: Upload, log: LocalLog, size: int, entries: tuple[Entry, ...]) -> RunScan | None:
         """Find the run in the file and verify it; None when there is no whole batch for it."""
@@ -509,6 +560,11 @@ class PartitionArchiver:
             self._tails.forget(self.partition)
             return 0
         return self._tails.age_ms(self.partition, head.next_offset)
+
+
+def _nameless(entry: Entry) -> Entry:
+    """What an entry says of its bytes, whatever they are called."""
+    return replace(entry, uid="", key="", index_key="", cleaned=False)
 
 
 def _extent(step: Upload, scan: RunScan, log: LocalLog, size: int) -> tuple[int, int]:

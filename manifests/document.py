@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from model.errors import CorruptData, UnsupportedFormat, UsageError
+from model.errors import CorruptData, NeedsUpgrade, UnsupportedFormat, UsageError
 from objectstore.digest import digest_of
 
 FORMAT_MAJOR = 1
@@ -53,6 +53,16 @@ def unseal(raw: bytes, kind: type[T], check: Callable[[T], object], where: str) 
         return value
     except _WRONG as error:
         raise CorruptData(where, 0, str(error)[:200]) from error
+
+
+def check_ours(format_: tuple[int, int], where: str) -> None:
+    """Raises NeedsUpgrade for a document that this version must not write over: it would lose what a newer one has put there."""
+    if format_ > FORMAT:
+        wrote, writes = (".".join(map(str, version)) for version in (format_, FORMAT))
+        raise NeedsUpgrade(
+            f"needs upgrade: {where} was written by a newer version of headwater, in format {wrote}; this one writes {writes}. "
+            "It is read and left as it is; upgrade this agent"
+        )
 
 
 def _digest(body: dict[str, Any]) -> str:

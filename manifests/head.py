@@ -9,14 +9,15 @@ import msgspec
 
 from manifests import keys
 from manifests.document import FORMAT, prepared, seal, unseal
-from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
+from model.errors import CorruptData, ForeignOwner, ManifestFull, UnsupportedFormat
 from model.partition import PartitionId
 from objectstore.digest import is_digest
 from objectstore.store import DOCUMENT_BYTES_MAX
 
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
 OBJECT_BYTES_MAX = 1 << 40
-HEAD_BYTES_MAX = DOCUMENT_BYTES_MAX // 2  # what is committed must be readable for ever
+HEAD_BYTES_MAX = DOCUMENT_BYTES_MAX // 2  # from here on nothing is archived; what is committed must be readable for ever
+HEAD_RESERVE_BYTES = 1 << 20  # beyond it, for the last entry, and for claims and cuts, which must always fit
 FENCE_MAX = 10**10 - 1  # ten digits in an object's key
 EPOCH_MAX = 2**31 - 1
 NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
@@ -211,13 +212,31 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
 
 
 def encode_head(head: Head) -> bytes:
-    """Raises UnsupportedFormat for a head that would be too long to be read again; the one that is there stays as it is."""
+    """Raises ManifestFull for a head that would be too long to be read again; the one that is there stays as it is."""
     document = seal(check_head(head))
-    if len(document) > HEAD_BYTES_MAX:
-        raise UnsupportedFormat(
-            f"manifest of {head.topic}:{head.partition}: {len(head.entries)} entries take {len(document)} bytes, limit {HEAD_BYTES_MAX}"
-        )
+    if len(document) > HEAD_BYTES_MAX + HEAD_RESERVE_BYTES:
+        raise _full(head, len(document))
     return document
+
+
+def fullness(size_bytes: int) -> float:
+    """How much of what entries may take a head of this length takes: 1.0 is the end."""
+    return size_bytes / HEAD_BYTES_MAX
+
+
+def check_room(head: Head, size_bytes: int) -> None:
+    """Raises ManifestFull when `head`, a document of this length, takes no more entries."""
+    if size_bytes >= HEAD_BYTES_MAX:
+        raise _full(head, size_bytes)
+
+
+def _full(head: Head, size_bytes: int) -> ManifestFull:
+    return ManifestFull(
+        f"manifest of {head.topic}:{head.partition} is full: {len(head.entries)} entries and {len(head.superseded)} superseded ones take "
+        f"{size_bytes} bytes, limit {HEAD_BYTES_MAX}. What is archived stays readable; nothing more of the partition is archived until a "
+        "version that keeps older entries in pages of their own. Larger segments (segment.bytes, segment.ms) and a longer "
+        "archival.seal_timeout let other partitions get here later"
+    )
 
 
 def decode_head(raw: bytes, partition: PartitionId) -> Head:

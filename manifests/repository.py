@@ -13,6 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from manifests import keys
+from manifests.document import FORMAT, check_ours
 from manifests.head import Head, decode_head, encode_head
 from manifests.topic import (
     Current,
@@ -58,10 +59,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A head as the bucket holds it; `tag` is what the next compare-and-swap expects."""
+    """A head as the bucket holds it, in so many bytes; `tag` is what the next compare-and-swap expects."""
 
     head: Head
     tag: str
+    size_bytes: int
 
 
 class CommitLost(Conflict):
@@ -101,7 +103,7 @@ class ManifestRepository:
             raw, tag = self._store.get(keys.head(partition))
         except NotFound:
             return None
-        return Versioned(decode_head(raw, partition), tag)
+        return Versioned(decode_head(raw, partition), tag, len(raw))
 
     def commit(self, before: Versioned | None, after: Head) -> Versioned:
         """Publish `after` as the successor of `before`, None to create. Version and commit id are set here.
@@ -109,16 +111,18 @@ class ManifestRepository:
         Raises Fenced when a newer claim is there, CommitLost when another commit is, and UnknownOutcome when it stays
         open whether this one is or will be: then load and plan anew; should it arrive late, it finds its place taken
         or is the place that the next commit loses to.
+
+        Raises NeedsUpgrade when `before` was written by a newer version, and ManifestFull; then nothing was sent.
         """
         self._check_succession(before, after)
         version = before.head.version + 1 if before else 1
-        head = msgspec.structs.replace(after, version=version, commit_id=self._new_id())
+        head = msgspec.structs.replace(after, version=version, commit_id=self._new_id(), format=FORMAT)
         key, document = keys.head(head.partition_id), encode_head(head)
         expected = before.tag if before else None
         cause: Exception | None = None
         for _ in range(_ATTEMPTS):
             try:
-                return Versioned(head, self._write(key, document, expected))
+                return Versioned(head, self._write(key, document, expected), len(document))
             except (AlreadyExists, Conflict, UnknownOutcome) as error:
                 cause = error
             except TransientError as error:
@@ -141,6 +145,7 @@ class ManifestRepository:
         if before is None:
             return
         held = before.head
+        check_ours(held.format, f"manifest of {held.partition_id}")
         if after.partition_id != held.partition_id or after.fence < held.fence:
             raise ValueError(f"not a successor: {held.partition_id} fence {held.fence}, {after.partition_id} fence {after.fence}")
         if after.fence == held.fence and after.writer != held.writer:
@@ -182,7 +187,8 @@ class ManifestRepository:
     def ensure_topic(self, seen: TopicManifest) -> TopicManifest:
         """Record what was seen of a topic: its manifest first, then which incarnation its name means.
 
-        Returns the manifest as the bucket has it now. Raises ForeignOwner when this incarnation is another cluster's.
+        Returns the manifest as the bucket has it now. Raises ForeignOwner when this incarnation is another cluster's, and
+        NeedsUpgrade for a change of what a newer version wrote.
         """
         held = seen
 
@@ -193,10 +199,15 @@ class ManifestRepository:
                 raise ForeignOwner(f"topic {seen.topic} {seen.topic_id} belongs to cluster {before.cluster_id}")
             after = merge(before, seen)
             held = after or before or seen
+            if before and after:
+                check_ours(before.format, f"topic manifest of {seen.topic}")
             return None if after is None else encode_topic(after)
 
         def decide_current(raw: bytes | None) -> bytes | None:
-            after = turn_to(None if raw is None else decode_current(raw, seen.topic), seen)
+            before = None if raw is None else decode_current(raw, seen.topic)
+            after = turn_to(before, seen)
+            if before and after:
+                check_ours(before.format, f"current incarnation of {seen.topic}")
             return None if after is None else encode_current(after)
 
         self._advance(keys.topic_manifest(seen.topic, seen.topic_id), decide_manifest)

@@ -65,7 +65,7 @@ def merge(held: TopicManifest | None, seen: TopicManifest) -> TopicManifest | No
     configs = held.configs if seen.configs is None else seen.configs
     if (partitions, configs) == (held.partitions, held.configs):
         return None
-    return msgspec.structs.replace(held, version=held.version + 1, partitions=partitions, configs=configs)
+    return msgspec.structs.replace(held, format=FORMAT, version=held.version + 1, partitions=partitions, configs=configs)
 
 
 def turn_to(held: Current | None, seen: TopicManifest) -> Current | None:

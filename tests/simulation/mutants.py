@@ -345,7 +345,7 @@ def refused_not_read_back(stack: ExitStack) -> None:
             head = replace(after, version=before.head.version + 1 if before else 1, commit_id=self._new_id())
             try:
                 tag = self._write(keys.head(head.partition_id), encode_head(head), before.tag if before else None)
-                return Versioned(head, tag)
+                return Versioned(head, tag, 0)
             except (AlreadyExists, Conflict, UnknownOutcome):
                 current = self.load(head.partition_id)
                 if current and (current.head.fence, current.head.writer) != (head.fence, head.writer):

@@ -1,0 +1,283 @@
+"""What is uploaded, and what is not uploaded because it could not be listed."""
+
+import contextlib
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import manifests.head
+from archival.plan import Policy
+from manifests import keys
+from manifests.document import FORMAT, seal
+from manifests.head import decode_head
+from manifests.repository import ManifestRepository
+from manifests.topic import TopicManifest
+from model.errors import ManifestFull, NeedsUpgrade, TransientError, UnknownOutcome
+from model.partition import PartitionId
+from objectstore.memory import MemoryStore
+from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, live_bytes, ranges
+from tests.segments.builders import a_batch, a_segment
+
+SEALED = Policy()
+
+
+class MoodyStore(MemoryStore):
+    """Heads meet the moods of `plan`, one each, then all is well: "lost" is a request that never arrives, "silent" one whose reply
+    never does, "busy" a definite no."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plan: list[str] = []
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        mood = self.plan.pop(0) if self.plan and key.endswith("manifest.json") else ""
+        if mood == "busy":
+            raise TransientError("slow down")
+        if mood == "lost":
+            raise UnknownOutcome("no reply")
+        tag = super().replace(key, document, expected_tag=expected_tag)
+        if mood == "silent":
+            raise UnknownOutcome("no reply")
+        return tag
+
+    @property
+    def runs(self) -> int:
+        return sum(info.key.endswith(".log") for info in self.list("data/"))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "logs")
+
+
+@pytest.fixture
+def store() -> MoodyStore:
+    return MoodyStore()
+
+
+@pytest.fixture
+def agent(directory: Directory, store: MoodyStore) -> Agent:
+    return Agent(directory.root, store=store)
+
+
+def fill(directory: Directory, *bases: int, end: int) -> bytes:
+    runs = [a_segment(base, after - base) for base, after in zip(bases, (*bases[1:], end), strict=True)]
+    for base, run in zip(bases, runs, strict=True):
+        directory.segment(base, run)
+    directory.high_watermark(end)
+    return b"".join(runs)
+
+
+def fails(agent: Agent, policy: Policy = EVERYTHING) -> None:
+    with pytest.raises(TransientError):
+        agent.step(policy)
+
+
+# Nothing twice
+
+
+@pytest.mark.parametrize("mood", ["busy", "lost"])
+def test_what_was_uploaded_is_listed_later_and_not_uploaded_again(directory: Directory, agent: Agent, store: MoodyStore, mood: str) -> None:
+    fill(directory, 0, 10, end=20)
+    agent.step(SEALED)
+    for _ in range(3):
+        store.plan = [mood] * 4
+        fails(agent, SEALED)
+    store.plan = []
+    assert agent.run(SEALED)[0] == "archived"
+    assert store.runs == 1
+
+
+def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_anew(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+    written = fill(directory, 0, end=5)
+    agent.step()
+    for end in (10, 15, 20):
+        store.plan = ["busy"]
+        fails(agent)
+        directory.append(0, more := a_segment(end - 5, 5))
+        directory.high_watermark(end)
+        written += more
+    assert agent.run() == ["archived", "archived", "caught up"]
+    assert ranges(agent.head.entries) == [(0, 4), (5, 19)]
+    assert store.runs == 2
+    assert live_bytes(store, agent.head) == written
+
+
+def test_under_another_claim_it_is_uploaded_again(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+    """Garbage collection may be about to delete what has a lower fence."""
+    fill(directory, 0, 10, end=20)
+    agent.step(SEALED)
+    store.plan = ["busy"]
+    fails(agent, SEALED)
+    directory.epochs((0, 0), (1, 20))
+    assert agent.run(SEALED)[:2] == ["claimed", "archived"]
+    assert agent.head.entries[0].fence == agent.head.fence == 2
+    assert store.runs == 2
+
+
+def test_a_file_with_other_bytes_is_uploaded_again(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+    fill(directory, 0, 10, end=20)
+    agent.step(SEALED)
+    store.plan = ["busy"]
+    fails(agent, SEALED)
+    (directory.path / f"{0:020}.log").unlink()
+    directory.segment(0, other := b"".join(a_batch(at, 2) for at in range(0, 10, 2)))
+    assert agent.run(SEALED)[0] == "archived"
+    assert live_bytes(store, agent.head) == other
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["append", "roll", "step", "step", "busy", "lost", "silent"]), min_size=5, max_size=40))
+def test_every_object_of_one_claim_is_listed_in_the_end(actions: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        directory, store = Directory(Path(root) / "logs"), MoodyStore()
+        agent = Agent(directory.root, store=store)
+        base, end, written = 0, 0, b""
+        directory.segment(0)
+        directory.high_watermark(0)
+        agent.step()
+        for action in [*actions, "append"]:
+            if action == "append":
+                directory.append(base, more := a_segment(end, 3))
+                end += 3
+                written += more
+                directory.high_watermark(end)
+            elif action == "roll" and end > base:
+                base = end
+                directory.segment(base)
+            else:
+                store.plan = {"busy": ["busy"], "lost": ["lost"] * 4, "silent": ["silent"]}.get(action, [])
+                with contextlib.suppress(TransientError):
+                    agent.step()
+                store.plan = []
+        agent.run()
+        assert live_bytes(store, agent.head) == written
+        assert store.runs == len(agent.head.entries)
+
+
+def test_an_agent_that_was_outrun_learns_it_before_it_uploads(tmp_path: Path, store: MoodyStore) -> None:
+    """Two replicas, and nobody who tells which one leads."""
+    directories = [Directory(tmp_path / name) for name in "ab"]
+    one = Agent(directories[0].root, store=store, writer="agent-a")
+    other = Agent(directories[1].root, store=store, writer="agent-b", control=one.control)
+    for at in range(0, 60, 10):
+        for directory in directories:
+            fill(directory, *range(0, at + 11, 10), end=at + 11)
+        for agent in (one, other) if at % 20 else (other, one):
+            agent.run(SEALED)
+    assert store.runs == len(one.head.entries) == 6
+
+
+def test_a_control_log_that_is_ahead_of_the_bucket_stops_nothing(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+    """A bucket that was brought back from an older copy."""
+    fill(directory, 0, 10, 20, end=30)
+    agent.step(SEALED)
+    key = keys.head(PARTITION)
+    older, _ = store.get(key)
+    agent.step(SEALED)
+    store.replace(key, older, expected_tag=store.get(key)[1])
+    later = replace(agent)
+    assert later.run(SEALED)[:-1] == ["archived", "archived"]
+
+
+# What a newer version wrote
+
+
+def newer(store: MemoryStore, key: str, document: msgspec.Struct) -> bytes:
+    """As a later version would write it: a higher minor format, and a field that this one does not know."""
+    body = msgspec.to_builtins(document) | {"format": [FORMAT[0], FORMAT[1] + 1], "seals": ["wax"]}
+    kind = msgspec.defstruct("Newer", [(name, type(value)) for name, value in body.items()])
+    raw = seal(kind(**body))
+    store.replace(key, raw, expected_tag=store.get(key)[1])
+    return raw
+
+
+def test_a_head_that_a_newer_version_wrote_is_read_and_left_alone(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+    fill(directory, 0, 10, 20, end=30)
+    agent.step(SEALED)
+    agent.step(SEALED)
+    raw = newer(store, keys.head(PARTITION), agent.head)
+    objects = store.runs
+    for each in (replace(agent), replace(agent, writer="agent-b")):  # one would upload, one would claim
+        with pytest.raises(NeedsUpgrade, match=r"needs upgrade: manifest of .*format 1\.\d+; this one writes"):
+            each.run(SEALED)
+    assert store.get(keys.head(PARTITION))[0] == raw
+    assert store.runs == objects
+    assert agent.head.last_offset == 9
+    held = agent.repository.load(PARTITION)
+    with pytest.raises(NeedsUpgrade):
+        agent.repository.commit(held, agent.head)
+
+
+def test_a_head_of_an_older_minor_format_is_carried_over(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+    fill(directory, 0, 10, end=20)
+    agent.step(SEALED)
+    older = msgspec.structs.replace(agent.head, format=(FORMAT[0], 0))
+    store.replace(keys.head(PARTITION), seal(older), expected_tag=store.get(keys.head(PARTITION))[1])
+    replace(agent).run(SEALED)
+    assert agent.head.format == FORMAT
+
+
+def test_topic_documents_that_a_newer_version_wrote_are_left_alone() -> None:
+    store = MemoryStore()
+    repository = ManifestRepository(store)
+    seen = TopicManifest(cluster_id=PARTITION.cluster_id, topic="soup", topic_id=PARTITION.topic_id, partitions=1)
+    held = repository.ensure_topic(seen)
+    key, current = keys.topic_manifest("soup", PARTITION.topic_id), keys.current("soup")
+    raw = newer(store, key, held)
+    assert repository.ensure_topic(seen).partitions == 1  # nothing to write
+    with pytest.raises(NeedsUpgrade, match="topic manifest of soup"):
+        repository.ensure_topic(msgspec.structs.replace(seen, partitions=2))
+    assert store.get(key)[0] == raw
+    found = repository.current("soup")
+    assert found is not None
+    raw = newer(store, current, found)
+    other = PartitionId(PARTITION.cluster_id, "AQAAAAAAAAAAAAAAAAAAAA", 0, "soup")
+    with pytest.raises(NeedsUpgrade, match="current incarnation of soup"):
+        repository.ensure_topic(msgspec.structs.replace(seen, topic_id=other.topic_id))
+    assert store.get(current)[0] == raw
+
+
+# A manifest that is full
+
+
+def test_a_full_manifest_is_told_before_anything_is_uploaded(
+    directory: Directory, agent: Agent, store: MoodyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests.head, "HEAD_BYTES_MAX", 4_000)
+    fill(directory, *range(0, 100, 10), end=100)
+    with structlog.testing.capture_logs() as logs:
+        agent.step(SEALED)
+        reasons = [agent.step(SEALED).reason for _ in range(4)]
+        with pytest.raises(ManifestFull, match=r"is full: \d+ entries .*limit 4000"):
+            agent.run(SEALED)
+    assert reasons[0] == ""
+    assert "% full" in reasons[-1]
+    told = [each["percent"] for each in logs if each["event"] == "manifest_fills_up"]
+    assert told[0] >= 50
+    assert told == sorted(set(told))
+    objects = store.runs
+    assert objects == len(agent.head.entries) < 9
+    for each in (agent, replace(agent), agent):
+        with pytest.raises(ManifestFull):
+            each.step(SEALED)
+    assert store.runs == objects
+    assert decode_head(store.get(keys.head(PARTITION))[0], PARTITION) == agent.head
+
+
+def test_claims_and_cuts_fit_into_a_full_manifest(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests.head, "HEAD_BYTES_MAX", 4_000)
+    fill(directory, *range(0, 100, 10), end=100)
+    with pytest.raises(ManifestFull):
+        agent.run(SEALED)
+    directory.epochs((0, 0), (2, 15))
+    directory.segment(10, a_segment(10, 5), a_segment(15, 5, epoch=2))
+    other = replace(agent, writer="b" * 255)
+    assert [other.step(SEALED).action for _ in range(2)] == ["claimed", "cut"]
+    assert other.head.last_offset == 14
