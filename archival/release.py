@@ -56,6 +56,8 @@ def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, s
         return nothing, acting.reason
     if not log.settled or log.high_watermark is None:
         return nothing, "the log is not settled, or has no high watermark"
+    if log.leadership_unread:
+        return nothing, "the metadata log, which says who leads, cannot be read"
     if head is None:
         return nothing, "nothing is archived"
     refusal = _refusal(log, head, writer, acting)

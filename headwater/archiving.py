@@ -28,7 +28,7 @@ from headwater.standing import KnownHead
 from layouts import open_layout
 from manifests.head import Head
 from model.clock import Clock
-from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError
+from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
 from model.oserrors import kind_of
 from model.partition import PartitionId, TopicPartition
 from segments.discover import Listing, LogDirs, parse_directory_name
@@ -73,30 +73,6 @@ class Archived:
         )
 
 
-class SharedLogDirs:
-    """LogDirs for many threads: one look at a time, which is all that file metadata asks for."""
-
-    def __init__(self, dirs: LogDirs) -> None:
-        self._dirs, self._lock = dirs, threading.Lock()
-
-    def look(self, partition: TopicPartition) -> LocalLog:
-        with self._lock:
-            return self._dirs.look(partition)
-
-    def listing(self) -> Listing:
-        with self._lock:
-            return self._dirs.listing()
-
-    def describe(self, partition: PartitionId) -> TopicFacts:
-        """What the broker's metadata log says of the topic, when it speaks of this very incarnation."""
-        with self._lock:
-            metadata = self._dirs.metadata()
-        topic = metadata.topics.get(partition.topic) if metadata else None
-        if topic is None or topic.topic_id != partition.topic_id:
-            return TopicFacts()
-        return TopicFacts(partitions=max(topic.partitions, default=-1) + 1 or None, configs=dict(topic.configs))
-
-
 class Archiving:
     """The archivers of one agent, made as partitions are found. `troubles` says what keeps which partition from being archived.
 
@@ -117,12 +93,13 @@ class Archiving:
     ) -> None:
         self._config, self._bucket, self._writer, self._clock = config, bucket, writer, clock
         self._new_uid, self._open_segment = new_uid, open_segment
-        self.logs = SharedLogDirs(dirs)
+        self.logs = dirs
         self.troubles: dict[TopicPartition, str] = {}
+        self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # exceptions that nobody planned for: defects, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
         self.announcer = Announcer(control, clock)
-        self._topics = TopicRecords(bucket.manifests, self.logs.describe)
+        self._topics = TopicRecords(bucket.manifests, self._describe)
         self._tails = Tails(config.node.data_dir / "tails.json", clock)
         self._looks = CleanerLooks(config.node.data_dir / "cleaners.json", clock)
         self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
@@ -146,7 +123,15 @@ class Archiving:
 
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
-        return self.logs.listing()
+        listing = self.logs.listing()
+        unread = str(listing.unread or "")
+        if unread != self._unread:
+            self._unread = unread
+            if unread:
+                _log.error("leadership_unknown", reason=f"{unread}. Until then the agents of all replicas archive each partition in turn")
+            else:
+                _log.info("leadership_known")
+        return listing
 
     def step(self, place: TopicPartition, policy_for: PolicyFor, *, below: int | None = None) -> Archived:
         """One step of one partition, with at most one commit; then what is archived of an owned directory is released.
@@ -320,6 +305,17 @@ class Archiving:
             if not listing.problems and not again.problems:
                 self.retain({*listing.partitions, *again.partitions})
         self.save()
+
+    def _describe(self, partition: PartitionId) -> TopicFacts:
+        """What the broker's metadata log says of the topic, when it speaks of this very incarnation."""
+        try:
+            metadata = self.logs.metadata()
+        except UnsupportedFormat:
+            return TopicFacts()
+        topic = metadata.topics.get(partition.topic) if metadata else None
+        if topic is None or topic.topic_id != partition.topic_id:
+            return TopicFacts()
+        return TopicFacts(partitions=max(topic.partitions, default=-1) + 1 or None, configs=dict(topic.configs))
 
     @contextmanager
     def _in_hand(self, partition: PartitionId) -> Iterator[PartitionArchiver]:

@@ -66,8 +66,8 @@ def holding(config: Config) -> Iterator[Held]:
         stack.enter_context(DataDirLock(config.node.data_dir))
         dirs = open_log_dirs(config) if config.log.dirs else None
         if dirs is not None:
-            dirs.listing()  # says at once what is wrong with the directories as a whole
-            if dirs.metadata() is None and not config.log.owned:
+            listing = dirs.listing()  # says at once what is wrong with the directories as a whole
+            if not listing.unread and dirs.metadata() is None and not config.log.owned:
                 log.warning(
                     "leadership_unknown",
                     reason="no log directory holds the broker's metadata log: the agents of all its replicas archive each partition in "

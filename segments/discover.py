@@ -2,16 +2,26 @@
 
 import os
 import re
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from model.epochs import EpochHistory
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, SourceChanged, TransientError, Unauthorised, UsageError
+from model.errors import (
+    CorruptData,
+    ForeignOwner,
+    HeadwaterError,
+    NotFound,
+    SourceChanged,
+    TransientError,
+    Unauthorised,
+    UnsupportedFormat,
+    UsageError,
+)
 from model.partition import PartitionId, TopicPartition
 from segments import checkpoints, metadata_log
 from segments.checkpoints import MetaProperties
@@ -23,7 +33,11 @@ _DIRECTORY_NAME = re.compile(r"(.+)-(\d{1,10})", re.ASCII)  # greedy: split at t
 _RENAMED = ("-delete", "-future", "-stray")
 _SWAP = ".swap"
 _LOOKS = 5
+_SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
 _YOUNG_S = 60.0  # since a directory last got or lost a file
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +53,17 @@ class Listing:
     """Which partitions there are, by their directories' names alone, each with its checkpointed high watermark, if it has one.
 
     Without `problems`, a partition that is not listed is not there.
+
+    unread  why the broker's metadata log cannot be read: then nobody knows who leads
     """
 
     partitions: Mapping[TopicPartition, int | None]
     problems: tuple[tuple[Path, HeadwaterError], ...] = ()
+    unread: UnsupportedFormat | None = None
 
 
 class LogDirs:
-    """A broker's log.dirs, read-only. Safe to use from one thread at a time.
+    """A broker's log.dirs, read-only. Safe to use from many threads, which do not wait for each other's disks.
 
     metadata_dir  the broker's metadata.log.dir, when that is none of `dirs`
     owned         no broker works on them
@@ -60,6 +77,8 @@ class LogDirs:
         self._dirs = tuple(dirs)
         self._metadata_dir, self._owned = metadata_dir, owned
         self._metadata_log: MetadataLog | None = None
+        self._metadata_lock = threading.Lock()
+        self._files = _SmallFiles()
 
     @property
     def dirs(self) -> tuple[Path, ...]:
@@ -76,8 +95,13 @@ class LogDirs:
     def metadata(self) -> ClusterMetadata | None:
         """What the broker's own metadata log says by now; None when there is none in these directories.
 
-        Raises UsageError when there is none where it should be, and ForeignOwner when it is another broker's.
+        Raises UsageError when there is none where it should be, ForeignOwner when it is another broker's, and UnsupportedFormat
+        when it holds what only a later version can read.
         """
+        with self._metadata_lock:
+            return self._metadata()
+
+    def _metadata(self) -> ClusterMetadata | None:
         named = self._metadata_dir
         directory = next(
             (found for each in ([named] if named else self._dirs) if _is_directory(found := each / metadata_log.DIRECTORY)), None
@@ -87,7 +111,7 @@ class LogDirs:
                 return None
             raise UsageError(f"log.metadata_dir: {named} holds no {metadata_log.DIRECTORY}; it is the broker's metadata.log.dir")
         if named and self._metadata_log is None:
-            _same_cluster([_Root.read(each, ()) for each in (named, *self._dirs)])
+            _same_cluster([self._root(each) for each in (named, *self._dirs)])
         if self._metadata_log is None:
             self._metadata_log = MetadataLog(directory)
         try:
@@ -106,7 +130,7 @@ class LogDirs:
         whole of it unusable: directories of two clusters, a damaged metadata log. What concerns one partition, or one
         of several log directories, is among the problems.
         """
-        metadata = self.metadata()
+        metadata = self._metadata_if_read()
         logs: dict[TopicPartition, LocalLog] = {}
         roots, problems = self._roots()
         for root in roots:
@@ -127,7 +151,7 @@ class LogDirs:
 
         Raises what survey raises for the whole. What it would say of single partitions is for `look` to find.
         """
-        self.metadata()
+        unread = self._metadata_if_read().unread
         partitions: dict[TopicPartition, int | None] = {}
         roots, problems = self._roots()
         for root in roots:
@@ -136,14 +160,24 @@ class LogDirs:
                     problems.append((path, CorruptData(str(path), 0, f"{each} is also in another log directory")))
                 else:
                     partitions[each] = root.high_watermarks.get(each)
-        return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems))
+        return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems), unread=unread)
+
+    def _metadata_if_read(self) -> "_Metadata":
+        """After an upgrade of Kafka the metadata log may hold what we do not know. That is no reason to stop."""
+        try:
+            return _Metadata(self.metadata())
+        except UnsupportedFormat as error:
+            return _Metadata(None, error)
+
+    def _root(self, directory: Path, names: Sequence[str] = ()) -> "_Root":
+        return _Root.read(directory, names, self._files)
 
     def _roots(self) -> tuple[Sequence["_Root"], "_Problems"]:
         roots: list[_Root] = []
         problems: _Problems = []
         for directory in self._dirs:
             try:
-                roots.append(_Root.read(directory, _partition_names(directory)))
+                roots.append(self._root(directory, _partition_names(directory)))
             except HeadwaterError as error:
                 problems.append((directory, error))
         if not roots:
@@ -160,14 +194,14 @@ class LogDirs:
         name = f"{topic_partition.topic}-{topic_partition.partition}"
         for directory in self._dirs:
             if _is_directory(directory / name):
-                return _look(directory / name, topic_partition, _Root.read(directory, (name,)), self.metadata(), owned=self._owned)
+                return _look(directory / name, topic_partition, self._root(directory, (name,)), self._metadata_if_read(), owned=self._owned)
         for directory in self._dirs:
             _partition_names(directory)  # a directory that cannot be read proves no absence, nor does the empty mount point of one
-            _Root.read(directory, ())
+            self._root(directory)
         raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
 
     def _identity(self) -> MetaProperties:
-        found = [_Root.read(directory, ()) for directory in self._dirs if _partition_names(directory) is not None]
+        found = [self._root(directory) for directory in self._dirs if _partition_names(directory) is not None]
         return _same_cluster(found)
 
 
@@ -188,19 +222,58 @@ class _Root(NamedTuple):
     partitions: dict[TopicPartition, Path]
 
     @classmethod
-    def read(cls, directory: Path, names: Sequence[str]) -> "_Root":
-        path = directory / checkpoints.META_PROPERTIES
-        raw = _read_optional(path)
-        if raw is None:
+    def read(cls, directory: Path, names: Sequence[str], files: "_SmallFiles") -> "_Root":
+        properties = files.read(directory / checkpoints.META_PROPERTIES, checkpoints.decode_meta_properties)
+        if properties is None:
             raise UsageError(f"{directory} is no Kafka log directory: it has no {checkpoints.META_PROPERTIES}")
+
+        def offsets(name: str) -> Mapping[TopicPartition, int]:
+            return files.read(directory / name, _decode_offsets) or {}
+
         return cls(
             directory=directory,
-            properties=checkpoints.decode_meta_properties(raw, where=str(path)),
-            high_watermarks=_offsets(directory / checkpoints.HIGH_WATERMARKS),
-            log_starts=_offsets(directory / checkpoints.LOG_STARTS),
-            cleaned=_offsets(directory / checkpoints.CLEANED),
+            properties=properties,
+            high_watermarks=offsets(checkpoints.HIGH_WATERMARKS),
+            log_starts=offsets(checkpoints.LOG_STARTS),
+            cleaned=offsets(checkpoints.CLEANED),
             partitions={key: directory / name for name in names if (key := parse_directory_name(name)) is not None},
         )
+
+
+class _SmallFiles:
+    """What small files hold, decoded once for each of their states: every look at one partition needs all of its directory's."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, _SmallFile] = {}
+
+    def read(self, path: Path, decode: "Callable[..., T]") -> "T | None":
+        """None when it is not there. `decode` is always the same for one path."""
+        known, now = self._known.get(path), _stamp(path)
+        if known and known.stamp and known.stamp == now:
+            return cast(T, known.value)
+        found = _read_stamped(path) if now else None
+        if found is None:
+            return None
+        raw, stamp = found
+        value = known.value if known and known.raw == raw else decode(raw, where=str(path))
+        is_settled = time.time_ns() > stamp[1] + _SETTLED_NS
+        self._known[path] = _SmallFile(stamp if is_settled else None, raw, value)
+        return cast(T, value)
+
+
+class _SmallFile(NamedTuple):
+    """stamp: inode, modification time and size; None when it was just written, so that they need not show the next change"""
+
+    stamp: tuple[int, int, int] | None
+    raw: bytes
+    value: object
+
+
+class _Metadata(NamedTuple):
+    """state: None when there is none. unread: why it cannot be read"""
+
+    state: ClusterMetadata | None
+    unread: UnsupportedFormat | None = None
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
@@ -217,7 +290,7 @@ def parse_directory_name(name: str) -> TopicPartition | None:
         return None
 
 
-def _look(path: Path, topic_partition: TopicPartition, root: _Root, metadata: ClusterMetadata | None, *, owned: bool) -> LocalLog:
+def _look(path: Path, topic_partition: TopicPartition, root: _Root, metadata: _Metadata, *, owned: bool) -> LocalLog:
     """Read one partition directory between two listings that agree on names and inodes."""
     try:
         before = _segments(path, owned)
@@ -239,12 +312,13 @@ def _assemble(
     path: Path,
     topic_partition: TopicPartition,
     root: _Root,
-    metadata: ClusterMetadata | None,
+    metadata: _Metadata,
     listing: "_Listing",
     topic_id: str,
     epochs: EpochHistory,
 ) -> LocalLog:
-    topic = metadata.topics.get(topic_partition.topic) if metadata else None
+    cluster = metadata.state
+    topic = cluster.topics.get(topic_partition.topic) if cluster else None
     if topic is not None and topic.topic_id != topic_id:
         topic = None  # another incarnation: what the cluster says now is not about this directory
     state = topic.partitions.get(topic_partition.partition) if topic else None
@@ -257,8 +331,8 @@ def _assemble(
         log_start=max(first, root.log_starts.get(topic_partition, first)),
         epochs=epochs,
         cleaned_to=root.cleaned.get(topic_partition),
-        compacted=metadata is not None and topic is not None and "compact" in metadata.policy_of(topic.name),
-        delete_retention_ms=metadata.delete_retention_ms_of(topic.name, root.properties.node_id) if metadata and topic else None,
+        compacted=cluster is not None and topic is not None and "compact" in cluster.policy_of(topic.name),
+        delete_retention_ms=cluster.delete_retention_ms_of(topic.name, root.properties.node_id) if cluster and topic else None,
         leadership=None
         if state is None
         else Leadership(
@@ -268,6 +342,7 @@ def _assemble(
             replicas=state.replicas,
             in_sync=state.isr,
         ),
+        leadership_unread=metadata.unread is not None,
         settled=listing.settled,
         leftovers=listing.leftovers,
     )
@@ -334,13 +409,7 @@ def _epochs(directory: Path) -> EpochHistory:
     return EpochHistory() if raw is None else checkpoints.decode_epochs(raw, where=str(path))
 
 
-def _offsets(path: Path) -> Mapping[TopicPartition, int]:
-    raw = _read_optional(path)
-    return {} if raw is None else _decoded(raw, str(path))
-
-
-@lru_cache(maxsize=32)  # each look at one partition reads all of its directory's, and most looks find the same
-def _decoded(raw: bytes, where: str) -> Mapping[TopicPartition, int]:
+def _decode_offsets(raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
     return MappingProxyType(checkpoints.decode_offsets(raw, where=where))
 
 
@@ -371,8 +440,14 @@ def _is_directory(path: Path) -> bool:
 
 def _read_optional(path: Path) -> bytes | None:
     """A small file; None when it is not there."""
+    found = _read_stamped(path)
+    return None if found is None else found[0]
+
+
+def _read_stamped(path: Path) -> tuple[bytes, tuple[int, int, int]] | None:
     try:
         with path.open("rb") as file:
+            status = os.fstat(file.fileno())
             raw = file.read(checkpoints.FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return None
@@ -380,7 +455,17 @@ def _read_optional(path: Path) -> bytes | None:
         raise _translated(error, path) from error
     if len(raw) > checkpoints.FILE_BYTES_MAX:
         raise CorruptData(str(path), 0, f"more than {checkpoints.FILE_BYTES_MAX} bytes")
-    return raw
+    return raw, (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _translated(error, path) from error
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _translated(error: OSError, path: Path) -> HeadwaterError:

@@ -47,6 +47,7 @@ class LocalLog:
     compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log tells
     delete_retention_ms: int | None = None
     leadership: "Leadership | None" = None
+    leadership_unread: bool = False  # the broker's metadata log is there and cannot be read: it would say more than is known here
     settled: bool = True
     leftovers: tuple[str, ...] = ()
 

@@ -2,12 +2,13 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from model.errors import CorruptData, SourceChanged, TruncatedData
+from model.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
 from segments.bootstrap import write_bootstrap_checkpoint
 from segments.markers import read_marker
@@ -43,6 +44,7 @@ _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
 _SNAPSHOT_FOOTER = 4
 _BATCH_BYTES_MAX = 64 << 20  # controllers write batches of at most 8 MiB
 _ATTEMPTS = 3
+_SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
 _DELETE_RETENTION_MS = 24 * 3600 * 1000  # Kafka's own default
 
 
@@ -116,12 +118,28 @@ class MetadataLog:
         self._image = _Image()
         self._place: _Place | None = None
         self._state: ClusterMetadata | None = None
+        self._modified_ns: int | None = None  # the directory's, at the last read, unless files could have come or gone since unseen
+        self._unread: tuple[int, str] | None = None  # the same, when there was a record that could not be read, and which
 
     def read(self) -> ClusterMetadata:
-        """The newest state. Raises CorruptData when log and snapshots do not make one, SourceChanged when they keep changing."""
+        """The newest state. Raises CorruptData when log and snapshots do not make one, SourceChanged when they keep changing,
+        and UnsupportedFormat for a record of a later version, again and again without another look until a file has come or gone.
+        """
         for _ in range(_ATTEMPTS):
             try:
-                return self._read()
+                modified_ns = self._directory.stat().st_mtime_ns
+                if self._unread and self._unread[0] == modified_ns:
+                    raise UnsupportedFormat(self._unread[1])
+                if self._state and self._place and self._modified_ns == modified_ns and self._place.is_at_its_end():
+                    return self._state
+                self._modified_ns, self._unread = None, None
+                state = self._read()
+                if time.time_ns() > modified_ns + _SETTLED_NS:
+                    self._modified_ns = modified_ns
+                return state
+            except UnsupportedFormat as error:
+                self._place, self._unread = None, (modified_ns, str(error))
+                raise
             except (FileNotFoundError, SourceChanged):
                 self._place = None  # a segment or snapshot was dropped between listing and reading
             except BaseException:
@@ -174,6 +192,7 @@ class MetadataLog:
         """Apply what lies behind `place` in its file and move it there; True when that changed more than the end offset."""
         assert place.path is not None
         changed = False
+        place.size_bytes = place.path.stat().st_size
         for position, header, batch in _batches(place.path, place.position):
             if header.base_offset >= self._image.end_offset:
                 changed |= self._image.apply_batch(header, batch, str(place.path))
@@ -183,11 +202,14 @@ class MetadataLog:
 
 
 class _Place:
-    """Where in the log the last read ended, and what must still be there for the next to go on."""
+    """Where in the log the last read ended, and what must still be there for the next to go on.
+
+    size_bytes  of the file, when it was last followed
+    """
 
     def __init__(self, path: Path | None, segment_base: int) -> None:
         self.path, self.segment_base = path, segment_base
-        self.position = self._last_position = 0
+        self.position = self._last_position = self.size_bytes = 0
         self._last_header = b""
         self._inode = path.stat().st_ino if path else 0
 
@@ -197,14 +219,23 @@ class _Place:
 
     def holds(self) -> bool:
         """The same file, and the last batch read from it still where it was: nothing was truncated and written again."""
+        return self._size_now() is not None
+
+    def is_at_its_end(self) -> bool:
+        """It holds, and the file has not grown since it was followed."""
+        return self._size_now() == self.size_bytes
+
+    def _size_now(self) -> int | None:
         if self.path is None:
-            return False
+            return None
         try:
             with self.path.open("rb") as file:
                 file.seek(self._last_position)
-                return os.fstat(file.fileno()).st_ino == self._inode and file.read(len(self._last_header)) == self._last_header
+                status = os.fstat(file.fileno())
+                same = status.st_ino == self._inode and file.read(len(self._last_header)) == self._last_header
         except FileNotFoundError:
-            return False
+            return None
+        return status.st_size if same else None
 
 
 def _batches(path: Path, start: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,12 @@ def test_a_follower_releases_nothing() -> None:
 
 def test_a_log_in_the_middle_of_a_compaction_releases_nothing() -> None:
     assert bound(a_log(0, 10, hw=10, settled=False), a_head(WHOLE)) == 0
+
+
+def test_while_nobody_can_tell_who_leads_nothing_is_released() -> None:
+    log = a_log(0, 10, hw=10)
+    assert bound(log, a_head(WHOLE)) > 0
+    assert bound(replace(log, leadership_unread=True), a_head(WHOLE)) == 0
 
 
 # In a directory

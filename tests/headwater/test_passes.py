@@ -19,6 +19,7 @@ from model.partition import TopicPartition
 from segments.discover import LogDirs
 from segments.log import LocalLog
 from tests.headwater.conftest import Stage
+from tests.segments.builders import newer_metadata
 
 
 @pytest.fixture
@@ -107,3 +108,18 @@ def test_a_broker_whose_metadata_is_nowhere_is_told_of_once(case: str, stage: St
     with capture_logs() as logs, holding(load(None, {}, flags)):
         pass
     assert [event["log_level"] for event in logs if event["event"] == "leadership_unknown"] == (["warning"] if case == "aside" else [])
+
+
+def test_metadata_of_a_later_version_is_told_once_and_archiving_goes_on(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    newer_metadata(log)
+    flags = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "log.dirs": [str(log)]}
+    with capture_logs() as events, holding(load(None, {}, flags)) as held:
+        assert held.archiving is not None
+        for _ in range(2):
+            outcomes = list(held.archiving.run(Order(tail_older_than_s=0).policy))
+            assert {outcome.error for outcome in outcomes} == {None}
+            assert {outcome.reason for outcome in outcomes} == {"caught up"}
+    [told] = [event for event in events if event["event"] == "leadership_unknown"]
+    assert told["log_level"] == "error"
+    assert "version 99" in told["reason"]

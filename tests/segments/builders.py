@@ -4,14 +4,16 @@ import gzip
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 
 import cramjam
 from awscrt.checksums import crc32c
 
 from segments import codecs
-from segments.batches import HEADER_BYTES, LENGTH_FROM
+from segments.batches import HEADER_BYTES, LENGTH_FROM, headers
 from segments.records import Record
-from segments.varint import varint
+from segments.varint import uvarint, varint
 
 BASE_TIME = 1_700_000_000_000
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -160,3 +162,12 @@ def _bytes(value: bytes | None) -> bytes:
 def _xerial(data: bytes, block_bytes: int = 32 << 10) -> bytes:
     blocks = [bytes(cramjam.snappy.compress_raw(data[at : at + block_bytes])) for at in range(0, len(data), block_bytes)]
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def newer_metadata(root: Path) -> None:
+    """A record at the end of the metadata log that only a later version can read, as after an upgrade of Kafka."""
+    log = max((root / "__cluster_metadata-0").glob("*.log"))
+    raw = log.read_bytes()
+    end = max(header.next_offset for _, header in headers(BytesIO(raw), 0, len(raw), where=log.name))
+    record = Record(end, 0, None, uvarint(1) + uvarint(2) + uvarint(99), ())
+    log.write_bytes(raw + a_batch(end, [record], epoch=1))

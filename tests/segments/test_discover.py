@@ -1,19 +1,22 @@
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from model.epochs import EpochHistory
-from model.errors import CorruptData, ForeignOwner, NotFound, SourceChanged, Unauthorised, UsageError
+from model.errors import CorruptData, ForeignOwner, NotFound, SourceChanged, Unauthorised, UnsupportedFormat, UsageError
 from model.partition import TopicPartition
 from segments import discover
 from segments.checkpoints import MetaProperties, encode_epochs, encode_meta_properties, encode_offsets, encode_partition_metadata
 from segments.discover import LogDirs, parse_directory_name
 from tests.fixtures import expected_cluster, private_copy, unpack
-from tests.segments.builders import a_segment
+from tests.segments.builders import a_segment, newer_metadata
 
 SOUP = TopicPartition("soup", 0)
 TOPIC_ID = "CiYnVEVES8C-QkPo0sT7kA"
@@ -388,6 +391,74 @@ def test_nobody_leads_what_a_broker_left_on_a_clean_stop() -> None:
         assert log.leadership is not None
         assert log.leadership.leader == -1
         assert not log.leadership.is_ours
+
+
+def test_metadata_of_a_later_version_leaves_leadership_unknown_and_stops_nobody(tmp_path: Path) -> None:
+    root = private_copy("pantry-live", tmp_path)
+    wanted = {log.partition for log in LogDirs([root]).partitions()}
+    newer_metadata(root)
+    logs = LogDirs([root])
+    found = logs.partitions()
+    assert {log.partition for log in found} == wanted
+    assert {(log.leadership, log.leadership_unread) for log in found} == {(None, True)}
+    listing = logs.listing()
+    assert (len(listing.partitions), listing.problems, isinstance(listing.unread, UnsupportedFormat)) == (len(wanted), (), True)
+    with pytest.raises(UnsupportedFormat, match="version 99"):
+        logs.metadata()
+
+
+def test_checkpoints_are_decoded_once_for_each_of_their_states(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many partitions are looked at: the files hold a line for each."""
+    broker.partition("soup-0")
+    broker.partition("tea-0")
+    broker.checkpoint("replication", soup_0=3, tea_0=4)
+    for path in (broker.root / "replication-offset-checkpoint", broker.root / "meta.properties"):
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    logs, decoded, opened = broker.logs, 0, 0
+    decode, open_path = discover._decode_offsets, Path.open
+
+    def counted(raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
+        nonlocal decoded
+        decoded += 1
+        return decode(raw, where=where)
+
+    def noted(path: Path, mode: str = "r", **how: Any) -> Any:
+        nonlocal opened
+        opened += path.parent == broker.root
+        return open_path(path, mode, **how)
+
+    monkeypatch.setattr(discover, "_decode_offsets", counted)
+    monkeypatch.setattr(Path, "open", noted)
+    for _ in range(10):
+        assert [logs.look(each).high_watermark for each in (SOUP, TopicPartition("tea", 0))] == [3, 4]
+    assert (decoded, opened) == (1, 2)
+    broker.checkpoint("replication", soup_0=4, tea_0=5)  # as large, and perhaps in the same tick of the file system's clock
+    assert logs.look(SOUP).high_watermark == 4
+    broker.checkpoint("replication", soup_0=5, tea_0=5)
+    assert logs.look(SOUP).high_watermark == 5
+    (broker.root / "replication-offset-checkpoint").unlink()
+    assert logs.look(SOUP).high_watermark is None
+
+
+def test_a_disk_that_hangs_holds_up_its_own_partitions_only(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.partition("soup-0")
+    broker.partition("tea-0")
+    logs, there, go_on = broker.logs, threading.Event(), threading.Event()
+    real = discover._epochs
+
+    def hang(directory: Path) -> EpochHistory:
+        if directory.name == "soup-0":
+            there.set()
+            assert go_on.wait(30)
+        return real(directory)
+
+    monkeypatch.setattr(discover, "_epochs", hang)
+    with ThreadPoolExecutor(1) as other:
+        looking = other.submit(logs.look, SOUP)
+        assert there.wait(30)
+        assert logs.look(TopicPartition("tea", 0)).partition.topic == "tea"
+        go_on.set()
+        assert looking.result().partition.topic == "soup"
 
 
 def test_metadata_of_another_incarnation_says_nothing_about_a_directory(tmp_path: Path) -> None:

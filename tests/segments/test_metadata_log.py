@@ -1,6 +1,7 @@
 import io
 import json
 import lzma
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -78,6 +79,11 @@ def a_partition(number: int = 0, topic_id: str = SOUP, *, leader: int = 1, leade
 def batch_of(base_offset: int, *found: MetadataRecord) -> bytes:
     rows = [Record(base_offset + at, 0, None, record.encode(), ()) for at, record in enumerate(found)]
     return a_batch(base_offset, rows, epoch=1)
+
+
+def newer(base_offset: int) -> bytes:
+    """A batch whose record only a later version can read."""
+    return a_batch(base_offset, [Record(base_offset, 0, None, uvarint(1) + uvarint(Partition.api_key) + uvarint(99), ())], epoch=1)
 
 
 class Log:
@@ -267,6 +273,45 @@ def test_only_what_is_new_is_read_and_nothing_new_is_the_same_value(log: Log, mo
     assert follower.read().end_offset == 2
     log.append(Topic(name="stew", topic_id=STEW), segment=2)
     assert set(follower.read().topics) == {"soup", "stew"}
+
+
+def settled(log: Log) -> None:
+    """Nothing has come or gone for a while."""
+    for path in (log.first, log.directory):
+        os.utime(path, (path.stat().st_mtime - 60, path.stat().st_mtime - 60))
+
+
+def test_an_unchanged_log_is_not_listed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(Topic(name="soup", topic_id=SOUP))
+    settled(log)
+    follower = MetadataLog(log.directory)
+    first = follower.read()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", None)
+        assert follower.read() is first
+    log.append(Topic(name="stew", topic_id=STEW))
+    assert set(follower.read().topics) == {"soup", "stew"}
+    settled(log)
+    follower.read()
+    log.append(Topic(name="tea", topic_id=topic_id_text(b"teas" * 4)), segment=2)
+    assert set(follower.read().topics) == {"soup", "stew", "tea"}
+
+
+def test_a_record_of_a_later_version_is_told_again_without_reading_all_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(Topic(name="soup", topic_id=SOUP))
+    follower = MetadataLog(log.directory)
+    follower.read()
+    whole = log.first.read_bytes()
+    log.first.write_bytes(whole + newer(1))
+    with pytest.raises(UnsupportedFormat, match="version 99"):
+        follower.read()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", None)
+        with pytest.raises(UnsupportedFormat, match="version 99"):
+            follower.read()
+    log.first.write_bytes(whole)
+    (log.directory / "00000000000000000010-0000000001.checkpoint.part").write_bytes(b"")
+    assert set(follower.read().topics) == {"soup"}
 
 
 def test_records_that_were_taken_back_are_forgotten(log: Log) -> None:
