@@ -45,7 +45,7 @@ class Snapshot:
 class Catalogue:
     """Topics as of at most `ttl_s` ago, looked at off the event loop, one look at a time.
 
-    When the bucket does not answer, what was known goes on being told: nobody waits longer than WAIT_S for news.
+    When bucket or disk do not answer, what was known goes on being told: nobody waits for a look that takes longer than WAIT_S.
     """
 
     def __init__(self, logs: Logs, executor: Executor, clock: Clock, ttl_s: float) -> None:
@@ -55,6 +55,7 @@ class Catalogue:
         self._epochs: dict[tuple[str, int], int] = {}
         self._looked_s: float | None = None
         self._listed_s: float | None = None
+        self._began_s = 0.0  # the look that is under way
         self._looking: asyncio.Task[None] | None = None
         self._encodings: OrderedDict[object, bytes] = OrderedDict()
         self._encodings_bytes = 0
@@ -62,8 +63,9 @@ class Catalogue:
     async def snapshot(self) -> Snapshot:
         if self._looking is None and self._is_older(self._looked_s, self._ttl_s):
             self._looking = asyncio.create_task(self._look())
+            self._began_s = self._clock.monotonic_s()
         if self._looking is not None:
-            await asyncio.wait([self._looking], timeout=WAIT_S)
+            await asyncio.wait([self._looking], timeout=max(0.0, WAIT_S - (self._clock.monotonic_s() - self._began_s)))
         return self._snapshot
 
     def told_epoch(self, topic: str, partition: int) -> int:

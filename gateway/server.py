@@ -39,7 +39,7 @@ class Gateway:
     """A listening endpoint over `logs`. `run()` serves until it is cancelled; its connections end with it."""
 
     def __init__(self, logs: Logs, config: GatewayConfig, clock: Clock | None = None) -> None:
-        self._config = config
+        self._logs, self._config = logs, config
         self._listener = listen(config.listen)
         self._executor = ThreadPoolExecutor(config.workers, thread_name_prefix="gateway")
         self._requests = Requests(logs, config, self._executor, clock or SystemClock())
@@ -60,26 +60,31 @@ class Gateway:
             await loop.run_in_executor(self._executor, partial(preload, VERSIONS, newest_only=True))
             loop.run_in_executor(self._executor, preload, VERSIONS)  # the others while it serves
             await self._requests.catalogue.snapshot()
-            async with asyncio.TaskGroup() as connections:
-                while True:
-                    try:
-                        client, _ = await loop.sock_accept(self._listener)
-                    except OSError as error:  # out of descriptors, or the peer was gone before we looked
-                        log.warning("accept_failed", reason=str(error))
-                        await asyncio.sleep(NO_DESCRIPTORS_S)
-                        continue
-                    if self._connections >= connections_max:
-                        client.close()
-                        if not self._turned_away:
-                            log.warning("connections_turned_away", connections_max=connections_max)
-                        self._turned_away = True
-                        continue
-                    self._connections += 1
-                    connections.create_task(self._serve(client))
+            with self._logs.kept_fresh():
+                await self._accept(connections_max)
         finally:
             self._listener.close()
             await self._requests.catalogue.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _accept(self, connections_max: int) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as connections:
+            while True:
+                try:
+                    client, _ = await loop.sock_accept(self._listener)
+                except OSError as error:  # out of descriptors, or the peer was gone before we looked
+                    log.warning("accept_failed", reason=str(error))
+                    await asyncio.sleep(NO_DESCRIPTORS_S)
+                    continue
+                if self._connections >= connections_max:
+                    client.close()
+                    if not self._turned_away:
+                        log.warning("connections_turned_away", connections_max=connections_max)
+                    self._turned_away = True
+                    continue
+                self._connections += 1
+                connections.create_task(self._serve(client))
 
     async def _serve(self, client: socket.socket) -> None:
         """One connection from accept to close. Whatever happens to it happens to nobody else."""

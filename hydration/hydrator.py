@@ -32,6 +32,7 @@ from segments.runindex import RunIndex, decode_index, encode_index
 
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests
+LOOK_WORKERS = 2  # looks at local directories
 DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; what more than these ask for stands in line
 PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch
 BLOCKS_BYTES_MAX = 64 << 20  # memory that chunks arrive in
@@ -64,6 +65,7 @@ class Hydrator:
         self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
         self._scans = ThreadPoolExecutor(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
         self._heads = ThreadPoolExecutor(HEAD_WORKERS, "heads")
+        self._looks = ThreadPoolExecutor(LOOK_WORKERS, "looks")
         self._downloads = Downloads(DEMAND_WORKERS, max(self._ahead_max, 1), patience_s=patience_s)
         self._blocks = Blocks(chunk_bytes, BLOCKS_BYTES_MAX)
         self._plans = _Plans()
@@ -78,6 +80,10 @@ class Hydrator:
     def join(self, key: Hashable, work: Callable[[], T]) -> Future[T]:
         """For loading manifests: once for all who ask while it is under way."""
         return self.flights.join(key, self._load_head, work)
+
+    def join_look(self, partition: PartitionId, work: Callable[[], None]) -> Future[None]:
+        """For a look at a partition's directory: once for all who ask while it is under way."""
+        return self.flights.join(("look", partition), self._take_look, work)
 
     @property
     def clock(self) -> Clock:
@@ -155,12 +161,15 @@ class Hydrator:
     def _start(self, partition: PartitionId, *, urgent: bool) -> Start:
         return partial(self._downloads.submit, group=partition, urgent=urgent)
 
+    def _take_look(self, errand: Errand) -> None:
+        self._looks.submit(errand.run)
+
     def _load_head(self, errand: Errand) -> None:
         self._heads.submit(errand.run)
 
     def close(self) -> None:
         self._downloads.close()
-        for executor in (self._heads, self._scans):
+        for executor in (self._heads, self._looks, self._scans):
             executor.shutdown(wait=True, cancel_futures=True)
         self.flights.close()
         self.cache.close()

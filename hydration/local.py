@@ -5,15 +5,18 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from hydration.answers import Slice
 from hydration.open_segment import Allowance, OpenSegment, Places
 from hydration.runfile import RunFile
 from model.clock import Clock
-from model.errors import NotFound, SourceChanged, TransientError
+from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from segments.log import LocalLog, LocalSegment
 
 LOOK_S = 1.0  # a directory is looked at again after that; the high watermark's own checkpoint is up to 5 s old
+KEPT_S = 5.0  # as old is a look at most where a thread takes a new one every LOOK_S; else readers ask for one
+HANGS_S = 5.0  # a look that takes so long counts as failed: what the archive has is read from there
 OPEN_FILES_MAX = 256
 _PLACES_MAX = 32  # segments whose batch boundaries are kept, per partition
 
@@ -33,27 +36,36 @@ class OpenFiles:
             if file is not None and file.inode == segment.generation[0]:
                 self._files.move_to_end(segment.path)
                 return file.hold()
-            try:
-                opened = RunFile.open(segment.path)
-            except FileNotFoundError as error:
-                raise SourceChanged(f"{segment.path} is gone") from error
-            except OSError as error:
-                raise TransientError(f"{segment.path}: {error.strerror}") from error
-            if opened.inode != segment.generation[0]:
-                opened.release()
-                raise SourceChanged(f"{segment.path} was replaced")
-            if file is not None:
-                self._files.pop(segment.path).release()
+        try:
+            opened = RunFile.open(segment.path)
+        except FileNotFoundError as error:
+            raise SourceChanged(f"{segment.path} is gone") from error
+        except OSError as error:
+            raise TransientError(f"{segment.path}: {error.strerror}") from error
+        if opened.inode != segment.generation[0]:
+            opened.release()
+            raise SourceChanged(f"{segment.path} was replaced")
+        opened.hold()
+        with self._lock:
+            let_go = [self._files.pop(segment.path, None)]
             self._files[segment.path] = opened
             while len(self._files) > self._limit:
-                self._files.popitem(last=False)[1].release()
-            return opened.hold()
+                let_go.append(self._files.popitem(last=False)[1])
+        for each in let_go:
+            if each is not None:
+                each.release()
+        return opened
 
     def sweep(self) -> None:
         """Let go of files that were deleted, so that their space becomes free."""
         with self._lock:
-            for path in [path for path, file in self._files.items() if not file.is_named]:
-                self._files.pop(path).release()
+            files = [(path, file.hold()) for path, file in self._files.items()]
+        for path, file in files:  # beside the lock: a disk may hang
+            if not file.is_named:
+                with self._lock:
+                    if self._files.get(path) is file:
+                        self._files.pop(path).release()
+            file.release()
 
     def close(self) -> None:
         with self._lock:
@@ -61,40 +73,95 @@ class OpenFiles:
                 self._files.popitem()[1].release()
 
 
-class LocalTier:
-    """Looks at the directory at most once a second, or when what it knew proves to be out of date."""
+class Look(NamedTuple):
+    """What one look at a directory found. `failure` is why it found out nothing; both None: the partition is not there.
 
-    def __init__(self, look: Callable[[], LocalLog | None], files: OpenFiles, clock: Clock) -> None:
-        """look   one look at the directory; None when the partition is not, or no longer, there"""
+    seen_s   by then it had ended: whoever took files away before it has said so before
+    """
+
+    log: LocalLog | None
+    failure: HeadwaterError | None
+    began_s: float
+    seen_s: float
+
+
+class LocalTier:
+    """The last look at one partition's directory, at hand for everyone at any time. Looking itself may wait for a disk: `log` does,
+    so it is for threads that may. The tier's reader has a look taken once a second, or when what was found proves out of date.
+
+    max_age_s   how old a look may be. LOOK_S, or KEPT_S while a thread takes new ones by itself (see Logs.kept_fresh)
+    """
+
+    def __init__(self, look: Callable[[], LocalLog | None], files: OpenFiles, clock: Clock, last: Look | None = None) -> None:
+        """
+        look   one look at the directory; None when the partition is not, or no longer, there
+        last   what an earlier look found
+        """
         self._look, self._files, self._clock = look, files, clock
         self._lock = threading.Lock()
-        self._log: LocalLog | None = None
-        self._looked_s = float("-inf")
-        self.seen_s = float("-inf")  # by then the last look had ended: whoever took files away before it has said so before
-        self.last_seen: LocalLog | None = None  # the newest look that found one
+        unknown = TransientError("the local log has not been looked at yet")
+        self.last = last or Look(None, unknown, float("-inf"), float("-inf"))
+        self.last_seen: LocalLog | None = self.last.log  # the newest look that found one
+        self.max_age_s = LOOK_S
+        self.used_s = float("-inf")
+        self._awaited_since_s: float | None = None
         self._places_lock = threading.Lock()
         self._places: dict[int, Places] = {}
 
     def log(self, max_age_s: float = LOOK_S) -> LocalLog | None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._looked_s >= max_age_s:
+        """Look, unless it was done less than that ago. Raises what kept it from finding out."""
+        began_s = self._clock.monotonic_s()
+        if began_s - self.last.began_s >= max_age_s:
             with self._lock:
-                if now_s - self._looked_s >= max_age_s:
-                    try:
-                        self._log = self._look()
-                    except NotFound:
-                        self._log = None
-                    self.last_seen = self._log or self.last_seen
-                    self._looked_s, self.seen_s = now_s, self._clock.monotonic_s()
-                    current = {segment.base_offset for segment in self._log.segments} if self._log else set()
-                    with self._places_lock:
-                        for base in self._places.keys() - current:
-                            del self._places[base]
-        return self._log
+                if began_s - self.last.began_s >= max_age_s:
+                    self.publish(self._looked(began_s))
+        if self.last.failure is not None:
+            raise self.last.failure
+        return self.last.log
+
+    def needs_look(self, max_age_s: float | None = None) -> bool:
+        """Whether a reader should wait for a new look: not when the last is younger than that, or than what is usual, nor when one
+        has been waited for so long that the disk must hang."""
+        now_s = self.used_s = self._clock.monotonic_s()
+        if now_s - self.last.began_s < (self.max_age_s if max_age_s is None else max_age_s):
+            return False
+        if self._awaited_since_s is None:
+            self._awaited_since_s = now_s
+        return now_s - self._awaited_since_s < HANGS_S
+
+    @property
+    def hangs(self) -> bool:
+        since_s = self._awaited_since_s
+        return since_s is not None and self._clock.monotonic_s() - since_s >= HANGS_S
+
+    def publish(self, look: Look) -> None:
+        self._awaited_since_s = None
+        if look.failure is None and look.began_s < self.last.began_s:
+            return
+        if look.failure is None:
+            current = {segment.base_offset for segment in look.log.segments} if look.log else set()
+            with self._places_lock:
+                for base in self._places.keys() - current:
+                    del self._places[base]
+        self.last_seen = look.log or self.last_seen
+        self.last = look
 
     def look_again(self) -> None:
         """What was found proved to be out of date: the next one who asks gets a new look."""
-        self._looked_s = float("-inf")
+        self.last = self.last._replace(began_s=float("-inf"))
+
+    def _looked(self, began_s: float) -> Look:
+        found, failure = None, None
+        try:
+            found = self._look()
+        except NotFound:
+            pass
+        except HeadwaterError as error:
+            failure = error
+        except OSError as error:
+            failure = TransientError(str(error))
+        seen_s = self.last.seen_s if failure is not None else self._clock.monotonic_s()
+        return Look(found, failure, float("-inf") if failure is not None else began_s, seen_s)
 
     def open(self, segment: LocalSegment) -> RunFile:
         """Held for the caller. Raises SourceChanged when the segment is no longer what the look said."""
@@ -137,7 +204,7 @@ class LocalTier:
 
     def end_offset(self, allowance: Allowance) -> int:
         """The offset behind the last whole batch on disk, whether it is readable yet or not. Raises as read does."""
-        log = self.log()
+        log = self.log(float("inf"))
         if log is None or not log.segments:
             return log.log_start if log is not None else 0
         segment = log.segments[-1]

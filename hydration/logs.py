@@ -1,8 +1,9 @@
 """Every partition that can be read: known locally, in the bucket, or both."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hydration.archived import Archived, EntryIndex, HeldEntries
 from hydration.cache import ChunkCache
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.hydrator import Hydrator
-from hydration.local import LocalTier, OpenFiles
+from hydration.local import KEPT_S, LOOK_S, LocalTier, Look, OpenFiles
 from hydration.partition_log import PartitionLog
 from manifests.head import Head
 from manifests.repository import ManifestRepository
@@ -21,8 +22,11 @@ from model.clock import Clock, SystemClock
 from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
 from model.partition import PartitionId, TopicPartition
 from objectstore.store import ObjectStore
-from segments.discover import LogDirs
+from segments.discover import LogDirs, Survey
 from segments.log import LocalLog
+
+READ_S = 60.0  # a partition that was read no longer ago is looked at without being asked for
+STOP_S = 1.0
 
 log = structlog.get_logger()
 
@@ -67,13 +71,14 @@ class Logs:
         self._priority_for = priority_for or (lambda _: config.read_priority)
         self._files = OpenFiles()
         self._lock = threading.Lock()
-        self._looking = threading.Lock()  # LogDirs is for one thread at a time
         self._refreshing = threading.Lock()
         self._topics: dict[str, Topic] = {}
         self._cluster_id = ""
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
         self._found: dict[TopicPartition, LocalLog] = {}
+        self._looks: dict[PartitionId, Look] = {}  # the last survey's
+        self._absent: Look | None = None  # what it says of all others
         self._local: dict[TopicPartition, PartitionId] = {}
         self._own_cluster_id = ""  # the directories'; "" while they have not been read
         self._archived: dict[str, TopicManifest] = {}
@@ -92,9 +97,10 @@ class Logs:
             if len(failures) == 2 or (failures and self._dirs is None):
                 raise failures[-1]
             ids = self._joined()
+            topics, current = _topics(ids.values()), set(ids.values())
             with self._lock:
-                self._ids, self._topics = ids, _topics(ids.values())
-                for partition in self._partitions.keys() - set(ids.values()):
+                self._ids, self._topics = ids, topics
+                for partition in self._partitions.keys() - current:
                     del self._partitions[partition]
         self._files.sweep()
         self.hydrator.cache.sweep()
@@ -127,11 +133,11 @@ class Logs:
     def _list_local(self) -> HeadwaterError | None:
         if self._dirs is None:
             return None
+        began_s = self._clock.monotonic_s()
         try:
-            with self._looking:
-                survey, own = self._dirs.survey(), None
-                if not survey.logs:
-                    own = self._dirs.cluster_id
+            survey, own = self._dirs.survey(), None
+            if not survey.logs:
+                own = self._dirs.cluster_id
             away = {path for path, _ in survey.problems}
             for path, problem in survey.problems:
                 log.warning("log_dir_not_read", directory=str(path), reason=str(problem))
@@ -140,12 +146,57 @@ class Logs:
                 if key not in found and (earlier.directory in away or earlier.directory.parent in away):
                     found[key] = earlier  # a disk that is not there says nothing of what is on it
             self._found = found
+            self._publish(survey, began_s)
             self._local = {key: each.partition for key, each in found.items()}
             self._cluster_id = self._own_cluster_id = own or survey.logs[0].partition.cluster_id
         except HeadwaterError as error:
             log.warning("log_dirs_not_listed", reason=str(error))
             return error
         return None
+
+    def _publish(self, survey: Survey, began_s: float) -> None:
+        """The survey has looked at every partition: nobody need do so again for a while. Where it found problems it says nothing."""
+        seen_s = self._clock.monotonic_s()
+        looks = {each.partition: Look(each, None, began_s, seen_s) for each in survey.logs}
+        absent = Look(None, None, began_s, seen_s) if not survey.problems else None
+        with self._lock:
+            self._looks, self._absent = looks, absent
+            tiers = [(partition, each.local) for partition, each in self._partitions.items()]
+        for partition, tier in tiers:
+            look = looks.get(partition, absent)
+            if tier is not None and look is not None:
+                tier.publish(look)
+
+    @contextmanager
+    def kept_fresh(self) -> Iterator[None]:
+        """A thread looks once a second at every partition that is read, so that readers need not wait for looks."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._keep_fresh, args=(stop,), name="looks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(STOP_S)  # its disk may hang
+
+    def _keep_fresh(self, stop: threading.Event) -> None:
+        while not stop.wait(LOOK_S / 2):
+            active_s = self._clock.monotonic_s() - READ_S
+            for tier in self._tiers():
+                if tier.used_s < active_s:
+                    tier.max_age_s = LOOK_S
+                    continue
+                with suppress(Exception):  # a reader meets it and says so
+                    tier.log(LOOK_S / 2)
+                tier.max_age_s = KEPT_S
+                if stop.is_set():
+                    break
+        for tier in self._tiers():
+            tier.max_age_s = LOOK_S
+
+    def _tiers(self) -> list[LocalTier]:
+        with self._lock:
+            return [each.local for each in self._partitions.values() if each.local is not None]
 
     def _list_archive(self) -> HeadwaterError | None:
         try:
@@ -207,8 +258,7 @@ class Logs:
         def look() -> LocalLog | None:
             assert dirs is not None
             try:
-                with self._looking:
-                    found = dirs.look(partition.topic_partition)
+                found = dirs.look(partition.topic_partition)
             except UsageError as error:  # no log directory, or none at the moment: it may not be mounted
                 raise TransientError(str(error)) from error
             return found if found.partition == partition else None
@@ -218,7 +268,7 @@ class Logs:
 
         return PartitionLog(
             partition,
-            local=LocalTier(look, self._files, self._clock) if dirs is not None else None,
+            local=LocalTier(look, self._files, self._clock, self._looks.get(partition, self._absent)) if dirs is not None else None,
             archived=Archived(partition, self._repository, self._index, self._clock, run),
             hydrator=self.hydrator,
             priority=self._priority_for(partition.topic),

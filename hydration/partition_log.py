@@ -15,7 +15,7 @@ from hydration.archive_tier import ArchiveTier
 from hydration.archived import Archived, Extent
 from hydration.config import ReadPriority
 from hydration.hydrator import Hydrator
-from hydration.local import LOOK_S, LocalTier
+from hydration.local import LocalTier
 from hydration.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
 from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_of
 from hydration.times import RecordTime
@@ -31,6 +31,7 @@ __all__ = ["Bounds", "Isolation", "PartitionLog", "Pending", "ReadResult", "Slic
 
 HEAD_AGE_S = 5.0  # a reader at the end of an archive without a local log sees new entries after that
 MISS_AGE_S = 1.0  # what is concluded from a manifest, that an offset is out of range say, is concluded from a younger one
+MISSED_LOOK_S = 0.05  # what a look does not have is concluded from one that is younger
 TIMEOUT_S = 30.0
 _LOOKS = 3  # at a local log that is replaced while it is read
 
@@ -118,7 +119,7 @@ class PartitionLog:
         """What both tiers held when they were last seen, without asking the store; None while one of them was never seen."""
         if self.archived is not None and not self.archived.is_known:
             return None
-        found, failure, _ = self._local_log(LOOK_S)
+        found, failure, _ = self._local_log()
         if failure is None and found is None:
             failure = self._absent()
         return self._scope(found)[1] if failure is None else None
@@ -222,6 +223,7 @@ class PartitionLog:
 
     def _read_once(self, offset: int, max_bytes: int, isolation: Isolation, *, settle: bool) -> Steps[ReadResult]:
         """Raises SourceChanged when the local log is replaced underneath, _Unsettled for a hole that may be none."""
+        yield from self._look()
         view = self._view_now()
         at_end = offset == view.scope.high_watermark and (view.failure is None or view.scope.local is not None)
         if settle or (not view.scope.holds(offset) and not at_end):
@@ -245,7 +247,7 @@ class PartitionLog:
 
     def _view_now(self) -> _View:
         """What can be said without waiting. What is not known yet is asked for in passing."""
-        found, failure, looked_s = self._local_log(LOOK_S)
+        found, failure, looked_s = self._local_log()
         archived = self.archived
         if archived is not None:
             if not archived.is_known:
@@ -263,7 +265,8 @@ class PartitionLog:
         Raises what kept a tier from being known at all; with `partly` that is the view's failure instead.
         """
         archived, failure = self.archived, None
-        found, local_failure, looked_s = self._local_log(LOOK_S if not partly else 0.05)
+        yield from self._look(MISSED_LOOK_S if partly else None)
+        found, local_failure, looked_s = self._local_log()
         if archived is not None:
             try:
                 yield from archived.refresh(MISS_AGE_S)
@@ -292,15 +295,26 @@ class PartitionLog:
             kept = self._last_scope = (found, extent, scope_of(found, extent, self.priority))
         return kept[1:]
 
-    def _local_log(self, max_age_s: float) -> tuple[LocalLog | None, HeadwaterError | None, float]:
-        """The local log, why it cannot be looked at, and when the look had ended at the latest."""
+    def _look(self, max_age_s: float | None = None) -> Steps[None]:
+        """Have the local log looked at by a thread that may wait for its disk, unless the last look is younger than that."""
+        local = self.local
+        if local is None and (self.archived is None or self.archived.extent is None):
+            local = self._left_out
+        for _ in range(_LOOKS):  # one that was under way already may have begun too early
+            if local is None or not local.needs_look(max_age_s):
+                return
+            yield self._hydrator.join_look(self.partition, partial(_look, local, max_age_s))
+            if local.last.failure is not None:
+                return
+
+    def _local_log(self) -> tuple[LocalLog | None, HeadwaterError | None, float]:
+        """The local log as of the last look, why it is not known, and when that look had ended at the latest."""
         if self.local is None:
             return None, None, float("-inf")
-        try:
-            found = self.local.log(max_age_s)
-        except HeadwaterError as error:
-            return None, error, self.local.seen_s
-        return found, None, self.local.seen_s
+        last = self.local.last
+        if self.local.hangs:
+            return None, TransientError(f"the local log of {self.partition} cannot be looked at: its disk does not answer"), last.seen_s
+        return last.log, last.failure, last.seen_s
 
     def _absent(self) -> TransientError | None:
         """Why a local log that is not there counts as unknown: it held more than the archive is known to hold, or nothing is known."""
@@ -316,10 +330,8 @@ class PartitionLog:
 
     def _was_never_written(self) -> bool:
         """The local log, which the read priority leaves out, says that there is nothing yet that could be archived."""
-        with suppress(HeadwaterError):
-            found = self._left_out.log() if self._left_out is not None else None
-            return found is not None and found.high_watermark == 0
-        return False
+        found = self._left_out.last.log if self._left_out is not None else None
+        return found is not None and found.high_watermark == 0
 
     def _check_in_range(self, offset: int, view: _View) -> Steps[None]:
         """Raises unless `offset` is between log start and log end, in a hole maybe. Says out of range only when sure."""
@@ -560,6 +572,11 @@ class PartitionLog:
         found, carried = _log_of(view), (yield from self._carried(view))
         later: RecordTime | None = yield self._scan_local(lambda scans: scans.first_not_older(found, timestamp_ms, span, carried))
         return later or archived
+
+
+def _look(local: LocalTier, max_age_s: float | None) -> None:
+    with suppress(HeadwaterError):  # it is published with the look
+        local.log(local.max_age_s if max_age_s is None else max_age_s)
 
 
 def _log_of(view: _View) -> LocalLog:

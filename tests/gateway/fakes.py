@@ -1,8 +1,9 @@
 """A log in one file, for tests of the gateway itself: what it serves is real record batches, what it knows is told it."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -151,6 +152,10 @@ class FakeLogs(Logs):
             return self._logs[topic, partition]
         except KeyError:
             raise NotFound(f"{topic}:{partition}") from None
+
+    @contextmanager
+    def kept_fresh(self) -> Iterator[None]:
+        yield
 
     def close(self) -> None:
         pass

@@ -121,7 +121,7 @@ def test_the_end_of_the_log_is_looked_for_elsewhere(a_world: AWorld, read_bytes:
     with read.future.result(20) as result:
         assert not result.slices
     with pytest.raises(OffsetOutOfRange) as caught:
-        world.log.try_read(BATCHES + 1, 1, UNCOMMITTED)
+        world.log.read(BATCHES + 1, 1, UNCOMMITTED)
     assert caught.value.end == BATCHES
 
 

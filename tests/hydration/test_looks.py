@@ -1,0 +1,166 @@
+"""Who looks at local directories, and who never does: a caller that must not wait for a disk."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.apis import Api
+from gateway.config import GatewayConfig
+from gateway.server import GatewayServer
+from hydration import local
+from hydration.answers import Isolation, ReadResult
+from hydration.local import HANGS_S, LOOK_S
+from hydration.partition_log import Pending
+from model.clock import ManualClock
+from model.errors import TransientError
+from model.partition import TopicPartition
+from segments.discover import LogDirs, Survey
+from segments.log import LocalLog
+from tests.gateway.raw import RawClient, a_fetch
+from tests.hydration.world import TOPIC, World
+from tests.segments.builders import a_segment
+
+AWorld = Callable[..., World]
+UNCOMMITTED = Isolation.READ_UNCOMMITTED
+
+
+class Disk:
+    """Looks and surveys of the log directories wait while it `hangs`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.reached = threading.Semaphore(0)
+        self.looks = 0
+        look, survey = LogDirs.look, LogDirs.survey
+
+        def slow_look(dirs: LogDirs, partition: TopicPartition) -> LocalLog:
+            self.looks += 1
+            self._wait()
+            return look(dirs, partition)
+
+        def slow_survey(dirs: LogDirs) -> Survey:
+            self._wait()
+            return survey(dirs)
+
+        monkeypatch.setattr(LogDirs, "look", slow_look)
+        monkeypatch.setattr(LogDirs, "survey", slow_survey)
+
+    def _wait(self) -> None:
+        self.reached.release()
+        assert self.answers.wait(60)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    made = Disk(monkeypatch)
+    yield made
+    made.answers.set()
+
+
+def test_a_read_never_waits_for_a_look_in_its_callers_thread(a_world: AWorld, disk: Disk) -> None:
+    clock = ManualClock()
+    world = a_world(clock=clock)
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(10)
+    world.log.read(0, 1, UNCOMMITTED).close()
+    clock.advance(int(LOOK_S * 1000))
+    disk.answers.clear()
+    read = world.log.try_read(0, 1 << 20, UNCOMMITTED)
+    assert isinstance(read, Pending)
+    assert isinstance(world.log.try_leader_epoch(), int), "what Metadata tells is what was seen last"
+    assert world.log.known_scope() is not None
+    disk.answers.set()
+    with read.future.result(20) as result:
+        assert result.next_offset == 10
+
+
+def test_a_survey_is_a_look_at_every_partition(a_world: AWorld, disk: Disk) -> None:
+    world = a_world(clock=ManualClock())
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(5)
+    log = world.log
+    world.broker.set_high_watermark(10)
+    world.logs.refresh()
+    read = log.try_read(5, 1 << 20, UNCOMMITTED)
+    assert isinstance(read, ReadResult)
+    read.close()
+    assert disk.looks == 0
+
+
+def test_a_survey_that_began_before_a_look_does_not_take_it_back(a_world: AWorld) -> None:
+    clock = ManualClock()
+    world = a_world(clock=clock)
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(5)
+    dirs = LogDirs([world.broker.root])
+    early, began_s = dirs.survey(), clock.monotonic_s()
+    clock.advance(10)
+    world.broker.set_high_watermark(10)
+    assert world.log.bounds().high_watermark == 10
+    world.logs._publish(early, began_s)
+    assert world.log.bounds().high_watermark == 10
+
+
+def test_what_the_archive_has_is_read_while_the_disk_hangs(a_world: AWorld, disk: Disk) -> None:
+    clock = ManualClock()
+    world = a_world(clock=clock)
+    world.archive.append(a_segment(0, 10))
+    world.broker.write(0, a_segment(0, 20))
+    world.broker.set_high_watermark(20)
+    log = world.log
+    log.read(0, 1, UNCOMMITTED).close()
+    clock.advance(int(LOOK_S * 1000))
+    disk.answers.clear()
+    first = log.try_read(0, 1 << 20, UNCOMMITTED)
+    assert isinstance(first, Pending)
+    clock.advance(int(HANGS_S * 1000))
+    with log.read(0, 1 << 20, UNCOMMITTED, timeout_s=20) as answer:
+        assert answer.next_offset == 10
+    with pytest.raises(TransientError, match="disk does not answer"):
+        log.read(15, 1 << 20, UNCOMMITTED, timeout_s=20)
+    disk.answers.set()
+    first.future.result(20).close()
+    with log.read(15, 1 << 20, UNCOMMITTED, timeout_s=20) as answer:
+        assert answer.next_offset == 20
+
+
+def test_the_gateway_answers_while_the_disk_hangs(a_world: AWorld, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "HANGS_S", 0.2)
+    world = a_world()
+    world.archive.append(a_segment(0, 10))
+    world.broker.write(0, a_segment(0, 20))
+    world.broker.set_high_watermark(20)
+    with GatewayServer(world.logs, GatewayConfig(listen="127.0.0.1:0")) as server, RawClient(server.address, 30) as client:
+        assert client.fetch(a_fetch((TOPIC, 0, 0)))["error_code"] == 0
+        disk.answers.clear()
+        while disk.reached.acquire(blocking=False):
+            pass
+        assert disk.reached.acquire(timeout=20)  # the thread that keeps looks fresh hangs
+        for _ in range(3):
+            client.ask(Api.API_VERSIONS, 0)
+            topics = client.ask(Api.METADATA, 1, topics=[{"name": TOPIC}])["topics"]
+            assert [each["error_code"] for each in topics] == [0]
+        answers = [client.fetch(a_fetch((TOPIC, 0, 3))) for _ in range(20)]
+        assert any(each["records"] for each in answers)
+        disk.answers.set()
+
+
+def test_a_log_that_is_read_is_looked_at_without_being_asked_for(a_world: AWorld, tmp_path: Path) -> None:
+    world = a_world()
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(5)
+    log = world.log
+    log.read(0, 1, UNCOMMITTED).close()
+    assert log.local is not None
+    with world.logs.kept_fresh():
+        world.broker.set_high_watermark(10)
+        pause = threading.Event()
+        while log.local.last.log is None or log.local.last.log.high_watermark != 10:
+            pause.wait(0.02)
+        read = log.try_read(5, 1 << 20, UNCOMMITTED)
+        assert isinstance(read, ReadResult)
+        read.close()
+    assert log.local.max_age_s == LOOK_S
