@@ -16,6 +16,7 @@ from archival.announce import Announcer
 from archival.archiver import PartitionArchiver
 from archival.due_queue import DueQueue
 from archival.looks import CleanerLooks
+from archival.obstacle import Obstacle
 from archival.plan import PolicyFor
 from archival.release import Releaser, plan_release
 from archival.source import OpenSegment, open_segment
@@ -36,6 +37,7 @@ from segments.log import LocalLog
 
 _log = structlog.get_logger()
 
+READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 WORKERS = 4  # partitions at once: enough to keep a store busy with small segments, few enough to bound memory
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
 
@@ -73,6 +75,14 @@ class Archived:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """until_s  when to read again whatever it looks like"""
+
+    obstacle: Obstacle
+    until_s: float
+
+
 class Archiving:
     """The archivers of one agent, made as partitions are found. `troubles` says what keeps which partition from being archived.
 
@@ -107,6 +117,7 @@ class Archiving:
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
         self._users: Counter[PartitionId] = Counter()  # of archivers
         self._swept: set[PartitionId] = set()
+        self._obstacles: dict[PartitionId, _Known] = {}
         self._seen_s: dict[PartitionId, float] = {}  # when the bucket last said what an archiver's head says
         self._making = threading.Lock()
 
@@ -133,10 +144,11 @@ class Archiving:
                 _log.info("leadership_known")
         return listing
 
-    def step(self, place: TopicPartition, policy_for: PolicyFor, *, below: int | None = None) -> Archived:
+    def step(self, place: TopicPartition, policy_for: PolicyFor, *, below: int | None = None, anew: bool = False) -> Archived:
         """One step of one partition, with at most one commit; then what is archived of an owned directory is released.
 
         below  take the log for committed up to here only
+        anew   read even what was found damaged and has not changed since
 
         Raises nothing that a partition can be the reason of: the outcome says it, and `troubles`.
         """
@@ -145,7 +157,10 @@ class Archiving:
         try:
             log = self.logs.look(place)
             with self._in_hand(log.partition) as archiver:
-                done = self._advance(archiver, log, policy_for, below)
+                if (known := self._obstacles.get(log.partition)) and not anew and self._still(known, log):
+                    done = Archived(place=place, error=known.obstacle.error)
+                else:
+                    done = self._advance(archiver, log, policy_for, below)
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
@@ -162,7 +177,13 @@ class Archiving:
         if below is not None and log.high_watermark is not None and log.high_watermark > below:
             seen = replace(log, high_watermark=below)
         before = archiver.head
-        outcome = archiver.step(policy_for(settings), seen)
+        self._obstacles.pop(log.partition, None)
+        try:
+            outcome = archiver.step(policy_for(settings), seen)
+        except HeadwaterError as error:
+            if obstacle := Obstacle.of(error, log, archiver.head.next_offset if archiver.head else 0):
+                self._obstacles[log.partition] = _Known(obstacle, self._clock.monotonic_s() + READ_AGAIN_S)
+            raise
         if archiver.head is not None and archiver.head is not before:
             self._seen_s[log.partition] = self._clock.monotonic_s()
         done = Archived(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
@@ -176,6 +197,9 @@ class Archiving:
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
         return done
+
+    def _still(self, known: "_Known", log: LocalLog) -> bool:
+        return self._clock.monotonic_s() < known.until_s and known.obstacle.stands(log)
 
     def _may_release(self, archiver: PartitionArchiver, log: LocalLog) -> bool:
         """Is it worth to ask the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
@@ -271,7 +295,7 @@ class Archiving:
                 place = queue.take(0.0)
             if place is None:
                 return False
-            outcome = self.step(place, policy_for, below=bounds[place])
+            outcome = self.step(place, policy_for, below=bounds[place], anew=True)
             with lock:
                 sums[place] = outcome = outcome.after(sums.get(place))
                 if outcome.progressed:
@@ -339,6 +363,7 @@ class Archiving:
             for partition in [each for each in self._archivers if is_gone(each) and each not in self._users]:
                 del self._archivers[partition]
                 self._swept.discard(partition)
+                self._obstacles.pop(partition, None)
                 self._seen_s.pop(partition, None)
 
     def _archiver(self, partition: PartitionId) -> PartitionArchiver:

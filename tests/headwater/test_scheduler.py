@@ -5,20 +5,21 @@ import shutil
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from structlog.testing import capture_logs
 
 from archival.due_queue import PAUSE_MAX_S
 from archival.plan import SEALED_ONLY
-from headwater.archiving import LOG_DIRS, Archived
+from headwater.archiving import LOG_DIRS, READ_AGAIN_S, Archived
 from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
-from model.errors import TransientError
+from model.errors import CorruptData, TransientError
 from model.partition import TopicPartition
 from objectstore.memory import MemoryStore
 from segments.discover import LogDirs
 from segments.log import LocalLog
+from segments.scan import RunScan, scan_run
 from tests.headwater.broker import Bench
 
 
@@ -301,3 +302,37 @@ def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> No
     bench.turns()
     assert bench.archiving._archivers == archivers
     assert len(list(bench.control.state().partitions())) == 2
+
+
+def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.broker.partition("bad", 0, segments=4)
+    path = bench.broker.segments("bad", 0)[1]
+    sound = path.read_bytes()
+    spoil(path)
+    reads = 0
+
+    def counted(*arguments: Any, **named: Any) -> RunScan | None:
+        nonlocal reads
+        reads += 1
+        return scan_run(*arguments, **named)
+
+    def later(seconds: float) -> None:
+        bench.clock.advance(int(seconds * 1000))
+        bench.scheduler.rescan()
+        bench.turns()
+
+    monkeypatch.setattr("archival.archiver.scan_run", counted)
+    later(0)
+    assert (reads, bench.last_offset("bad", 0)) == (2, 9)
+    for _ in range(int(READ_AGAIN_S / PAUSE_MAX_S) - 1):
+        later(PAUSE_MAX_S)
+        bench.broker.roll("bad", 0)  # what is added mends nothing
+        assert set(bench.archiving.troubles) == {TopicPartition("bad", 0)}
+    assert reads == 2
+    later(READ_AGAIN_S)
+    assert reads == 3
+    [row] = bench.archiving.run(lambda _: SEALED_ONLY)
+    assert (reads, isinstance(row.error, CorruptData)) == (4, True)  # somebody asks: it is read again
+    path.write_bytes(sound)
+    later(PAUSE_MAX_S)
+    assert (bench.archiving.troubles, bench.last_offset("bad", 0)) == ({}, 10 * (len(bench.broker.segments("bad", 0)) - 1) - 1)

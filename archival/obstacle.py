@@ -1,0 +1,57 @@
+"""What in a log keeps it from being archived until somebody mends it, so that the log need not be read again to find the same."""
+
+from dataclasses import dataclass
+
+from archival.plan import Acting, Idle, standing
+from model.epochs import EpochHistory
+from model.errors import CorruptData, HeadwaterError, SuspectedHole, UnsupportedFormat
+from segments.log import LocalLog, LocalSegment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """`error` came of a step on a log that looked so."""
+
+    error: HeadwaterError
+    first: int  # the first offset that was due
+    segments: tuple[LocalSegment, ...]  # from there on
+    log: "_Log"
+
+    @classmethod
+    def of(cls, error: HeadwaterError, log: LocalLog, next_offset: int) -> "Obstacle | None":
+        """None when `error` is not about what the files hold, and may pass without their being changed.
+
+        next_offset  of what is archived
+        """
+        if not isinstance(error, (CorruptData, SuspectedHole, UnsupportedFormat)) or str(log.directory) not in str(error):
+            return None
+        first = max(next_offset, log.start_offset)
+        return cls(error=error, first=first, segments=_from(log, first), log=_log(log, first))
+
+    def stands(self, log: LocalLog) -> bool:
+        """Would a step find the same? What was added since mends nothing."""
+        now = _from(log, self.first)
+        pairs = list(zip(self.segments, now, strict=False))
+        return (
+            _log(log, self.first) == self.log
+            and len(pairs) == len(self.segments)
+            and all(after == before or (before.is_active and _has_grown(before, after)) for before, after in pairs)
+        )
+
+
+_Log = tuple[EpochHistory, int, int | None, bool, tuple[str, ...], Acting | Idle]
+
+
+def _log(log: LocalLog, first: int) -> _Log:
+    is_cleaned = log.compacted or log.leadership_unread
+    return log.epochs, max(first, log.start_offset), log.cleaned_to, is_cleaned, log.leftovers, standing(log)
+
+
+def _from(log: LocalLog, first: int) -> tuple[LocalSegment, ...]:
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    return tuple(segment for segment, end in zip(log.segments, [*ends, None], strict=True) if end is None or end > first)
+
+
+def _has_grown(before: LocalSegment, after: LocalSegment) -> bool:
+    """A broker that starts cuts what is damaged off the end of the active segment."""
+    return (after.base_offset, after.generation[0]) == (before.base_offset, before.generation[0]) and after.size_bytes >= before.size_bytes
