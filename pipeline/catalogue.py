@@ -9,11 +9,11 @@ import structlog
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, DataLoss, NotFound, TransientError
-from model.partition import PartitionId
+from model.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
+from model.partition import PartitionId, TopicPartition
 from objectstore.store import ObjectStore
 from pipeline.pieces import cut, fetch, read_index
-from pipeline.query import Bound, Edge, Place, Predicate, Query, Time
+from pipeline.query import Bound, Edge, Place, Predicate, Query, Selection, Time
 from segments.batches import check_batch
 from segments.records import decode_batch
 
@@ -21,6 +21,8 @@ WORKERS = 8  # documents loaded at once
 MISSING_MAX = 1000  # partitions without a manifest that are named
 LOOKS_MAX = 8  # at a head that changes while it is used
 _TIME_PIECE_BYTES = 256 << 10  # the index leads to within 64 KiB of a time
+
+_DAMAGE = (CorruptData, ForeignOwner, UnsupportedFormat)  # of a document: the next ones are none the worse
 
 log = structlog.get_logger()
 
@@ -40,15 +42,37 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
+class LostDocument:
+    """The document `key` of a topic or, unless None, of one of its partitions: damaged, or gone though others say that it is there."""
+
+    topic: str
+    partition: int | None
+    key: str
+    error: HeadwaterError
+
+    def covers(self, place: TopicPartition) -> bool:
+        return self.topic == place.topic and self.partition in (None, place.partition)
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The heads of the partitions that a query is about, by topic and partition."""
+    """The heads of the partitions that a query is about, by topic and partition; `lost` is what else it is about."""
 
     heads: tuple[Head, ...]
+    lost: tuple[LostDocument, ...] = ()
 
     @classmethod
     def read(cls, store: ObjectStore, query: Query) -> "Catalogue":
-        """Raises NotFound when a topic or partition that is named, or anything at all, is not in the archive; CorruptData, with
-        the document's name, for one that is damaged or gone."""
+        """All of it, or nothing: raises what is wrong with a document that is damaged or gone, and what `survey` does."""
+        found = cls.survey(store, query)
+        for each in found.lost:
+            raise _advised(each.error, query.words.set_aside)
+        return found
+
+    @classmethod
+    def survey(cls, store: ObjectStore, query: Query) -> "Catalogue":
+        """What can be read, and what cannot: no document hides another. Raises NotFound when a topic or partition that is named, or
+        anything at all, is not in the archive."""
         repository = ManifestRepository(store)
         with ThreadPoolExecutor(WORKERS, "catalogue") as pool:
             listed = [topic for topic, _ in repository.incarnations()] if query.selection.has_wildcards else []
@@ -56,17 +80,21 @@ class Catalogue:
             if not found:
                 raise NotFound(f"no topic in {store.url} matches")
             topics = sorted(topic for topic in found if query.predicate.topics is None or topic in query.predicate.topics)
-            partitions = [each for some in pool.map(partial(_partitions, repository), topics) for each in some]
+            surveyed = list(pool.map(partial(_partitions, repository, query.selection), topics))
+            lost = [each for each in surveyed if isinstance(each, LostDocument)]
+            partitions = [each for some in surveyed if not isinstance(some, LostDocument) for each in some]
             held = {each.topic_partition for each in partitions}
             for each in sorted(query.selection.assigned):
-                if each.topic in topics and each not in held:
+                if each.topic in topics and each not in held and not any(one.covers(each) for one in lost):
                     raise NotFound(f"{each} is not in {store.url}")
             wanted = [
                 each
                 for each in partitions
                 if query.selection.holds(each.topic, each.partition) and query.predicate.may_hold(each.topic, each.partition)
             ]
-            return cls(tuple(pool.map(partial(load_head, repository), wanted)))
+            looked = list(pool.map(partial(_look, repository), wanted))
+            lost += [each for each in looked if isinstance(each, LostDocument)]
+            return cls(tuple(each for each in looked if isinstance(each, Head)), tuple(lost))
 
     def ranges(self, store: ObjectStore, query: Query) -> list[OffsetRange]:
         """The offsets that the query's bounds mean, as of these heads; partitions of which nothing is wanted are left out.
@@ -87,7 +115,8 @@ class Catalogue:
     def _check_named(self, which: str, bound: Bound, query: Query) -> None:
         known = {head.partition_id.topic_partition for head in self.heads}
         for each in sorted(bound.named):
-            if each not in known and query.predicate.may_hold(each.topic, each.partition):
+            lost = any(one.covers(each) for one in self.lost)
+            if each not in known and not lost and query.predicate.may_hold(each.topic, each.partition):
                 raise NotFound(f"the {which} offsets name {each}, which is not among the archived partitions that were asked for")
 
 
@@ -127,7 +156,7 @@ def place_offset(store: ObjectStore, head: Head, bound: Bound, query: Query, *, 
                 undecided = f"; a transaction is open from {end} on" if end < offset <= head.next_offset else ""
                 raise DataLoss(
                     f"{head.partition_id}: offset {offset} was asked for, the archive has [{head.start_offset}, {end})"
-                    f"{undecided} (failOnDataLoss=false reads what is there)"
+                    f"{undecided} ({query.words.skip_loss})"
                 )
             return min(max(offset, head.start_offset), end)
 
@@ -173,15 +202,47 @@ def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timest
     return None
 
 
-def _partitions(repository: ManifestRepository, topic: str) -> list[PartitionId]:
-    """The archived partitions of the incarnation that the name means now."""
-    manifest = repository.resolve(topic)
-    found = repository.partitions(topic, manifest.topic_id)
-    numbers = {each.partition for each in found}
+def _partitions(repository: ManifestRepository, selection: Selection, topic: str) -> list[PartitionId] | LostDocument:
+    """The archived partitions of the incarnation that is meant; without any for a topic whose making was cut short."""
+    topic_id = selection.topic_ids.get(topic)
+    try:
+        if topic_id is None:
+            manifest = repository.resolve(topic)
+        elif (found := repository.load_topic(topic, topic_id)) is not None:
+            manifest = found
+        else:
+            raise NotFound(f"topic {topic}@{topic_id} is not in the archive; `headwater topics list --all` lists every incarnation")
+    except NotFound:
+        lost = repository.survey_topics(topic)[1] if topic_id is None else []
+        if lost:
+            return LostDocument(topic, None, lost[0].key, lost[0].error)
+        if topic in selection.named:
+            raise
+        return []
+    except _DAMAGE as error:
+        lost = repository.survey_topics(topic)[1] if topic_id is None else []
+        key = lost[0].key if lost else keys.topic_manifest(topic, topic_id) if topic_id else keys.current(topic)
+        return LostDocument(topic, None, key, error)
+    partitions = repository.partitions(topic, manifest.topic_id)
+    numbers = {each.partition for each in partitions}
     absent = tuple(number for number in range(min(manifest.partitions, MISSING_MAX)) if number not in numbers)
     if absent:
         _warn_of_absent(topic, absent)
-    return found
+    return partitions
+
+
+def _look(repository: ManifestRepository, partition: PartitionId) -> Head | LostDocument:
+    try:
+        return load_head(repository, partition)
+    except _DAMAGE as error:
+        return LostDocument(partition.topic, partition.partition, keys.head(partition), error)
+
+
+def _advised(error: HeadwaterError, advice: str) -> HeadwaterError:
+    """The same error, with what to do about it."""
+    if isinstance(error, CorruptData) and advice:
+        return type(error)(error.where, error.position, f"{error.reason} ({advice})")
+    return error
 
 
 @lru_cache(maxsize=1024)  # once in a process: a stream looks again and again

@@ -13,6 +13,7 @@ from typing import Any
 from manifests.head import OFFSET_MAX, Entry, Head
 from model.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat, UsageError
 from model.partition import TopicPartition, check_topic_id
+from pipeline.query import Words
 
 VERSION = 1
 
@@ -78,45 +79,48 @@ def decode_progress(document: Mapping[str, Any]) -> Progress:
     return Progress(incarnations=incarnations, reached=reached)
 
 
-def check_progress(progress: Progress, heads: Mapping[TopicPartition, Head], *, allow_loss: bool) -> None:
+def check_progress(
+    progress: Progress,
+    heads: Mapping[TopicPartition, Head],
+    *,
+    allow_loss: bool,
+    words: Words = Words(),  # noqa: B008  # a value
+    is_asked: Callable[[TopicPartition], bool] = lambda place: True,
+) -> None:
     """Whether what was read is still the beginning of what the archive holds.
 
     Raises Superseded when a name means another topic now, when the archive ends before the place, and when the offset before it
     has a newer leader epoch; where either side does not know the epoch there is no verdict. Raises DataLoss, unless allowed, for
-    a partition that is gone and for offsets that were not read and are below the archive's start.
+    a partition that is gone, or no longer asked for, and for offsets that were not read and are below the archive's start.
+
+    is_asked  whether a partition is still among those that the query is about
     """
     for topic, now in _incarnations(heads).items():
         read = progress.incarnations.get(topic, now)
         if read != now:
-            raise Superseded(
-                f"{topic}: the stream has read {read}, the name means {now} now: it was deleted and created again. {_START_ANEW}"
-            )
+            raise Superseded(f"{topic}: {words.reads} {read}, the name means {now} now: it was deleted and created again. {words.anew}")
     for partition, reached in progress.reached.items():
         head = heads.get(partition)
         if head is not None:
-            _check_branch(partition, reached, head)
+            _check_branch(partition, reached, head, words)
         if not allow_loss and (head is None or reached.next_offset < head.start_offset):
-            has = "no longer has it" if head is None else f"begins at {head.start_offset} now"
-            raise DataLoss(
-                f"{partition}: the stream has read up to offset {reached.next_offset}, the archive {has}"
-                " (failOnDataLoss=false goes on with what is there)"
-            )
+            has = f"the archive begins at {head.start_offset} now" if head else "the archive no longer has it"
+            if head is None and not is_asked(partition):
+                has = "it is no longer asked for"
+            raise DataLoss(f"{partition}: {words.reads} up to offset {reached.next_offset}, {has} ({words.skip_loss})")
 
 
-_START_ANEW = "The sink holds records that the log no longer has: start with a new checkpoint, and an empty sink or one rid of them"
-
-
-def _check_branch(partition: TopicPartition, reached: Reached, head: Head) -> None:
+def _check_branch(partition: TopicPartition, reached: Reached, head: Head, words: Words) -> None:
     if reached.next_offset > head.next_offset:
         raise Superseded(
-            f"{partition}: the stream has read up to offset {reached.next_offset}, the archive ends at {head.next_offset} now: an unclean"
-            f" election has cut off a branch that the stream has read. {_START_ANEW}"
+            f"{partition}: {words.reads} up to offset {reached.next_offset}, the archive ends at {head.next_offset} now: an unclean"
+            f" election has cut off a branch that was read. {words.anew}"
         )
     now = epoch_at(head, reached.next_offset - 1)
     if reached.epoch is not None and now is not None and now > reached.epoch:  # compaction makes it older, never newer
         raise Superseded(
-            f"{partition}: the stream has read offset {reached.next_offset - 1} of leader epoch {reached.epoch}, the archive has one of"
-            f" epoch {now} there now: an unclean election has replaced a branch that the stream has read. {_START_ANEW}"
+            f"{partition}: {words.reads} offset {reached.next_offset - 1} of leader epoch {reached.epoch}, the archive has one of"
+            f" epoch {now} there now: an unclean election has replaced a branch that was read. {words.anew}"
         )
 
 

@@ -5,14 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from model.errors import AlreadyExists, Conflict, TransientError
+import structlog
+
+from model.errors import AlreadyExists, Conflict, CorruptData, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
+from pipeline.catalogue import Catalogue, LostDocument
 from pipeline.query import Query
 from pipeline.splits import Split
 
 _ATTEMPTS = 4
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +25,15 @@ class Damage:
     """Offsets of one partition, both inclusive, that could not be read, and where they should have been.
 
     object, position   the object, and the byte in it where the damage was met
+    Of a damaged document: which offsets it takes along nobody can tell, nor, when it is a topic's, of which partitions.
     """
 
     topic: str
-    partition: int
+    partition: int | None
     object: str
     position: int
-    first_offset: int
-    last_offset: int
+    first_offset: int | None
+    last_offset: int | None
     reason: str
 
 
@@ -41,7 +47,23 @@ class Quarantine:
         self._store = store
 
     def write(self, split: Split, found: Sequence[Damage]) -> None:
-        key = f"{split.topic}-{split.topic_id}-{split.partition}-{split.first:020}-{split.end:020}.jsonl"
+        self._put(f"{split.topic}-{split.topic_id}-{split.partition}-{split.first:020}-{split.end:020}.jsonl", found)
+
+    def write_document(self, lost: LostDocument) -> None:
+        error = lost.error
+        found = Damage(
+            topic=lost.topic,
+            partition=lost.partition,
+            object=lost.key,
+            position=error.position if isinstance(error, CorruptData) else 0,
+            first_offset=None,
+            last_offset=None,
+            reason=error.reason if isinstance(error, CorruptData) else str(error),
+        )
+        whose = "topic" if lost.partition is None else str(lost.partition)
+        self._put(f"{lost.topic}-{whose}-document.jsonl", [found])
+
+    def _put(self, key: str, found: Sequence[Damage]) -> None:
         lines = "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in found).encode()
         for _ in range(_ATTEMPTS):
             try:
@@ -69,6 +91,19 @@ def open_quarantine(query: Query) -> Quarantine | None:
     return Quarantine(
         open_store(query.quarantine_path, endpoint_url=query.endpoint_url if is_s3 else None, region=query.region if is_s3 else None)
     )
+
+
+def read_catalogue(store: ObjectStore, query: Query) -> Catalogue:
+    """What the query is about. With a quarantine, documents that are damaged are listed there, and the rest goes on; without one
+    they are the end, as Catalogue.read has it."""
+    quarantine = open_quarantine(query)
+    if quarantine is None:
+        return Catalogue.read(store, query)
+    found = Catalogue.survey(store, query)
+    for each in found.lost:
+        quarantine.write_document(each)
+        log.warning("document_set_aside", topic=each.topic, partition=each.partition, object=each.key, reason=str(each.error))
+    return found
 
 
 def read_quarantine(store: ObjectStore) -> Iterable[Damage]:

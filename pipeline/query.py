@@ -12,7 +12,7 @@ from typing import Any
 
 from manifests.head import OFFSET_MAX, Entry
 from model.errors import UsageError
-from model.partition import TopicPartition, check_topic_name
+from model.partition import TopicPartition, check_topic_id, check_topic_name
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")  # Spark's own names and order
 END_OF_OFFSETS = OFFSET_MAX + 1  # exclusive: beyond every offset there can be
@@ -140,6 +140,8 @@ class Selection:
     globs     shell patterns, as pay*
     pattern   a regular expression that a whole name matches
     assigned  exactly these partitions
+    excluded  names and shell patterns that are not meant, whatever else says so
+    topic_ids of topics that mean this incarnation, not the one that the name means now
 
     Internal topics (__*) are matched only by a glob or pattern that begins so itself.
     """
@@ -148,6 +150,8 @@ class Selection:
     globs: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: frozenset[TopicPartition] = frozenset()
+    excluded: tuple[str, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -156,6 +160,8 @@ class Selection:
 
     def matches(self, topic: str) -> bool:
         """Whether this topic is meant without being named."""
+        if self.excludes(topic):
+            return False
         by_glob = any(fnmatch.fnmatchcase(topic, each) for each in self.globs if not topic.startswith("__") or each.startswith("__"))
         return by_glob or (
             self.pattern is not None
@@ -167,8 +173,31 @@ class Selection:
     def has_wildcards(self) -> bool:
         return bool(self.globs) or self.pattern is not None
 
+    def excludes(self, topic: str) -> bool:
+        return any(fnmatch.fnmatchcase(topic, each) for each in self.excluded)
+
     def holds(self, topic: str, partition: int) -> bool:
         return not self.assigned or TopicPartition(topic, partition) in self.assigned
+
+    def means(self, each: TopicPartition) -> bool:
+        """Whether the partition is asked for, by name or without being named."""
+        return self.holds(each.topic, each.partition) and (each.topic in self.named or self.matches(each.topic))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What errors advise, in the words of whom they reach: an option of Spark's is none of the command line's.
+
+    reads      who has read what came before, and how
+    anew       what to do when that is no longer what the archive holds
+    skip_loss  how to go on without what is not there
+    set_aside  how to go on without what is damaged; empty: there is no way
+    """
+
+    reads: str = "the stream has read"
+    anew: str = "The sink holds records that the log no longer has: start with a new checkpoint, and an empty sink or one rid of them"
+    skip_loss: str = "failOnDataLoss=false goes on with what is there"
+    set_aside: str = "onCorrupt=quarantine with a quarantinePath lists it there and reads the rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +231,7 @@ class Query:
     store: str | None = None
     endpoint_url: str | None = None
     region: str | None = None
+    words: Words = Words()
 
     def where(self, predicate: Predicate) -> "Query":
         """The same, and `predicate` too."""
@@ -301,8 +331,37 @@ def _selection(kind: str, text: str) -> Selection:
     names = [name for each in text.split(",") if (name := each.strip())]
     if not names:
         raise UsageError(f"{kind} names no topic")
-    globs = [name for name in names if kind == "topics" and set(name) & set("*?[")]
-    return Selection(names=tuple(check_topic_name(name) for name in names if name not in globs), globs=tuple(globs))
+    excluded = [name.removeprefix("!").strip() for name in names if kind == "topics" and name.startswith("!")]
+    meant = [name for name in names if kind != "topics" or not name.startswith("!")]
+    globs = [name for name in meant if kind == "topics" and _is_glob(name)]
+    plain = [_incarnation(name) if kind == "topics" else (name, None) for name in meant if name not in globs]
+    if not meant:
+        raise UsageError(f"{kind} names no topic, only what is left out")
+    for name in excluded:
+        if not _is_glob(name):
+            check_topic_name(name)
+    selection = Selection(
+        names=tuple(dict.fromkeys(check_topic_name(name) for name, _ in plain)),
+        globs=tuple(globs),
+        excluded=tuple(excluded),
+        topic_ids={name: check_topic_id(topic_id) for name, topic_id in plain if topic_id is not None},
+    )
+    for name in selection.names:
+        if selection.excludes(name):
+            raise UsageError(f"{kind} names {name} and leaves it out")
+        if len({topic_id for each, topic_id in plain if each == name}) > 1:
+            raise UsageError(f"{kind} names {name} twice: one incarnation of a topic at a time")
+    return selection
+
+
+def _is_glob(name: str) -> bool:
+    return bool(set(name) & set("*?["))
+
+
+def _incarnation(name: str) -> tuple[str, str | None]:
+    """TOPIC, or TOPIC@TOPIC-ID for an incarnation that the name may no longer mean."""
+    topic, at, topic_id = name.partition("@")
+    return topic, topic_id if at else None
 
 
 def _bound(given: Mapping[str, str], which: str, edge: Edge) -> Bound:

@@ -130,7 +130,7 @@ class _Reading:
                 continue
             if entry.gap:
                 if self._query.fail_on_data_loss:
-                    raise gap_error(self._split.partition_id, entry)
+                    raise gap_error(self._split.partition_id, entry, self._query)
                 self._counters.gaps_skipped += 1
             elif not predicate.may_match(entry):
                 self._counters.entries_skipped += 1
@@ -329,7 +329,8 @@ class _Reading:
 
     def _located(self, error: CorruptData | UnsupportedFormat, first: int, last: int) -> HeadwaterError:
         """`error`, and which offsets are concerned."""
-        offsets = f"; offsets {first} to {last} of {self._split.partition_id}"
+        advice = "" if self._quarantine or not self._query.words.set_aside else f" ({self._query.words.set_aside})"
+        offsets = f"; offsets {first} to {last} of {self._split.partition_id}{advice}"
         if isinstance(error, CorruptData):
             return type(error)(error.where, error.position, error.reason + offsets)
         return UnsupportedFormat(f"{error}{offsets}")
@@ -377,7 +378,7 @@ class _Reading:
         split, end = self._split, self._split.end
         if self._cursor < head.start_offset:
             if self._query.fail_on_data_loss:
-                raise DataLoss(f"{split}: the archive begins at {head.start_offset} now (failOnDataLoss=false reads what is there)")
+                raise DataLoss(f"{split}: the archive begins at {head.start_offset} now ({self._query.words.skip_loss})")
             self._cursor = min(head.start_offset, end)
         now, partings = OffsetRange(head, self._cursor, end).entries, {min(head.next_offset, end)}
         for entry in self._entries:

@@ -19,9 +19,10 @@ from model.errors import UsageError
 from model.oserrors import kind_of
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
-from pipeline.catalogue import Catalogue, OffsetRange
+from pipeline.catalogue import LostDocument, OffsetRange
 from pipeline.decode import arrow_schema
 from pipeline.jobs import processors
+from pipeline.quarantine import read_catalogue
 from pipeline.query import EVERYTHING, Predicate, Query, parse_query
 from pipeline.reading import ReadCounters, read_split
 from pipeline.splits import Split, entries_left_out, plan_splits
@@ -143,11 +144,12 @@ class _Channel:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a scan is going to read."""
+    """What a scan is going to read; `lost` is what it cannot."""
 
     ranges: list[OffsetRange]
     splits: list[Split]
     entries_left_out: int
+    lost: tuple[LostDocument, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -156,11 +158,13 @@ class Plan:
 
 
 def plan_scan(store: ObjectStore, query: Query, *, workers: int | None = None) -> Plan:
-    """From heads alone, but for bounds that are times; so that all `workers`, or processors, have work. Raises what Catalogue.read,
-    .ranges and plan_splits do.
+    """From heads alone, but for bounds that are times; so that all `workers`, or processors, have work. Raises what read_catalogue,
+    Catalogue.ranges and plan_splits do.
     """
-    ranges = Catalogue.read(store, query).ranges(store, query)
-    return Plan(ranges, plan_splits(ranges, query, cores=workers or processors()), entries_left_out(ranges, query))
+    catalogue = read_catalogue(store, query)
+    ranges = catalogue.ranges(store, query)
+    splits = plan_splits(ranges, query, cores=workers or processors())
+    return Plan(ranges, splits, entries_left_out(ranges, query), catalogue.lost)
 
 
 @dataclass(slots=True)

@@ -9,15 +9,16 @@ nothing is kept here but options. docs/spark.md says what they do.
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from model.errors import UsageError
-from pipeline.catalogue import Catalogue
 from pipeline.filters import push
 from pipeline.jobs import processors
+from pipeline.quarantine import open_quarantine, read_catalogue
 from pipeline.query import Query, parse_query
 from pipeline.splits import plan_splits
 from pipeline.stream import StreamReader, parse_stream_query
@@ -59,7 +60,7 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         store = opened(self._query)
-        ranges = Catalogue.read(store, self._query).ranges(store, self._query)
+        ranges = read_catalogue(store, self._query).ranges(store, self._query)
         splits = plan_splits(ranges, self._query, cores=processors())
         listed = {entry.key for each in ranges for entry in each.head.entries if not entry.gap}
         wanted = {entry.key for split in splits for entry in split.entries}
@@ -104,6 +105,11 @@ def _filters_are_pushed() -> bool:
 
 
 def _checked(query: Query, schema: StructType) -> Query:
+    """The query that the tasks get. Raises UsageError for what can be told before the bucket is asked."""
     if schema != spark_schema(query):
         raise UsageError("a schema cannot be given: name the columns you want, as in option('columns', 'offset,value')")
+    if query.quarantine_path is not None and "://" not in query.quarantine_path and not Path(query.quarantine_path).is_absolute():
+        raise UsageError(f"quarantinePath {query.quarantine_path!r}: an absolute path or a URL; executors have directories of their own")
+    opened(query)
+    open_quarantine(query)
     return query

@@ -104,13 +104,13 @@ def _wanted(each: OffsetRange, query: Query) -> Iterator[_Part]:
             size_bytes = entry.live_bytes * (end - first) // (entry.next_offset - entry.base_offset)
             yield _Part(entry, first, end, max(size_bytes, 1))
         elif query.fail_on_data_loss:
-            raise gap_error(each.head.partition_id, entry)
+            raise gap_error(each.head.partition_id, entry, query)
 
 
-def gap_error(partition: PartitionId, entry: Entry) -> DataLoss:
+def gap_error(partition: PartitionId, entry: Entry, query: Query) -> DataLoss:
     return DataLoss(
         f"{partition}: offsets {entry.base_offset} to {entry.last_offset} were never archived, "
-        "the manifest lists a gap (failOnDataLoss=false reads what is there)"
+        f"the manifest lists a gap ({query.words.skip_loss})"
     )
 
 

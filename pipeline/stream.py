@@ -11,8 +11,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from manifests.head import Head
 from model.errors import TransientError, UsageError
 from model.partition import TopicPartition
-from pipeline.catalogue import Catalogue, OffsetRange, latest
+from pipeline.catalogue import Catalogue, LostDocument, OffsetRange, latest
 from pipeline.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
+from pipeline.quarantine import read_catalogue
 from pipeline.query import Bound, Edge, Query, parse_query
 from pipeline.splits import plan_splits
 from pipeline.tasks import opened, read_partition, tell
@@ -50,14 +51,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, query: Query) -> None:
         self._query = query
         self._heads: dict[TopicPartition, Head] = {}
+        self._lost: tuple[LostDocument, ...] = ()
         self._target: dict[TopicPartition, int] | None = None  # Trigger.AvailableNow goes so far
         self._last: Progress | None = None  # what Spark 4.1 does not tell
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those that follow
         """Asked for once in the life of a checkpoint."""
         store = opened(self._query)
-        catalogue = Catalogue.read(store, self._query)
-        self._heads = _by_name(catalogue)
+        catalogue = self._look()
         begins = {each.head.partition_id.topic_partition: each.first for each in catalogue.ranges(store, self._query)}
         self._last = place_at(self._heads, {**self._ends(), **begins})  # of the others nothing is to be read yet
         return self._last.encode()
@@ -70,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin = self._last if start is None else decode_progress(start)
         try:
-            self._heads = self._look()
+            self._look()
         except TransientError as error:
             if start is None or self._target is not None:  # where "nothing new" would mean something else
                 raise
@@ -81,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {partition: min(end, self._target[partition]) for partition, end in ends.items() if partition in self._target}
         if begin is None:
             return place_at(self._heads, ends).encode()
-        check_progress(begin, self._heads, allow_loss=not self._query.fail_on_data_loss)
+        self._check(begin)
         max_offsets, max_bytes = _limits(limit, self._query)
         return advance(begin, self._heads, ends, max_offsets=max_offsets, max_bytes=max_bytes).encode()
 
@@ -96,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._heads = self._look()
+        self._look()
         self._target = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -110,9 +111,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition in self._heads and reached.next_offset <= self._heads[partition].next_offset
             for partition, reached in finish.reached.items()
         ):
-            self._heads = self._look()
+            self._look()
         for place in (begin, finish):
-            check_progress(place, self._heads, allow_loss=not self._query.fail_on_data_loss)
+            self._check(place)
+        for partition, reached in finish.reached.items():
+            lost = self._lost_by(partition)
+            if lost and reached != begin.reached.get(partition):  # what was promised for this batch cannot be read
+                raise lost.error
         self._last = finish
         ranges = [
             OffsetRange(head, begin_of(begin, head), finish.reached[partition].next_offset)
@@ -126,8 +131,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._query)
 
-    def _look(self) -> dict[TopicPartition, Head]:
-        return _by_name(Catalogue.read(opened(self._query), self._query))
+    def _look(self) -> Catalogue:
+        catalogue = read_catalogue(opened(self._query), self._query)
+        self._heads, self._lost = _by_name(catalogue), catalogue.lost
+        return catalogue
+
+    def _lost_by(self, place: TopicPartition) -> LostDocument | None:
+        return next((each for each in self._lost if each.covers(place)), None)
+
+    def _check(self, place: Progress) -> None:
+        """A partition whose document is set aside keeps its place: it is not gone."""
+        known = {each: reached for each, reached in place.reached.items() if not self._lost_by(each)}
+        check_progress(
+            replace(place, reached=known),
+            self._heads,
+            allow_loss=not self._query.fail_on_data_loss,
+            words=self._query.words,
+            is_asked=self._query.selection.means,
+        )
 
     def _ends(self) -> dict[TopicPartition, int]:
         return {partition: latest(head, read_committed=self._query.read_committed) for partition, head in self._heads.items()}

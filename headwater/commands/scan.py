@@ -1,5 +1,6 @@
 """`headwater scan`: archived topics to Parquet files, straight from the bucket."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from model.errors import Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from pipeline.query import Query
+    from pipeline.query import Query, Words
     from pipeline.scan import Plan, Written
 
 _PLAN = (
@@ -73,7 +74,9 @@ def scan(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Write the records of TOPICs (names, or globs such as 'pay*') to Parquet files, columns as Spark's Kafka source has them.
+    """Write the records of TOPICs to Parquet files, columns as Spark's Kafka source has them.
+
+    TOPIC is a name, a glob such as 'pay*', '!pay.b' to leave one out, or pay.b@TOPIC-ID for an earlier incarnation.
 
     A time is the first record at or after it. DIR appears when all of it is there; a scan that fails leaves nothing. -o json prints
     a summary. Exit code 0: everything was written; 3: all but what --quarantine lists; 4: damage, and nothing was written.
@@ -94,7 +97,7 @@ def scan(
         "failOnDataLoss": not skip_gaps,
         "splitBytes": parse_size(split_bytes) if split_bytes else None,
     }
-    query = _placed(parse_query(options | _times(first, end)), first, end)
+    query = replace(_placed(parse_query(options | _times(first, end)), first, end), words=_words())
     try:
         from pipeline.scan import check_unused, plan_scan, scan_to_parquet
     except ModuleNotFoundError as error:
@@ -118,8 +121,15 @@ def scan(
         f"{written.counters.rows} records of {len(plan.ranges)} partitions in {written.files} files, {size_text(written.size_bytes)}"
         f" ({size_text(written.counters.bytes_fetched)} fetched, {duration_text(elapsed_s)})"
     )
-    if written.counters.damaged:
-        raise Partial(f"{written.counters.damaged} damaged ranges were left out; they are listed in {quarantine_path}")
+    if written.counters.damaged or plan.lost:
+        documents = f" and {len(plan.lost)} topics or partitions with damaged manifests" if plan.lost else ""
+        raise Partial(f"{written.counters.damaged} damaged ranges{documents} were left out; they are listed in {quarantine_path}")
+
+
+def _words() -> "Words":
+    from pipeline.query import Words
+
+    return Words(skip_loss="--skip-gaps goes on over it", set_aside="--on-corrupt quarantine --quarantine DIR lists it and reads the rest")
 
 
 def _times(first: str, end: str) -> dict[str, object]:
@@ -171,5 +181,6 @@ def _summary(plan: "Plan", written: "Written", directory: Path, elapsed_s: float
         "objects_left_out": plan.entries_left_out,
         "gaps": counters.gaps_skipped,
         "damaged": counters.damaged,
+        "damaged_documents": len(plan.lost),
         "elapsed_s": round(elapsed_s, 3),
     }

@@ -1,19 +1,25 @@
 """What a scan learns from the bucket before it reads: which partitions, which offsets, and what it refuses to guess."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from manifests import keys
 from manifests.head import Entry
-from model.errors import CorruptData, DataLoss, NotFound
+from manifests.topic import encode_topic
+from model.errors import CorruptData, DataLoss, NotFound, UsageError
 from model.partition import PartitionId, topic_id_text
+from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from pipeline.catalogue import Catalogue, OffsetRange, latest, offset_for_time
+from pipeline.quarantine import read_quarantine
 from pipeline.query import Predicate, parse_query
-from tests.hydration.world import CLUSTER, Archive
+from pipeline.scan import scan
+from tests.hydration.world import CLUSTER, Archive, a_topic
 from tests.pipeline.archives import a_copy, fixture, soup, soup_rows
 from tests.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 
@@ -40,7 +46,7 @@ def found(store: MemoryStore | MeteredStore, **options: object) -> list[str]:
 
 def ranges(store: MemoryStore, **options: object) -> list[tuple[str, int, int]]:
     query = parse_query({"topics": "*", **options})
-    return [(str(each.head.partition_id), each.first, each.end) for each in Catalogue.read(store, query).ranges(store, query)]
+    return [(str(each.head.partition_id), each.first, each.end) for each in Catalogue.survey(store, query).ranges(store, query)]
 
 
 def test_partitions_are_found_by_name_glob_pattern_and_number(store: MemoryStore) -> None:
@@ -191,3 +197,69 @@ def test_a_fixtures_catalogue_holds_its_topics_and_no_internal_ones(name: str) -
     topics = {head.topic for head in Catalogue.read(fixture(name), parse_query({"topics": "*"})).heads}
     assert topics
     assert not [topic for topic in topics if topic.startswith("__")]
+
+
+# Which incarnation, and what is left out
+
+
+def test_topics_are_left_out_by_name_or_glob(store: MemoryStore) -> None:
+    assert found(store, topics="*,!pay*") == ["orders:0", "orders:1"]
+    assert found(store, topics=["*", "!orders"]) == ["payments:0"]
+    with pytest.raises(UsageError, match="leaves it out"):
+        found(store, topics="orders,!ord*")
+    with pytest.raises(UsageError, match="no topic"):
+        found(store, topics="!orders")
+
+
+def test_a_topic_that_was_created_again_is_read_by_its_former_id(store: MemoryStore) -> None:
+    former = PartitionId(CLUSTER, topic_id_text(bytes([1] * 16)), 0, "orders")
+    an_archive(store, "orders", 7, end=3)
+    assert ranges(store, topics="orders") == [("orders:0", 0, 3)]
+    assert ranges(store, topics=f"orders@{former.topic_id}") == [("orders:0", 0, 10), ("orders:1", 0, 10)]
+    assert next(head.partition_id for head in Catalogue.read(store, parse_query({"topics": f"*,orders@{former.topic_id}"})).heads) == former
+    with pytest.raises(NotFound, match="topics list --all"):
+        found(store, topics=f"orders@{topic_id_text(bytes([9] * 16))}")
+    with pytest.raises(UsageError, match="topic id"):
+        found(store, topics="orders@seven")
+    with pytest.raises(UsageError, match="twice"):
+        found(store, topics=f"orders,orders@{former.topic_id}")
+
+
+# Documents that cannot be read
+
+
+@pytest.mark.parametrize("whose", ["head", "topic", "current"])
+@pytest.mark.parametrize("change", [lambda raw: raw[: len(raw) // 2], None], ids=["cut", "gone"])
+def test_a_damaged_document_is_listed_and_the_rest_is_read(
+    store: MemoryStore, whose: str, change: Callable[[bytes], bytes] | None, tmp_path: Path
+) -> None:
+    partition = PartitionId(CLUSTER, topic_id_text(bytes([1] * 16)), 1, "orders")
+    key = {
+        "head": keys.head(partition),
+        "topic": keys.topic_manifest(partition.topic, partition.topic_id),
+        "current": keys.current("orders"),
+    }[whose]
+    raw = store.get(key)[0]
+    if whose == "head" and change is None:
+        change = lambda raw: b""  # noqa: E731  # a head that is gone is not even listed
+    store.delete(key)
+    if change:
+        store.create(key, change(raw))
+    with pytest.raises((CorruptData, NotFound)) as raised:
+        scan(store, "*")
+    assert "onCorrupt=quarantine" in str(raised.value) or isinstance(raised.value, NotFound)
+    options: dict[str, Any] = {"onCorrupt": "quarantine", "quarantinePath": str(tmp_path)}
+    assert set(scan(store, "*", **options).read_all()["topic"].to_pylist()) == ({"orders", "payments"} if whose == "head" else {"payments"})
+    (damage,) = read_quarantine(DirectoryStore(tmp_path))
+    assert (damage.topic, damage.partition, damage.object) == ("orders", 1 if whose == "head" else None, key)
+    assert damage.first_offset is damage.last_offset is None
+    if whose == "head":
+        assert ranges(store, topics="orders", **options, assign=None, starting_offsets={"orders": {"0": 4}}) == [("orders:0", 4, 10)]
+
+
+def test_a_topic_whose_making_was_cut_short_is_passed_by_a_glob(store: MemoryStore) -> None:
+    made = a_topic(PartitionId(CLUSTER, topic_id_text(bytes([8] * 16)), 0, "half"))
+    store.create(keys.topic_manifest("half", made.topic_id), encode_topic(made))
+    assert found(store, topics="*") == ["orders:0", "orders:1", "payments:0"]
+    with pytest.raises(NotFound):
+        found(store, topics="half")

@@ -285,7 +285,12 @@ def test_a_starting_time_is_found_with_two_small_reads_and_what_is_older_is_not_
 
 
 def damaged_offsets(found: list[Damage]) -> set[int]:
-    return {offset for each in found for offset in range(each.first_offset, each.last_offset + 1)}
+    lost: set[int] = set()
+    for each in found:
+        assert each.first_offset is not None
+        assert each.last_offset is not None
+        lost.update(range(each.first_offset, each.last_offset + 1))
+    return lost
 
 
 def quarantined(store: MemoryStore, tmp_path: Path, **options: object) -> tuple[list[int], list[Damage]]:
