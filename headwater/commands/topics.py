@@ -13,6 +13,7 @@ from model.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat
 if TYPE_CHECKING:
     from headwater.config import Config
     from headwater.opening import Bucket
+    from manifests.topic import TopicManifest
     from model.partition import PartitionId
 
 
@@ -22,24 +23,29 @@ def topics() -> None:
 
 
 @topics.command("list")
+@click.option("--all", "everything", is_flag=True, help="Former incarnations, too: topics that were deleted and created again.")
 @format_option
 @configured
-def list_(config: "Config", form: str) -> None:
+def list_(config: "Config", everything: bool, form: str) -> None:
     """Every topic in the bucket: its current incarnation, partitions, objects and bytes.
+
+    `headwater scan`, `headwater jobs export` and Spark read a former incarnation as TOPIC@TOPIC-ID.
 
     What is damaged is named on stderr; the exit code is 3 then.
     """
     from headwater.opening import open_bucket
 
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("topic", "topic"),
         Column("topic_id", "topic id"),
         Column("partitions", "partitions", numeric=True),
         Column("objects", "objects", numeric=True),
         Column("archived_bytes", "archived", as_size, numeric=True),
     )
+    if everything:
+        columns = (*columns[:2], Column("current", "current"), *columns[2:])
     problems: list[str] = []
-    emit(form, columns, _topics(open_bucket(config), problems))
+    emit(form, columns, _topics(open_bucket(config), problems, everything=everything))
     _check_all_shown(problems)
 
 
@@ -51,19 +57,37 @@ def _check_all_shown(problems: list[str]) -> None:
         raise Partial(f"{len(problems)} in the archive cannot be read; `headwater verify` says what is wrong with it")
 
 
-def _topics(bucket: "Bucket", problems: list[str]) -> Iterator[dict[str, Any]]:
+def _topics(bucket: "Bucket", problems: list[str], *, everything: bool) -> Iterator[dict[str, Any]]:
     manifests, lost = bucket.manifests.survey_topics()
     problems += (f"{each.topic}: {each.error}" for each in lost)
+    current = {(manifest.topic, manifest.topic_id) for manifest in manifests}
+    if everything:
+        manifests = sorted([*manifests, *_former(bucket, current, problems)], key=lambda each: (each.topic, each.topic_id))
     for manifest in manifests:
         rows = list(_partitions(bucket, bucket.manifests.partitions(manifest.topic, manifest.topic_id), problems))
         yield {
             "topic": manifest.topic,
             "topic_id": manifest.topic_id,
+            "current": (manifest.topic, manifest.topic_id) in current,
             "cluster_id": manifest.cluster_id,
             "partitions": manifest.partitions,
             "objects": sum(row["objects"] for row in rows),
             "archived_bytes": sum(row["archived_bytes"] for row in rows),
         }
+
+
+def _former(bucket: "Bucket", current: set[tuple[str, str]], problems: list[str]) -> "Iterator[TopicManifest]":
+    for topic, topic_id in bucket.manifests.incarnations():
+        if (topic, topic_id) not in current:
+            try:
+                manifest = bucket.manifests.load_topic(topic, topic_id)
+            except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+                problems.append(f"{topic}@{topic_id}: {error}")
+                continue
+            if manifest is None:
+                problems.append(f"{topic}@{topic_id}: its manifest is gone")
+            else:
+                yield manifest
 
 
 @topics.command()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,8 @@ from objectstore.directory import DirectoryStore
 from tests.fixtures import Isolation, expected
 from tests.headwater.conftest import Stage
 from tests.pipeline.archives import fixture, rows
+from tests.pipeline.growing import Growing
+from tests.segments.builders import a_segment
 
 
 @pytest.fixture
@@ -141,3 +144,23 @@ def test_a_missing_extra_is_named(tmp_path: Path, library: str) -> None:
     ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2
     assert f'needs {library}, which is not installed: pip install "headwater[scan]"' in ran.stderr
+
+
+def test_a_former_incarnation_is_listed_and_scanned(stage: Stage) -> None:
+    growing = Growing(stage.bucket)
+    growing.append("pay", records=3)
+    former = growing.archive("pay").head.topic_id
+    del growing.archives["pay", 0]
+    growing.archive("pay", incarnation=2).append(a_segment(0, 2))
+    assert len(printed(stage, "topics", "list")) == 1
+    listed = printed(stage, "topics", "list", "--all")
+    assert {row["topic_id"]: row["current"] for row in listed} == {former: False, growing.archive("pay").head.topic_id: True}
+    assert former in stage.run("topics", "list", "--all").out
+    ran = stage.run("scan", f"pay@{former}", "--to-parquet", str(stage.root / "out"), "-o", "json")
+    assert (ran.code, [each["records"] for each in json.loads(ran.out)]) == (0, [3]), ran.err
+
+
+def printed(stage: Stage, *verb: str) -> list[dict[str, Any]]:
+    ran = stage.run(*verb, "-o", "jsonl")
+    assert ran.code == 0, ran.err
+    return [json.loads(line) for line in ran.out.splitlines()]
