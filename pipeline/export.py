@@ -6,7 +6,7 @@ says up to where ranges have been planned and which of them are not written yet:
 So each offset ends up there once, whenever a run is killed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,15 @@ from pathlib import Path
 from manifests.head import Head
 from model import steps
 from model.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
-from model.partition import TopicPartition
 from objectstore.store import ObjectStore
-from pipeline.catalogue import Catalogue, OffsetRange
+from pipeline.backlog import WORDS, Failure, find_backlog
+from pipeline.catalogue import OffsetRange
 from pipeline.dated import STEPS as DATED_STEPS
 from pipeline.dated import Files, files_of, write_dated
 from pipeline.jobs import Runner
 from pipeline.ledger import Ledger, Pending, pending_of
-from pipeline.progress import Progress, check_progress, place_at
-from pipeline.query import Bound, Query
+from pipeline.progress import Incarnation
+from pipeline.query import Query
 from pipeline.splits import Split, plan_splits
 
 STEPS = ("export.planned", "export.counted", "export.saved", *DATED_STEPS)
@@ -53,43 +53,54 @@ class Summary:
 
     ranges: int = 0
     files: Files = field(default_factory=Files)
-    failed: list[Done] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
 
     def verdict(self) -> HeadwaterError | None:
-        if not self.failed:
-            return None
-        return Partial(f"{len(self.failed)} of {self.ranges + len(self.failed)} ranges are not exported; run it again when that is mended")
+        return verdict(self.failed)
+
+
+def verdict(failed: Sequence[Failure]) -> HeadwaterError | None:
+    """What to end with; None when all is exported."""
+    if not failed:
+        return None
+    return Partial(f"{len(failed)} topics, partitions or ranges are not exported; run it again when that is mended")
 
 
 class Export:
     """One run. Making it decides what is to be done and changes nothing; `run` does it.
 
-    query   which topics and columns; its bounds count for partitions that no run has seen yet
-    ledger  of the directory to fill
+    query       which topics and columns; its bounds count for partitions that no run has seen yet
+    ledger      of the directory to fill
+    start_anew  whether topics that were deleted and created again are exported from their start
 
-    Raises what the catalogue raises; Superseded when what was exported is no longer what the archive holds; DataLoss for
-    offsets that retention took before they were exported, unless the query allows it.
+    Raises what find_backlog does. What is wrong with one partition is in `failures`: what was exported is no longer what the
+    archive holds, or retention took offsets before they were exported and the query does not allow that.
     """
 
-    def __init__(self, store: ObjectStore, query: Query, ledger: Ledger) -> None:
-        if missing := [name for name in NEEDED if name not in query.columns]:
-            raise UsageError(f"an export needs the columns {' and '.join(missing)}")
-        self._query, self._ledger = query, ledger
-        heads = {head.partition_id.topic_partition: head for head in Catalogue.read(store, query).heads}
-        done = ledger.progress
-        check_progress(_about(done, heads, query), heads, allow_loss=not query.fail_on_data_loss)
-        self._others = [each for each in ledger.pending if each.place not in heads]  # of topics that this run is not about
-        left = [each for each in ledger.pending if each.place in heads]
-        from_here = {place: reached.next_offset for place, reached in done.reached.items() if place in heads}
-        query = replace(query, starting=Bound(query.starting.everywhere, {**query.starting.named, **from_here}))
-        ranges = Catalogue(tuple(heads.values())).ranges(store, query)
-        self.tasks = [task for each in left for task in self._again(each, heads[each.place])]
-        self.tasks += [Task(pending=pending_of(each.partition_id, each.first, each.end), split=each) for each in plan_splits(ranges, query)]
-        step = place_at(heads, {each.head.partition_id.topic_partition: each.end for each in ranges})
-        self._planned = Progress(
-            incarnations={**done.incarnations, **step.incarnations},
-            reached={**done.reached, **step.reached},
-        )
+    def __init__(self, store: ObjectStore, query: Query, ledger: Ledger, *, start_anew: bool = True) -> None:
+        check_columns(query)
+        self._query, self._ledger = replace(query, words=WORDS), ledger
+        backlog = find_backlog(store, self._query, ledger.places, start_anew=start_anew)
+        self.failures = list(backlog.failures)
+        self._others: list[Pending] = []  # of earlier runs: what this one is not about, or cannot do
+        self.tasks: list[Task] = []
+        for each in ledger.pending:
+            head = backlog.heads.get(each.partition_id)
+            try:
+                if head is None:
+                    self._others.append(each)
+                else:
+                    self.tasks += self._again(each, head)
+            except DataLoss as error:
+                self._others.append(each)
+                self.failures.append(Failure(topic=each.topic, partition=each.partition, first=each.first, end=each.end, error=str(error)))
+        self.tasks += [Task(pending=pending_of(each.partition_id, each.first, each.end), split=each) for each in backlog.splits]
+        self._planned = {each: at for each, at in ledger.places.items() if each not in backlog.given_up} | dict(backlog.reached)
+        self._meant = {
+            each.topic: Incarnation(each.cluster_id, each.topic_id)
+            for each in backlog.heads
+            if each.topic not in query.selection.topic_ids and each not in ledger.places
+        }
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +112,7 @@ class Export:
 
         progressed  told of bytes of `size_bytes` as they are done, and where. Raises DiskFull, and what is wrong with the directory.
         """
-        summary, left = Summary(), {task.pending for task in self.tasks}
+        summary, left = Summary(failed=list(self.failures)), {task.pending for task in self.tasks}
         if not left:
             return summary
         self._save(left)
@@ -111,7 +122,10 @@ class Export:
             for done in runner.each(work, self.tasks):
                 progressed(done.task.split.size_bytes, str(done.task.split.partition_id))
                 if done.error is not None:
-                    summary.failed.append(done)
+                    split = done.task.split
+                    summary.failed.append(
+                        Failure(topic=split.topic, partition=split.partition, first=split.first, end=split.end, error=done.error)
+                    )
                     continue
                 summary.ranges += 1
                 summary.files += done.files
@@ -126,19 +140,19 @@ class Export:
         return summary
 
     def _save(self, left: Iterable[Pending]) -> None:
-        self._ledger.save(self._planned, [*self._others, *left])
+        self._ledger.save(self._planned, self._meant, [*self._others, *left])
 
     def _again(self, pending: Pending, head: Head) -> Iterator[Task]:
         """A range of an earlier run, undivided: its files have names already, and may be there in part."""
         if pending.first < head.start_offset and self._query.fail_on_data_loss:
             raise DataLoss(
-                f"{pending.place}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
-                f" {head.start_offset} now (failOnDataLoss=false goes on with what is there)"
+                f"{pending.partition_id}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
+                f" {head.start_offset} now ({self._query.words.skip_loss})"
             )
         if pending.first < head.start_offset and (there := files_of(self._ledger.directory, pending)):
             raise DataLoss(
-                f"{pending.place}: the run before ended while it exported offsets {pending.first} to {pending.end - 1}, the archive begins"
-                f" at {head.start_offset} now: {len(there)} files such as {there[0]} may hold more than can be written again."
+                f"{pending.partition_id}: the run before ended while it exported offsets {pending.first} to {pending.end - 1}, the archive"
+                f" begins at {head.start_offset} now: {len(there)} files such as {there[0]} may hold more than can be written again."
                 " Move them away to have the rest exported"
             )
         undivided = replace(self._query, split_bytes=1 << 62, min_partitions=1)
@@ -146,17 +160,9 @@ class Export:
             yield Task(pending=pending, split=split)
 
 
-def _about(progress: Progress, heads: Mapping[TopicPartition, Head], query: Query) -> Progress:
-    """What of `progress` concerns these topics, a partition included that is gone."""
-    topics = {place.topic for place in heads}
-    return Progress(
-        incarnations={topic: each for topic, each in progress.incarnations.items() if topic in topics},
-        reached={
-            place: each
-            for place, each in progress.reached.items()
-            if place.topic in topics and place in (query.selection.assigned or {place})
-        },
-    )
+def check_columns(query: Query) -> None:
+    if missing := [name for name in NEEDED if name not in query.columns]:
+        raise UsageError(f"an export needs the columns {' and '.join(missing)}")
 
 
 def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path) -> Done:

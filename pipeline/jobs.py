@@ -138,19 +138,24 @@ def spark_session(master: str | None, name: str) -> "Iterator[SparkSession]":
     """The Spark session that is there (spark-submit, a notebook), else one of our own, stopped at the end.
 
     master  "local[2]", "spark://host:7077", …; None leaves it to spark-submit or Spark's configuration
+    Spark's own errors leave it as HeadwaterErrors.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise UsageError('Spark is not installed: pip install "headwater[spark]" (and Java 17 or later)') from None
+    from pipeline.spark_errors import as_headwater_errors
+
     active = SparkSession.getActiveSession()
     if active is not None:
-        yield active
+        with as_headwater_errors():
+            yield active
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this process has
     builder = SparkSession.builder.appName(name).config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    session = (builder.master(master) if master else builder).getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
+    with as_headwater_errors():
+        session = (builder.master(master) if master else builder).getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()

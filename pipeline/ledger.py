@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import msgspec
 from manifests.document import FORMAT, seal, unseal
 from model.errors import Locked, UsageError
 from model.oserrors import translated
-from model.partition import PartitionId, TopicPartition
-from pipeline.progress import Progress, decode_progress
+from model.partition import PartitionId
+from pipeline.backlog import Places, TopicProgress, decode_places, encode_places
+from pipeline.progress import Incarnation, Progress, decode_progress
 
 FOLDER = "_headwater"  # a leading underscore: no reader of the directory takes it for data
 
@@ -29,8 +30,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
     @property
-    def place(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
 
     @property
     def name(self) -> str:
@@ -38,7 +39,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """progress: everything below it is written, but for `pending`. The rest is what all runs must agree on."""
+    """progress: everything below it is written, but for `pending`; `earlier` is the same of incarnations that a name no longer means.
+    The rest is what all runs must agree on."""
 
     format: tuple[int, int] = FORMAT
     store: str
@@ -46,6 +48,7 @@ class LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     progress: dict[str, Any]
     pending: tuple[Pending, ...]
+    earlier: tuple[TopicProgress, ...] = ()
 
 
 class Ledger:
@@ -53,16 +56,32 @@ class Ledger:
 
     def __init__(self, directory: Path, document: LedgerDocument) -> None:
         self.directory, self._document = directory, document
-        self.progress: Progress = decode_progress(document.progress)
+        progress = decode_progress(document.progress)
+        self._meant = progress.incarnations
+        self.places: Places = decode_places(document.earlier, str(_path(directory))) | {
+            PartitionId(
+                progress.incarnations[each.topic].cluster_id, progress.incarnations[each.topic].topic_id, each.partition, each.topic
+            ): at
+            for each, at in progress.reached.items()
+        }
 
     @property
     def pending(self) -> tuple[Pending, ...]:
         return self._document.pending
 
-    def save(self, progress: Progress, pending: Iterable[Pending]) -> None:
-        """Atomically. Raises DiskFull and UsageError; what was saved before stays."""
-        ordered = tuple(sorted(pending, key=lambda each: (each.topic, each.partition, each.first)))
-        document = msgspec.structs.replace(self._document, progress=progress.encode(), pending=ordered)
+    def save(self, places: Places, meant: Mapping[str, Incarnation], pending: Iterable[Pending]) -> None:
+        """Atomically. Raises DiskFull and UsageError; what was saved before stays.
+
+        meant  which incarnation a topic's name means; what is not told stays as it was
+        """
+        meant = {**{each.topic: Incarnation(each.cluster_id, each.topic_id) for each in places}, **self._meant, **meant}
+        now = {each: at for each, at in places.items() if meant[each.topic].topic_id == each.topic_id}
+        progress = Progress(
+            incarnations={each.topic: meant[each.topic] for each in now}, reached={each.topic_partition: at for each, at in now.items()}
+        )
+        ordered = tuple(sorted(pending, key=lambda each: (each.topic, each.topic_id, each.partition, each.first)))
+        earlier = encode_places({each: at for each, at in places.items() if each not in now})
+        document = msgspec.structs.replace(self._document, progress=progress.encode(), pending=ordered, earlier=earlier)
         path = _path(self.directory)
         partial = path.with_name(path.name + ".partial")
         with _translated(path):
@@ -72,7 +91,7 @@ class Ledger:
                 os.fsync(file.fileno())
             partial.replace(path)
             sync_directory(path.parent)
-        self._document, self.progress = document, progress
+        self._document, self.places, self._meant = document, places, meant
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`headwater jobs export`."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from headwater.units import parse_size, size_text
 from model.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headwater.config import Config
     from headwater.placing import Placing
     from objectstore.store import ObjectStore
+    from pipeline.backlog import Failure
     from pipeline.query import Query
     from pipeline.splits import Split
 
@@ -43,6 +45,14 @@ FAILED = (*RANGES[:-1], Column("error", "error"))
 @click.option("--from", "begin", metavar="earliest|TIME", default="earliest", help="Where partitions begin that are not exported yet.")
 @click.option("--split-bytes", metavar="SIZE", default="64MiB", show_default=True, help="About so much of the archive becomes one range.")
 @click.option("--allow-data-loss", is_flag=True, help="Go on where retention or a gap took offsets that were not exported.")
+@click.option(
+    "--on-recreated",
+    type=click.Choice(["start-anew", "fail"]),
+    default="start-anew",
+    show_default=True,
+    help="A topic that was deleted and created again: export the new one, too, from its start; or leave it.",
+)
+@click.option("--commit-bytes", metavar="SIZE", help="About so much of the archive in one commit of a table; by default 4GiB at least.")
 @click.option("--dry-run", is_flag=True, help="Say which ranges would be exported.")
 @placed
 @format_option
@@ -58,16 +68,20 @@ def export(
     begin: str,
     split_bytes: str,
     allow_data_loss: bool,
+    on_recreated: str,
+    commit_bytes: str | None,
     dry_run: bool,
     placing: "Placing",
     form: str,
 ) -> None:
-    """Write archived topics (names, or patterns such as 'pay*') as Parquet, or into a table, by topic and day.
+    """Write archived topics as Parquet, or into a table, by topic and day.
+
+    TOPIC is a name, a pattern such as 'pay*', '!pay.b' to leave one out, or pay.b@TOPIC-ID for an earlier incarnation.
 
     Run it again, from cron say, and it goes on where it ended: every offset is there once, however often a run is killed. Rows
     have Kafka's columns and where they come from: topicId, leaderEpoch, object, rangeFirst, rangeEnd. On Spark DIR must be a file
-    system that all workers share; --table wants Spark with the table format's package (docs/jobs.md). Exit code 3: some ranges
-    could not be exported; the next run tries them again.
+    system that all workers share; --table wants Spark with the table format's package (docs/jobs.md). Exit code 3: some topics,
+    partitions or ranges could not be exported, the others were; the next run tries them again.
     """
     from headwater.opening import open_bucket
 
@@ -76,11 +90,14 @@ def export(
     store = open_bucket(config).store
     query = _query(topics, columns, isolation, split_bytes, allow_data_loss, begin)
     if directory is not None:
-        _to_directory(config, store, query, Path(directory), placing, dry_run, form)
+        if commit_bytes is not None:
+            raise UsageError("--commit-bytes is for --table")
+        _to_directory(config, store, query, Path(directory), on_recreated == "start-anew", placing, dry_run, form)
     elif not placing.on_spark:
         raise UsageError("--table is Spark's: --master local[4] and the like, or --spark under spark-submit")
     else:
-        _to_table(config, query, str(table), table_format, placing, dry_run, form)
+        most = parse_size(commit_bytes) if commit_bytes else None
+        _to_table(config, query, str(table), table_format, on_recreated == "start-anew", most, placing, dry_run, form)
 
 
 def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_bytes: str, allow_data_loss: bool, begin: str) -> "Query":
@@ -114,51 +131,76 @@ def _time(text: str) -> datetime:
 
 
 def _to_directory(
-    config: "Config", store: "ObjectStore", query: "Query", directory: Path, placing: "Placing", dry_run: bool, form: str
+    config: "Config", store: "ObjectStore", query: "Query", directory: Path, start_anew: bool, placing: "Placing", dry_run: bool, form: str
 ) -> None:
     from pipeline.export import Export
     from pipeline.ledger import open_ledger
 
     held = open_ledger(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=dry_run)
     with held as ledger:
-        work = Export(store, query, ledger)
+        work = Export(store, query, ledger, start_anew=start_anew)
         if dry_run:
-            _show(form, (task.split for task in work.tasks), work.size_bytes)
+            _show(form, (task.split for task in work.tasks), work.size_bytes, work.failures)
             return
         with progress("exporting", work.size_bytes) as shown, placing.runner(config, store, "export", work.size_bytes) as runner:
             summary = work.run(runner, shown.advance)
-    failed = [_row(each.task.split) | {"error": each.error} for each in summary.failed]
     facts = {"ranges": summary.ranges, "rows": summary.files.rows, "files": summary.files.files, "size_bytes": summary.files.size_bytes}
-    if form == "json":
-        summarise(facts | {"directory": str(directory), "failed": failed})
-    elif form == "jsonl" or failed:
-        emit(form, FAILED, failed)
-    say(f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, {size_text(facts['size_bytes'])}")
-    verdict = summary.verdict()
-    if verdict:
-        raise verdict
+    _report(
+        form,
+        facts | {"directory": str(directory)},
+        summary.failed,
+        f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, {size_text(facts['size_bytes'])}",
+    )
 
 
-def _to_table(config: "Config", query: "Query", table: str, table_format: str, placing: "Placing", dry_run: bool, form: str) -> None:
+def _to_table(
+    config: "Config",
+    query: "Query",
+    table: str,
+    table_format: str,
+    start_anew: bool,
+    commit_bytes: int | None,
+    placing: "Placing",
+    dry_run: bool,
+    form: str,
+) -> None:
     with placing.spark("export") as spark:
         from pipeline.tables import TableExport, check_format
 
         check_format(spark, table_format)
-        work = TableExport(spark, place_of(config), query, table, table_format)
+        work = TableExport(
+            spark, place_of(config), query, table, table_format, start_anew=start_anew, commit_bytes=commit_bytes, looks_only=dry_run
+        )
+        for note in work.notes:
+            say(note)
         if dry_run:
-            _show(form, work.splits, work.size_bytes)
+            _show(form, work.splits, work.size_bytes, work.failures)
             return
         with progress("exporting", work.size_bytes) as shown:
             done = work.run(shown.advance)
-    if form != "table":
-        summarise({"table": table, "ranges": done.ranges, "commits": done.commits})
-    say(f"exported {done.ranges} ranges into {table} in {done.commits} commits")
+    facts = {"table": table, "ranges": done.ranges, "commits": done.commits}
+    _report(form, facts, done.failed, f"exported {done.ranges} ranges into {table} in {done.commits} commits")
 
 
-def _show(form: str, splits: "Iterable[Split]", size_bytes: int) -> None:
+def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said: str) -> None:
+    from pipeline.export import verdict
+
+    rows = [asdict(each) for each in failed]
+    if form == "json":
+        summarise(facts | {"failed": rows})
+    elif form == "jsonl" or failed:
+        emit(form, FAILED, rows)
+    say(said)
+    if wrong := verdict(failed):
+        raise wrong
+
+
+def _show(form: str, splits: "Iterable[Split]", size_bytes: int, failures: "Sequence[Failure]") -> None:
     rows = [_row(split) for split in splits]
     emit(form, RANGES, rows)
     say(f"would export {len(rows)} ranges, {size_text(size_bytes)} of the archive")
+    for each in failures:
+        say(f"would not export {each.topic}{'' if each.partition is None else f':{each.partition}'}: {each.error}")
 
 
 def _row(split: "Split") -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,9 @@ import pytest
 
 from manifests import keys
 from manifests.document import seal
-from model.errors import CorruptData, DataLoss, Locked, Partial, Superseded, UsageError
+from model.errors import CorruptData, Locked, Partial, UsageError
+from model.partition import topic_id_text
+from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore
 from pipeline import dated
 from pipeline.dated import NO_DAY, _by_day, _day_text
@@ -30,6 +33,8 @@ from pipeline.query import Query, parse_query
 from tests.fixtures import expected
 from tests.headwater.test_verbs import as_expected
 from tests.pipeline.bucket import TOPICS, Crash, Crashing, a_bucket
+from tests.pipeline.growing import Growing
+from tests.segments.builders import a_segment
 
 ROOT = Path(__file__).parents[2]
 ONCE = ("export.planned", "export.saved")  # steps that a short run reaches once
@@ -160,29 +165,39 @@ def names(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
-def test_a_branch_that_was_exported_and_is_dead_now_is_an_error(tmp_path: Path) -> None:
+def failed(summary: Summary) -> set[tuple[str, int | None]]:
+    assert isinstance(summary.verdict(), Partial) == bool(summary.failed)
+    return {(each.topic, each.partition) for each in summary.failed}
+
+
+def test_a_branch_that_was_exported_and_is_dead_now_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     bucket = a_bucket()
-    export(bucket.store, tmp_path / "out")
     head = next(head for head in bucket.heads if len(head.entries) > 1)
+    late = next(each for each in bucket.heads if each.topic != head.topic and len(each.entries) > 1 and each.entries[0].open_from is None)
+    bucket.rewrite(late, entries=late.entries[:1], last_offset=late.entries[0].last_offset)
+    export(bucket.store, tmp_path / "out")
     *before, last = head.entries
     bucket.rewrite(head, entries=tuple(before), last_offset=before[-1].last_offset)
-    with pytest.raises(Superseded):
-        export(bucket.store, tmp_path / "out")
+    bucket.put(keys.head(late.partition_id), seal(late))
+    summary = export(bucket.store, tmp_path / "out")
+    assert failed(summary) == {(head.topic, head.partition)}
+    assert "export into another place" in summary.failed[0].error
+    assert rows(tmp_path / "out") == wanted()  # what is new of the other topic, too
     other = msgspec.structs.replace(last, epochs=tuple((epoch + 1, first) for epoch, first in last.epochs))
     bucket.rewrite(head, entries=(*before, other))
-    with pytest.raises(Superseded):
-        export(bucket.store, tmp_path / "out")
+    assert failed(export(bucket.store, tmp_path / "out")) == {(head.topic, head.partition)}
 
 
-def test_what_retention_took_before_it_was_exported_is_an_error_unless_allowed(tmp_path: Path) -> None:
+def test_what_retention_took_before_it_was_exported_is_reported_unless_allowed(tmp_path: Path) -> None:
     bucket = a_bucket()
     head = next(head for head in bucket.heads if head.topic == "thermo-samples" and len(head.entries) > 3)
     bucket.rewrite(head, entries=head.entries[:1], last_offset=head.entries[0].last_offset)
     export(bucket.store, tmp_path / "out", a_query(("thermo-samples",)))
     bucket.rewrite(head, entries=head.entries[2:], start_offset=head.entries[2].base_offset)
-    with pytest.raises(DataLoss):
-        export(bucket.store, tmp_path / "out", a_query(("thermo-samples",)))
-    export(bucket.store, tmp_path / "out", a_query(("thermo-samples",), failOnDataLoss=False))
+    summary = export(bucket.store, tmp_path / "out", a_query(("thermo-samples",)))
+    assert failed(summary) == {(head.topic, head.partition)}
+    assert "--allow-data-loss" in summary.failed[0].error
+    assert not failed(export(bucket.store, tmp_path / "out", a_query(("thermo-samples",), failOnDataLoss=False)))
     lost = head.entries[1]
     assert rows(tmp_path / "out") == [
         row for row in wanted(topics=("thermo-samples",)) if row["partition"] != head.partition or row["offset"] not in lost
@@ -194,9 +209,110 @@ def test_a_partition_that_is_gone_is_not_passed_over(tmp_path: Path) -> None:
     export(bucket.store, tmp_path / "out")
     head = next(head for head in bucket.heads if head.topic == "till.sales")
     bucket.store.delete(keys.head(head.partition_id))
-    with pytest.raises(DataLoss, match=r"till\.sales"):
-        export(bucket.store, tmp_path / "out")
+    assert failed(export(bucket.store, tmp_path / "out")) == {("till.sales", head.partition)}
     assert export(bucket.store, tmp_path / "out", a_query(failOnDataLoss=False)).verdict() is None
+
+
+def test_a_damaged_manifest_is_reported_and_the_others_are_exported(tmp_path: Path) -> None:
+    bucket = a_bucket()
+    head = next(head for head in bucket.heads if head.topic == "till.sales")
+    key = keys.head(head.partition_id)
+    content = bucket.content(key)
+    bucket.put(key, content[:-40])
+    assert failed(export(bucket.store, tmp_path / "out")) == {("till.sales", head.partition)}
+    bucket.put(key, content)
+    assert not failed(export(bucket.store, tmp_path / "out"))
+    assert rows(tmp_path / "out") == wanted()
+
+
+# Topics that are deleted and created again
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Growing:
+    growing = Growing(tmp_path / "bucket")
+    for topic in ("pay.a", "pay.b", "pay.c"):
+        growing.append(topic, records=3, batches=2)
+    return growing
+
+
+def create_again(growing: Growing, topic: str) -> None:
+    del growing.archives[topic, 0]
+    growing.archive(topic, incarnation=2).append(a_segment(0, 1, records=2))
+
+
+def export_all(growing: Growing, tmp_path: Path, topics: str = "pay*", **how: Any) -> Summary:
+    store = DirectoryStore(growing.root)
+    query = a_query((topics,), **how)
+    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    with held as ledger:
+        return Export(store, query, ledger).run(Threads(store, 2))
+
+
+def exported(tmp_path: Path) -> Counter[tuple[str, str]]:
+    """Rows by topic and topic id; each offset of them once."""
+    found = ds.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
+    assert len({(row["topicId"], row["partition"], row["offset"]) for row in found}) == len(found)
+    return Counter((row["topic"], row["topicId"][-3:]) for row in found)
+
+
+def test_a_topic_that_was_created_again_is_exported_after_the_rest_of_the_former_one(growing: Growing, tmp_path: Path) -> None:
+    first, second = (topic_id_text(b"pay.b".rjust(15, b".") + bytes([number]))[-3:] for number in (1, 2))
+    assert not failed(export_all(growing, tmp_path))
+    growing.append("pay.b", records=4)
+    growing.append("pay.a", records=5)
+    create_again(growing, "pay.b")
+    assert not failed(export_all(growing, tmp_path))
+    found = exported(tmp_path)
+    assert found["pay.b", first] == 10
+    assert found["pay.b", second] == 2
+    assert sum(found.values()) == 11 + 12 + 6
+    growing.append("pay.b", records=1)
+    assert export_all(growing, tmp_path).ranges == 1
+    former = topic_id_text(b"pay.b".rjust(15, b".") + bytes([1]))
+    assert export_all(growing, tmp_path, f"pay.b@{former}").ranges == 0  # nothing of it is exported twice
+    assert exported(tmp_path)["pay.b", second] == 3
+
+
+def test_a_topic_that_was_created_again_may_be_left_and_the_others_go_on(growing: Growing, tmp_path: Path) -> None:
+    export_all(growing, tmp_path)
+    create_again(growing, "pay.b")
+    growing.append("pay.a", records=5)
+    store, query = DirectoryStore(growing.root), a_query(("pay*",))
+    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    with held as ledger:
+        summary = Export(store, query, ledger, start_anew=False).run(Threads(store, 2))
+    assert failed(summary) == {("pay.b", None)}
+    assert "--on-recreated start-anew" in summary.failed[0].error
+    assert sum(exported(tmp_path).values()) == 18 + 5
+    assert export_all(growing, tmp_path, "pay*,!pay.b").verdict() is None
+
+
+def test_a_former_incarnation_that_is_gone_is_reported_until_that_is_allowed(growing: Growing, tmp_path: Path) -> None:
+    export_all(growing, tmp_path)
+    (head,) = (tmp_path / "bucket" / "meta" / "pay.b").glob("*/0/manifest.json")
+    create_again(growing, "pay.b")
+    head.unlink()
+    assert failed(export_all(growing, tmp_path)) == {("pay.b", 0)}
+    assert failed(export_all(growing, tmp_path)) == {("pay.b", 0)}
+    growing.append("pay.b", records=1)
+    assert not failed(export_all(growing, tmp_path, failOnDataLoss=False))
+    assert not failed(export_all(growing, tmp_path))
+    assert sum(exported(tmp_path).values()) == 18 + 3
+
+
+def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_from_it(growing: Growing, tmp_path: Path) -> None:
+    class Ends:
+        def each(self, work: Any, tasks: Any) -> Iterator[Any]:
+            raise InterruptedError
+
+    store, query = DirectoryStore(growing.root), a_query(("pay*",))
+    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    with pytest.raises(InterruptedError), held as ledger:
+        Export(store, query, ledger).run(Ends())
+    create_again(growing, "pay.b")
+    assert not failed(export_all(growing, tmp_path))
+    assert sum(exported(tmp_path).values()) == 18 + 2
 
 
 def test_files_that_hold_more_than_could_be_written_again_are_kept(tmp_path: Path) -> None:
@@ -214,8 +330,8 @@ def test_files_that_hold_more_than_could_be_written_again_are_kept(tmp_path: Pat
         export(bucket.store, tmp_path / "out", query, runner=Ends())
     there = names(tmp_path / "out")
     bucket.rewrite(head, entries=head.entries[2:], start_offset=head.entries[2].base_offset)
-    with pytest.raises(DataLoss, match="Move them away"):
-        export(bucket.store, tmp_path / "out", query)
+    left = export(bucket.store, tmp_path / "out", query)
+    assert "Move them away" in left.failed[0].error
     assert names(tmp_path / "out") == there
 
 
@@ -226,7 +342,7 @@ def test_a_damaged_range_is_left_and_the_others_are_done(tmp_path: Path) -> None
     bucket.put(entry.key, content[:-1] + bytes([content[-1] ^ 1]))
     summary = export(bucket.store, tmp_path / "out")
     assert isinstance(summary.verdict(), Partial)
-    assert {(each.task.pending.topic, each.task.pending.partition) for each in summary.failed} == {(head.topic, head.partition)}
+    assert failed(summary) == {(head.topic, head.partition)}
     assert len(rows(tmp_path / "out")) > 0
     assert all(not path.name.startswith(".") for path in tmp_path.rglob("*") if path.is_file())
     bucket.put(entry.key, content)

@@ -1,0 +1,179 @@
+"""What the tests run on a table format's own Spark: `python -m tests.peers.table_program STORY FORMAT PLACE`. Prints JSON."""
+
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from model.errors import HeadwaterError
+from pipeline import tables
+from pipeline.decode import COLUMNS
+from pipeline.export import verdict
+from pipeline.jobs import StorePlace
+from pipeline.ledger import pending_of
+from pipeline.query import parse_query
+from pipeline.scan import plan_scan
+from pipeline.spark_errors import as_headwater_errors
+from pipeline.tables import TableExport, table_schema
+from tests.peers.tables import NAMES, settings
+from tests.pipeline.bucket import TOPICS
+from tests.pipeline.growing import Growing
+from tests.pipeline.test_export import as_row
+from tests.segments.builders import a_segment
+
+
+class Lake:
+    """One Spark session, one table, one archive."""
+
+    def __init__(self, table_format: str, place: Path) -> None:
+        builder = SparkSession.builder.master("local[2]")
+        for key, value in settings(table_format, place).items():
+            builder = builder.config(key, value)
+        self.spark = builder.getOrCreate()
+        self.format, self.name, self.place = table_format, NAMES[table_format], place
+
+    def export(self, topics: str | tuple[str, ...] = "users", table: str | None = None, **options: Any) -> dict[str, Any]:
+        """One run; what came of it."""
+        commit_bytes = options.pop("commit_bytes", None)
+        query = parse_query({"topics": topics, "columns": COLUMNS, "splitBytes": 16 << 10, "isolation": "read_committed", **options})
+        try:
+            with as_headwater_errors():
+                tables.check_format(self.spark, self.format)
+                place = StorePlace((self.place / "bucket").as_uri())
+                work = TableExport(self.spark, place, query, table or self.name, self.format, commit_bytes=commit_bytes)
+                done = work.run()
+        except HeadwaterError as error:
+            return {"error": f"{type(error).__name__}: {error}", "code": error.exit_code}
+        failure = verdict(done.failed)
+        return {
+            "ranges": done.ranges,
+            "commits": done.commits,
+            "notes": work.notes,
+            "failed": [(each.topic, each.partition, each.error) for each in done.failed],
+            "code": failure.exit_code if failure else 0,
+        }
+
+    def sql(self, text: str) -> None:
+        self.spark.sql(text.format(table=self.name)).collect()
+
+    def offsets(self, table: str | None = None) -> list[tuple[int, int]]:
+        """(partition, offset) of every row, in order."""
+        self.spark.catalog.refreshTable(table or self.name)
+        return sorted(
+            (row["partition"], row["offset"]) for row in self.spark.table(table or self.name).select("partition", "offset").collect()
+        )
+
+    def forget(self) -> None:
+        """What table maintenance does: nothing but what the table holds now is remembered."""
+        if self.format == "iceberg":
+            self.sql("CALL lake.system.expire_snapshots(table => 'db.kafka', older_than => TIMESTAMP '2999-01-01', retain_last => 1)")
+        else:  # as its log is shortened after 30 days
+            log = self.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+            place = self.place / "warehouse" / self.name
+            log.forTable(self.spark._jsparkSession, str(place)).checkpoint()
+            for path in sorted((place / "_delta_log").glob("*.json"))[:-1]:
+                path.unlink()
+                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            log.clearCache()
+
+    def newest_commit(self) -> str:
+        if self.format == "iceberg":
+            return str(self.spark.table(f"{self.name}.refs").collect()[0]["snapshot_id"])
+        return str(self.spark.sql(f"DESCRIBE HISTORY {self.name}").collect()[0]["version"])
+
+    def roll_back(self, commit: str) -> None:
+        if self.format == "iceberg":
+            self.sql(f"CALL lake.system.rollback_to_snapshot('db.kafka', {commit})")
+        else:
+            self.sql(f"RESTORE TABLE {{table}} TO VERSION AS OF {commit}")
+
+
+def rows(lake: Lake) -> Iterator[dict[str, Any]]:
+    for row in sorted(lake.spark.table(lake.name).collect(), key=lambda row: (row["topic"], row["partition"], row["offset"])):
+        yield as_row(row.asDict(recursive=True) | {"timestamp": row["timestamp"].astimezone(UTC)})
+
+
+def pantry(lake: Lake) -> dict[str, Any]:
+    """One run over the bucket that is there, in commits of a few ranges, and all that the table holds then."""
+    return lake.export(TOPICS, commit_bytes=40 << 10) | {"rows": list(rows(lake))}
+
+
+def progress(lake: Lake) -> list[dict[str, Any]]:
+    """What an export does with rows that are deleted, a table that forgets or is rolled back, and other settings."""
+    growing, told = Growing(lake.place / "bucket"), []
+
+    def tell(what: str, **facts: Any) -> None:
+        told.append({"what": what, **facts, "offsets": lake.offsets()})
+
+    for partition in range(2):
+        growing.append("users", partition, records=3, batches=2)
+    tell("first", **lake.export())
+    growing.append("users", 1, records=1)
+    tell("one more", **lake.export())
+    lake.sql("DELETE FROM {table} WHERE partition = 1 AND offset = 6")
+    tell("newest row deleted", **lake.export())
+    lake.sql("DELETE FROM {table} WHERE offset >= 0")
+    lake.forget()
+    tell("all rows deleted, and history forgotten", **lake.export())
+    growing.append("users", 0, records=2)
+    tell("two more", **lake.export())
+    tell("other isolation", **lake.export(isolation="read_uncommitted"))
+    tell("other columns", **lake.export(columns="value,partition,offset,timestamp"))
+    before = lake.newest_commit()
+    growing.append("users", 0, records=1)
+    lake.export()
+    lake.roll_back(before)
+    tell("rolled back", **lake.export())
+    return told
+
+
+def damage(lake: Lake) -> list[dict[str, Any]]:
+    """One damaged range, a topic that is created again, and a partition that is gone: each alone; and what an older version left."""
+    growing, told = Growing(lake.place / "bucket"), []
+    for partition in range(2):
+        growing.append("users", partition, records=3, batches=2)
+        growing.append("pay", partition, records=3)
+    both = ("users", "pay")
+    lake.export(both)
+    for partition in range(2):
+        growing.append("users", partition, records=5)
+        growing.append("users", partition, records=5)
+    path = lake.place / "bucket" / growing.archive("users", 0).head.entries[1].key
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-3] + bytes([sound[-3] ^ 0xFF]) + sound[-2:])
+    told.append({"what": "damaged", **lake.export(both, splitBytes=1), "offsets": lake.offsets()})
+    told.append({"what": "still damaged", **lake.export(both, splitBytes=1), "offsets": lake.offsets()})
+    path.write_bytes(sound)
+    told.append({"what": "mended", **lake.export(both), "offsets": lake.offsets()})
+    del growing.archives["pay", 0]
+    growing.archive("pay", incarnation=2).append(a_segment(0, 1, records=2))
+    (head,) = (lake.place / "bucket" / "meta" / "users").glob("*/1/manifest.json")
+    head.unlink()
+    told.append({"what": "created again, and one gone", **lake.export(both), "offsets": lake.offsets()})
+
+    query = parse_query({"topics": "users", "columns": COLUMNS, "isolation": "read_committed"})
+    place = StorePlace((lake.place / "bucket").as_uri())
+    (split,) = plan_scan(place.open(), query).splits
+    old = lake.name.replace("kafka", "old")
+    task = [(bytearray(pickle.dumps((split, pending_of(split.partition_id, split.first, split.end)))),)]
+    frame = lake.spark.createDataFrame(task, "task binary").mapInArrow(tables._Read(place, query), from_arrow_schema(table_schema(query)))
+    frame.writeTo(old).using(lake.format).partitionedBy(F.col("topic"), F.col("date")).create()
+    told.append({"what": "an older version's", **lake.export(table=old), "offsets": lake.offsets(old)})
+    lake.spark.sql(f"DELETE FROM {old} WHERE offset >= 0").collect()
+    growing.append("users", 0, records=1)
+    told.append({"what": "taken over", **lake.export(table=old), "offsets": lake.offsets(old)})
+    lake.spark.range(3).writeTo(old + "er").using(lake.format).create()
+    told.append({"what": "no export", **lake.export(table=old + "er")})
+    return told
+
+
+if __name__ == "__main__":
+    story, table_format, place = sys.argv[1:]
+    print(json.dumps(globals()[story](Lake(table_format, Path(place)))))

@@ -1,0 +1,68 @@
+"""Spark with a table format, for the peer tests: Maven fetches the formats' jars once, pip the Spark that Iceberg has a package for."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from tests.pipeline.spark import SETTINGS
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parents[1]
+_CACHE = Path(os.environ.get("PEERS_CACHE", _ROOT / ".peers"))  # ignored by git
+_JARS = {"iceberg": ("org.apache.iceberg",), "delta": ("io.delta", "io.unitycatalog")}  # whose groups; what else they need, Spark has
+NAMES = {"iceberg": "lake.db.kafka", "delta": "kafka"}
+
+
+@cache
+def jars(table_format: str) -> str:
+    """What spark.jars wants. The first call fetches 50 MB for Iceberg, 15 MB for Delta."""
+    directory = _CACHE / f"{table_format}-1"
+    if not directory.is_dir():
+        partial = directory.with_suffix(f".{os.getpid()}.partial")
+        command = ["mvn", "-B", "-q", "-f", str(_HERE / "tables.xml"), "dependency:copy-dependencies"]
+        command += [f"-DincludeGroupIds={','.join(_JARS[table_format])}", f"-DoutputDirectory={partial}"]
+        subprocess.run(command, check=True, timeout=900)
+        partial.rename(directory)
+    return ",".join(str(jar) for jar in sorted(directory.glob("*.jar")))
+
+
+@cache
+def python_path(table_format: str) -> str:
+    """For a program that is to run on the format's Spark: this environment's, or one of its own before it."""
+    own = []
+    if table_format == "iceberg":
+        directory = _CACHE / "spark-4.1.4"
+        if not directory.is_dir():
+            partial = directory.with_suffix(f".{os.getpid()}.partial")
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--require-hashes"]
+            command += ["--target", str(partial), "--requirement", str(_HERE / "spark-4.1.txt")]
+            subprocess.run(command, check=True, timeout=900)
+            partial.rename(directory)
+        own = [str(directory)]
+    return os.pathsep.join([*own, str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def settings(table_format: str, place: Path) -> dict[str, str]:
+    """Of a session whose tables lie below `place`."""
+    found = {**SETTINGS, "spark.jars": jars(table_format), "spark.sql.warehouse.dir": str(place / "warehouse")}
+    if table_format == "iceberg":
+        return found | {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": str(place / "lake"),
+        }
+    return found | {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:{place}/metastore;create=true",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def submit_arguments(table_format: str, place: Path) -> str:
+    """PYSPARK_SUBMIT_ARGS, with which the command line gets such a session."""
+    return " ".join(f'--conf "{name}={value}"' for name, value in settings(table_format, place).items()) + " pyspark-shell"
