@@ -144,9 +144,10 @@ class TableExport:
                 bad = self._unreadable(splits)
                 if not bad:
                     raise
-                for split, error in bad:
-                    failed.append(Failure(topic=split.topic, partition=split.partition, first=split.first, end=split.end, error=error))
-                    stopped[split.partition_id] = min(split.first, stopped.get(split.partition_id, split.first))
+                for split, error in sorted(bad, key=lambda each: each[0].first):
+                    if split.partition_id not in stopped:
+                        stopped[split.partition_id] = split.first
+                        failed.append(Failure(topic=split.topic, partition=split.partition, first=split.first, end=split.end, error=error))
                 splits = [each for each in splits if each.first < stopped.get(each.partition_id, each.end)]
                 self._append(splits)
             commits, ranges = commits + bool(splits), ranges + len(splits)
@@ -174,8 +175,8 @@ class TableExport:
                 history.keep_mirror(Mirror.of(held, commits.newest))
         for what, was, now in (
             ("archive", held.store, self._document.store),
-            ("isolation", held.read_committed, self._document.read_committed),
-            ("columns", held.columns, self._document.columns),
+            ("isolation", _isolation(held.read_committed), _isolation(self._document.read_committed)),
+            ("set of columns", ", ".join(held.columns), ", ".join(self._document.columns)),
         ):
             if was != now:
                 raise UsageError(f"{self._table} holds an export of another {what}: {was}, not {now}; name another table")
@@ -195,7 +196,7 @@ class TableExport:
             return self._document
         self.notes.append(
             f"{self._table} was filled by an older version, which kept no record of its exports: taken over from its rows, once, as one of"
-            f" this archive and {'read_committed' if self._query.read_committed else 'read_uncommitted'};"
+            f" this archive and {_isolation(self._query.read_committed)};"
             " ranges of which every row was deleted are exported again"
         )
         owner = ManifestRepository(store).owner()
@@ -280,6 +281,10 @@ class TableExport:
         """Which of these ranges cannot be read, and why: read once more, for nothing else."""
         work = partial(_try, query=self._query)
         return [(split, error) for split, error in OnSpark(self._place, self._spark.sparkContext).each(work, splits) if error is not None]
+
+
+def _isolation(read_committed: bool) -> str:
+    return "read_committed" if read_committed else "read_uncommitted"
 
 
 def table_schema(query: Query) -> pa.Schema:

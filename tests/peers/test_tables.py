@@ -46,10 +46,9 @@ def run(story: str, table_format: str, place: Path, kill_at: str = "") -> tuple[
 @FORMATS
 def test_a_table_holds_each_offset_once_though_the_export_was_killed(table_format: str, tmp_path: Path) -> None:
     a_bucket().write_to(tmp_path / "bucket")
-    for step in ("export.table_created", "export.table_committed:2", "export.table_mirrored"):
+    for step in ("export.table_created", "export.table_committed:2"):
         assert run("pantry", table_format, tmp_path, kill_at=step)[0] == -signal.SIGKILL
-    for commits_some in (True, False):
-        _, told = run("pantry", table_format, tmp_path)
+    for told, commits_some in zip(run("pantry", table_format, tmp_path)[1], (True, False), strict=True):
         assert (told["code"], told["notes"]) == (0, [])
         assert (told["commits"] > 0) == commits_some
         assert told["rows"] == wanted()
@@ -81,7 +80,7 @@ def test_one_partitions_damage_stops_no_other(table_format: str, tmp_path: Path)
     new = Counter({(1, offset): 1 for offset in range(6, 16)})
     for what in ("damaged", "still damaged"):
         assert told[what]["code"] == 3
-        assert {(topic, partition) for topic, partition, _ in told[what]["failed"]} == {("users", 0)}
+        assert [(topic, partition) for topic, partition, _ in told[what]["failed"]] == [("users", 0)]
         stopped = Counter({(0, offset): 1 for offset in range(6, 11)})
         assert not rows[what] - (users + pay + new + stopped)  # of partition 0 what lies before the damage, at most
         assert not (users + pay + new) - rows[what]

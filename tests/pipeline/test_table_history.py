@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.errors import CorruptData, DiskFull, HeadwaterError, TransientError, UnsupportedFormat
+from model.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnsupportedFormat
 from model.partition import PartitionId, topic_id_text
 from pipeline.backlog import decode_places, encode_places
 from pipeline.progress import Reached
@@ -126,7 +126,7 @@ Driver stacktrace:
     [
         ("model.errors.CorruptData: data/1.log, byte 9: crc", CorruptData, 4),
         ("model.errors.TransientError: slow down", TransientError, 5),
-        ("headwater_core.errors.DiskFull: /lake: no space", DiskFull, 1),
+        ("headwater_core.errors.Unauthorised: no credentials", Unauthorised, 8),
     ],
 )
 def test_what_a_task_raised_is_raised_again(raised: str, kind: type[HeadwaterError], code: int) -> None:
