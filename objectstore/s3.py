@@ -34,6 +34,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ProfileNotFound,
 )
+from urllib3.exceptions import HTTPError
 
 from model.errors import (
     AlreadyExists,
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef
 
 _Answer = TypeVar("_Answer")
+
+# A body is read through urllib3, and botocore translates only some of what that raises: a broken TLS record is no OSError there.
+_FOREIGN = (BotoCoreError, ClientError, HTTPError, OSError, HTTPException)
 
 _MIB = 1 << 20
 SINGLE_PUT_BYTES_MAX = 64 * _MIB  # one request up to here: parts cost the server a second pass
@@ -298,7 +302,7 @@ class S3Store:
             raise UnknownOutcome(f"{self.url}/{key}: the multipart upload is gone") from error
         except BaseException:
             # Also after a lost answer: once this is through, whether the object is there will not change any more.
-            with contextlib.suppress(BotoCoreError, ClientError):
+            with contextlib.suppress(*_FOREIGN):
                 self._s3.abort_multipart_upload(**where)
             raise
         return _confirmed(key, digest.text(), answer)
@@ -378,7 +382,7 @@ class S3Store:
     def _translated(self, key: str, *, write: bool) -> Iterator[None]:
         try:
             yield
-        except (BotoCoreError, ClientError, OSError, HTTPException) as error:
+        except _FOREIGN as error:
             raise self._words(key, error, write=write) from error
 
     def _words(self, key: str, error: Exception, *, write: bool) -> HeadwaterError:

@@ -1,6 +1,7 @@
 import io
 import os
 import random
+import ssl
 import subprocess
 import sys
 import threading
@@ -14,7 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from botocore.response import StreamingBody
 from urllib3.connection import HTTPConnection
+from urllib3.response import HTTPResponse
 
 from model.errors import (
     AlreadyExists,
@@ -328,6 +331,29 @@ def test_a_connection_that_ends_in_mid_object_may_be_tried_again(far: S3Store, n
     network.plan.append(Answer(cut=70_000))
     with pytest.raises(TransientError):
         far.get("a")
+
+
+class _Broken(io.RawIOBase):
+    """A connection whose next TLS record is damaged."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        raise ssl.SSLError(1, "[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC] decryption failed or bad record mac")
+
+
+@pytest.mark.parametrize("use", ["get", "read_into"])
+def test_a_damaged_tls_record_may_be_tried_again(use: str, monkeypatch: pytest.MonkeyPatch, s3_environ: S3Server) -> None:
+    store = S3Store("bucket", endpoint_url="http://127.0.0.1:9", region="us-east-1", attempts=1)
+
+    def answer(**_: object) -> dict[str, object]:
+        body = HTTPResponse(body=io.BufferedReader(_Broken()), preload_content=False, headers={"content-length": "100"})
+        return {"Body": StreamingBody(body, 100), "ContentLength": 100, "ContentRange": "bytes 0-99/100", "ETag": '"x"'}  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store._s3, "get_object", answer)
+    with pytest.raises(TransientError, match="record mac"):
+        store.get("a") if use == "get" else store.read_into("a", memoryview(bytearray(100)), start=0)
 
 
 def test_a_lost_request_is_sent_again(bucket: str, place: str, network: BadNetwork, tmp_path: Path) -> None:
