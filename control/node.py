@@ -127,6 +127,20 @@ class ControlNode:
         """The state has been filled from the bucket."""
         self._files.rebuild_marker.unlink(missing_ok=True)
 
+    @property
+    def failure(self) -> HeadwaterError | None:
+        """What has ended this node; None while it runs."""
+        return self._failure
+
+    @property
+    def role(self) -> str:
+        """ "leader", "follower", or "none" while there is no leader. As last heard."""
+        if self._failure:
+            return "none"
+        if self._raft._isLeader():
+            return "leader"
+        return "none" if self._raft._getLeader() is None else "follower"
+
     def ready(self, timeout_s: float) -> bool:
         """Wait until this node has applied what the log held when it joined; False when that takes longer."""
         self._check_running()

@@ -1,0 +1,157 @@
+"""Keeps a control node running: what its files or its peers do must not stop the agent (design §3)."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from control.config import ControlConfig
+from control.log import PUBLISH_TIMEOUT_S
+from control.node import ControlNode, check_config
+from control.records import Record
+from control.state import EMPTY, ControlState
+from model.clock import Clock
+from model.errors import HeadwaterError, TransientError
+
+REOPEN_S = 30.0  # between two attempts to open a node whose files or port have failed
+LEADERLESS_S = 10.0  # without a leader for so long is worth a word
+_LOOK_S = 2.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlHealth:
+    """role: "leader", "follower", or "none". reason and since_ms: what is wrong and since when; "" and when all went well again."""
+
+    role: str
+    healthy: bool
+    reason: str
+    since_ms: int
+
+
+class ControlSupervisor:
+    """A ControlLog that is always there. While its node cannot be opened, or has failed, `state` is what was known last and `publish`
+    raises TransientError; the node is opened again after a pause. Safe to use from many threads.
+
+    `step` is one look at the node; between `start` and `close` a thread takes them. Raises UsageError for a configuration that cannot
+    work, and nothing else.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        config: ControlConfig | None = None,
+        *,
+        clock: Clock,
+        open_node: Callable[[Path, ControlConfig], ControlNode] = ControlNode,
+    ) -> None:
+        self._data_dir, self._config, self._clock, self._open_node = data_dir, config or ControlConfig(), clock, open_node
+        check_config(self._config)
+        self._lock = threading.Lock()
+        self._node: ControlNode | None = None
+        self._known = EMPTY
+        self._reason = ""
+        self._since_ms = clock.now_ms()
+        self._open_at_s = self._led_at_s = clock.monotonic_s()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self.step()
+
+    def step(self) -> None:
+        """Open the node when it is due; see whether it runs and has a leader; say what has changed."""
+        with self._lock:
+            if self._stop.is_set():
+                return
+            if self._node and (failure := self._node.failure):
+                self._give_up(self._node, failure)
+            if self._node is None and self._clock.monotonic_s() >= self._open_at_s:
+                self._open()
+            if self._node:
+                if self._node.role != "none":
+                    self._led_at_s = self._clock.monotonic_s()
+                    self._tell("")
+                elif self._clock.monotonic_s() - self._led_at_s >= LEADERLESS_S:
+                    self._tell("there is no leader; are the peers running?")
+
+    def publish(self, *records: Record, timeout_s: float = PUBLISH_TIMEOUT_S) -> None:
+        """See ControlLog. TransientError while there is no node."""
+        node = self._node
+        if node is None:
+            raise TransientError(f"control log: {self._reason}")
+        node.publish(*records, timeout_s=timeout_s)
+
+    def state(self) -> ControlState:
+        node = self._node
+        return node.state() if node else self._known
+
+    def health(self) -> ControlHealth:
+        node = self._node
+        return ControlHealth(role=node.role if node else "none", healthy=not self._reason, reason=self._reason, since_ms=self._since_ms)
+
+    def ready(self, timeout_s: float) -> bool:
+        """Wait until the node has caught up; False when that takes longer, or there is none."""
+        node = self._node
+        try:
+            return node is not None and node.ready(timeout_s)
+        except HeadwaterError:
+            return False
+
+    @property
+    def needs_rebuild(self) -> bool:
+        node = self._node
+        return node is not None and node.needs_rebuild
+
+    def rebuilt(self) -> None:
+        if self._node:
+            self._node.rebuilt()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="control-supervisor", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+        with self._lock:
+            if self._node:
+                self._known = self._node.state()
+                self._node.close()
+                self._node, self._reason = None, "it is closed"
+
+    def _open(self) -> None:
+        try:
+            self._node = self._open_node(self._data_dir, self._config)
+            self._led_at_s = self._clock.monotonic_s()
+        except Exception as error:
+            if not isinstance(error, HeadwaterError):
+                log.exception("control_log_failed_unexpectedly")
+            self._failed(error)
+
+    def _give_up(self, node: ControlNode, failure: HeadwaterError) -> None:
+        self._known = node.state()
+        self._node = None
+        node.close()
+        self._failed(failure)
+
+    def _failed(self, error: Exception) -> None:
+        self._open_at_s = self._clock.monotonic_s() + REOPEN_S
+        self._tell(str(error) or repr(error))
+
+    def _tell(self, reason: str) -> None:
+        if reason == self._reason:
+            return
+        self._reason, self._since_ms = reason, self._clock.now_ms()
+        if reason:
+            log.error("control_log_unavailable", reason=reason, consequence="archiving and reading go on; the other agents learn later")
+        else:
+            log.info("control_log_available")
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            self.step()

@@ -1,0 +1,132 @@
+"""Whatever ends a control node, it is opened again, and until then nobody is stopped by it."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import control.journal
+from control.config import ControlConfig
+from control.node import ControlNode
+from control.supervisor import LEADERLESS_S, REOPEN_S, ControlSupervisor
+from model.clock import ManualClock
+from model.errors import DiskFull, HeadwaterError, TransientError, UsageError
+from tests.control.builders import PARTITION, advanced
+from tests.peers.kafka import free_port
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def supervised(tmp_path: Path, clock: ManualClock) -> Iterator[ControlSupervisor]:
+    supervisor = ControlSupervisor(tmp_path, clock=clock)
+    assert supervisor.ready(WAIT_S)
+    yield supervisor
+    supervisor.close()
+
+
+class FullDisk:
+    """`os` for the journal, of a disk without room."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def pwrite(self, *_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def until_it_failed(supervisor: ControlSupervisor) -> None:
+    """Every publish of a failed node raises; the first may be answered by it while it fails."""
+    while supervisor._node and supervisor._node.failure is None:
+        with pytest.raises(HeadwaterError):
+            supervisor.publish(advanced(2), timeout_s=WAIT_S)
+
+
+def test_a_node_that_found_the_disk_full_is_opened_again_when_there_is_room(
+    supervised: ControlSupervisor, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervised.publish(advanced(1))
+    with monkeypatch.context() as full:
+        full.setattr(control.journal, "os", FullDisk())
+        until_it_failed(supervised)
+        supervised.step()
+        health = supervised.health()
+        assert (health.role, health.healthy) == ("none", False)
+        assert "No space left" in health.reason
+        assert supervised.state().known_version(PARTITION) == 1
+        with pytest.raises(TransientError):
+            supervised.publish(advanced(2))
+    supervised.step()
+    assert not supervised.health().healthy  # not before the pause is over
+    clock.advance(int(REOPEN_S * 1000))
+    supervised.step()
+    assert supervised.ready(WAIT_S)
+    supervised.publish(advanced(2))
+    supervised.step()
+    assert (supervised.health().role, supervised.health().healthy, supervised.health().reason) == ("leader", True, "")
+    assert supervised.state().known_version(PARTITION) == 2
+
+
+def fails_first(error: Exception) -> Callable[[Path, ControlConfig], ControlNode]:
+    tried = list[Path]()
+
+    def open_node(data_dir: Path, config: ControlConfig) -> ControlNode:
+        tried.append(data_dir)
+        if len(tried) == 1:
+            raise error
+        return ControlNode(data_dir, config)
+
+    return open_node
+
+
+@pytest.mark.parametrize("error", [DiskFull("full"), TransientError("the port is in use"), UsageError("no directory"), ZeroDivisionError()])
+def test_a_node_that_cannot_be_opened_stops_no_start(error: Exception, tmp_path: Path, clock: ManualClock) -> None:
+    supervisor = ControlSupervisor(tmp_path, clock=clock, open_node=fails_first(error))
+    assert not supervisor.ready(0)
+    assert not supervisor.health().healthy
+    assert supervisor.state().known_version(PARTITION) == 0
+    with pytest.raises(TransientError):
+        supervisor.publish(advanced(1))
+    clock.advance(int(REOPEN_S * 1000))
+    supervisor.step()
+    assert supervisor.ready(WAIT_S)
+    supervisor.publish(advanced(1))
+    supervisor.close()
+
+
+def test_without_a_quorum_there_is_a_start_and_a_word_about_it(tmp_path: Path, clock: ManualClock) -> None:
+    listen, *peers = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    supervisor = ControlSupervisor(tmp_path, ControlConfig(listen=listen, peers=tuple(peers)), clock=clock)
+    assert not supervisor.ready(0)
+    assert supervisor.health().healthy  # an election takes a while
+    clock.advance(int(LEADERLESS_S * 1000))
+    supervisor.step()
+    health = supervisor.health()
+    assert (health.role, health.healthy, health.since_ms) == ("none", False, clock.now_ms())
+    assert "leader" in health.reason
+    supervisor.close()
+
+
+def test_a_configuration_that_cannot_work_is_refused_at_once(tmp_path: Path, clock: ManualClock) -> None:
+    with pytest.raises(UsageError, match="control"):
+        ControlSupervisor(tmp_path, ControlConfig(listen="nonsense", peers=("127.0.0.1:9000",)), clock=clock)
+
+
+def test_a_closed_one_stays_closed(supervised: ControlSupervisor, clock: ManualClock) -> None:
+    supervised.publish(advanced(3))
+    supervised.start()
+    supervised.close()
+    supervised.close()
+    clock.advance(int(REOPEN_S * 1000))
+    supervised.step()
+    assert supervised.state().known_version(PARTITION) == 3
+    with pytest.raises(TransientError, match="closed"):
+        supervised.publish(advanced(4))
