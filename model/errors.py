@@ -19,6 +19,14 @@ class UsageError(HeadwaterError):
     exit_code = 2
 
 
+class WrongStore(UsageError):
+    """The data directory belongs to another store. Nothing was written to either."""
+
+
+class StoreGone(UsageError):
+    """The store was there and is not, or is empty now: a disk that is not mounted, most likely. Nothing was written."""
+
+
 class TransientError(HeadwaterError):
     """The same call may succeed later: throttled, timed out, disconnected."""
 

@@ -2,7 +2,16 @@
 
 A file that is there is whole: it is written under a private name, synced, and only then given its own. Creating uses
 link(2), which refuses a name that is taken, so it needs no lock and any number of processes may race. Replacing and
-deleting hold a lock file. Tags are the SHA-256 of the content. Private names contain "+", which no key does, so no
+deleting hold a lock file.
+
+What a call returned is on disk: its bytes, its name, and the names of the directories above. When syncing a file fails, the file is
+thrown away, since its pages may count as clean from then on and a second fsync would prove nothing; the caller writes anew, under
+another private name. When syncing a directory fails, the name is visible and may be gone after a power loss. That outcome is unknown,
+and reading back must not settle it from the page cache: until those directories could be synced, the store refuses every call that a
+caller could conclude something from. (A file system that cannot write its journal turns read-only, so for names a later success does
+prove what it says; and an agent that starts anew replaces a file in the root, which is synced, before it relies on what it sees.)
+
+Tags are the SHA-256 of the content. Private names contain "+", which no key does, so no
 listing shows them and the directory may be copied to a bucket, or back, as it is.
 """
 
@@ -27,6 +36,7 @@ from model.errors import (
     CorruptData,
     NotFound,
     SourceChanged,
+    StoreGone,
     TransientError,
     TruncatedData,
     UnknownOutcome,
@@ -53,6 +63,9 @@ class DirectoryStore:
         self._root = Path(os.path.abspath(root))
         self._gate = threading.Lock()  # in front of the lock file, so that threads of one process wait without polling
         self._prepared = False
+        self._naming = threading.Lock()
+        self._unsettled: dict[Path, object] = {}  # directories in which we made others: those names may not be on disk yet
+        self._failed: set[Path] = set()  # directories that could not be synced
 
     @property
     def url(self) -> str:
@@ -60,6 +73,7 @@ class DirectoryStore:
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
         with self._translated(key):
+            self._check_settled()
             if self._path(key).is_file():
                 raise AlreadyExists(key)  # before the work; the link decides
         digest = Digest()
@@ -76,6 +90,7 @@ class DirectoryStore:
         return digest.text()
 
     def create(self, key: str, document: bytes) -> str:
+        self._check_settled()
         with self._translated(key), self._partial() as (fd, partial):
             _write(fd, document)
             os.fsync(fd)
@@ -85,6 +100,7 @@ class DirectoryStore:
 
     def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
         path = self._path(key)
+        self._check_settled()
         with self._translated(key), self._partial() as (fd, partial):
             _write(fd, document)
             os.fsync(fd)
@@ -102,6 +118,7 @@ class DirectoryStore:
         return _tag(document)
 
     def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        self._check_settled()
         with self._translated(key), self._opened(key) as fd:
             size = os.fstat(fd).st_size
             if size > max_bytes:
@@ -123,6 +140,7 @@ class DirectoryStore:
 
     def stat(self, key: str) -> ObjectInfo:
         """Reads the object: a directory keeps no digest, so this one says what the file holds now, not what was sent."""
+        self._check_settled()
         digest, tag = Digest(), hashlib.sha256()
         window = memoryview(bytearray(_WINDOW_BYTES))
         with self._translated(key), self._opened(key) as fd:
@@ -138,12 +156,14 @@ class DirectoryStore:
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Without tags and digests: either would take reading every object."""
         folder = check_prefix(prefix).rpartition("/")[0]
+        self._check_settled()
         with self._translated(prefix):
             self._check_root()
         return self._walk(folder + "/" if folder else "", prefix, start_after)
 
     def delete(self, key: str) -> None:
         path = self._path(key)
+        self._check_settled()
         with self._translated(key):
             self._check_root()
             with self._locked():
@@ -194,7 +214,7 @@ class DirectoryStore:
         """Publish `partial`, which is on disk, as `key`. A delete may take the empty directory away again: then once more."""
         path = self._path(key)
         for _ in range(_LINK_ATTEMPTS):
-            made = self._make_parents(path.parent)
+            self._make_parents(path.parent)
             try:
                 os.link(partial, path)
             except FileExistsError:
@@ -210,27 +230,51 @@ class DirectoryStore:
                 raise
             else:
                 steps.reached("directory.named")
-                return self._settle(key, path.parent, *(directory.parent for directory in made))
+                return self._settle(key, path.parent)
         raise TransientError(f"{key}: its directory keeps disappearing")
 
-    def _make_parents(self, directory: Path) -> Sequence[Path]:
-        """The directories that were missing on the way to `directory`, made now."""
+    def _make_parents(self, directory: Path) -> None:
+        """Make the directories that are missing on the way to `directory`."""
         missing = []
         while not directory.is_dir():
             missing.append(directory)
             directory = directory.parent
         for path in reversed(missing):
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
+            with self._naming, contextlib.suppress(FileExistsError, FileNotFoundError):
+                self._unsettled[path.parent] = object()  # whoever finds the directory finds this too, and a sync begun earlier keeps it
                 path.mkdir()
-        return missing
 
-    def _settle(self, key: str, *directories: Path) -> None:
-        """Make names durable. What was named is visible already, so a failure here leaves the outcome open."""
+    def _settle(self, key: str, directory: Path) -> None:
+        """Make what was named in `directory` durable. It is visible already, so a failure here leaves the outcome open."""
         try:
-            for directory in directories:
-                _fsync_directory(directory)
+            self._sync(directory, *directory.parents)
         except OSError as error:
             raise UnknownOutcome(f"{key}: {error.strerror} while syncing its directory") from error
+
+    def _sync(self, directory: Path, *above: Path) -> None:
+        """Sync `directory`, and those `above` in which names were made that may not be on disk."""
+        for each in (directory, *above):
+            with self._naming:
+                made = self._unsettled.get(each)
+            if made is None and each != directory:
+                continue
+            try:
+                _fsync_directory(each)
+            except OSError:
+                self._failed.add(each)
+                raise
+            with self._naming:
+                if made is not None and self._unsettled.get(each) is made:
+                    del self._unsettled[each]
+
+    def _check_settled(self) -> None:
+        """Nobody may build on what is visible and may not be on disk. Raises TransientError as long as it cannot be synced."""
+        for each in tuple(self._failed):
+            try:
+                _fsync_directory(each)
+            except OSError as error:
+                raise TransientError(f"{self.url}: {error.strerror} while syncing {each}; what was written there may be lost") from error
+            self._failed.discard(each)
 
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """Depth first. A directory sorts as its name with "/", which is key order."""
@@ -258,15 +302,15 @@ class DirectoryStore:
     def _check_root(self) -> None:
         """An archive that is not there, on a disk that is not mounted perhaps, must not look like an empty one."""
         if not self._root.is_dir():
-            raise UsageError(f"no archive at {self.url}: there is no such directory")
+            raise StoreGone(f"no archive at {self.url}: there is no such directory")
 
     def _prepare(self) -> None:
         if self._prepared:
             self._check_root()  # it was there: a disk that went away must not become an empty archive
             return
         partials = self._root / _PARTIALS
-        for made in self._make_parents(partials):
-            _fsync_directory(made.parent)
+        self._make_parents(partials)
+        self._sync(self._root, *self._root.parents)
         self._remove_stale(partials)
         self._prepared = True
 

@@ -42,6 +42,8 @@ def test_exit_codes_are_frozen() -> None:
     assert codes == {
         "HeadwaterError": 1,
         "UsageError": 2,
+        "WrongStore": 2,
+        "StoreGone": 2,
         "Partial": 3,
         "CorruptData": 4,
         "TruncatedData": 4,
