@@ -1,13 +1,14 @@
 """The control log's knowledge, learned anew from the bucket."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from control.log import PUBLISH_TIMEOUT_S, ControlLog
 from control.node import ControlNode
 from control.records import Advanced, Record, advanced_of
+from control.supervisor import ControlSupervisor
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, ForeignOwner, NotFound, UnsupportedFormat
+from model.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat
 
 _BATCH = 500  # records per command: about 100 KB
 
@@ -20,15 +21,19 @@ class Rebuilt:
     unreadable: tuple[tuple[str, str], ...]
 
 
-def rebuild(repository: ManifestRepository, control: ControlLog, *, timeout_s: float = PUBLISH_TIMEOUT_S) -> Rebuilt:
+def rebuild(
+    repository: ManifestRepository, control: ControlLog, *, timeout_s: float = PUBLISH_TIMEOUT_S, over: Callable[[], bool] = lambda: False
+) -> Rebuilt:
     """Announce every head in the bucket. Repeatable: what the log knows better stays.
 
-    A head that cannot be read is reported and the others go on; an unreachable bucket ends it with TransientError.
+    A head that cannot be read is reported and the others go on; an unreachable bucket, and `over`, end it with TransientError.
     """
     announced = 0
     unreadable: list[tuple[str, str]] = []
     batch: list[Record] = []
     for record in _announcements(repository, unreadable):
+        if over():
+            raise TransientError("the rebuild of the control log was stopped; it begins anew next time")
         batch.append(record)
         announced += 1
         if len(batch) == _BATCH:
@@ -39,11 +44,17 @@ def rebuild(repository: ManifestRepository, control: ControlLog, *, timeout_s: f
     return Rebuilt(announced, tuple(unreadable))
 
 
-def rebuild_if_needed(repository: ManifestRepository, node: ControlNode, *, timeout_s: float = PUBLISH_TIMEOUT_S) -> Rebuilt | None:
+def rebuild_if_needed(
+    repository: ManifestRepository,
+    node: ControlNode | ControlSupervisor,
+    *,
+    timeout_s: float = PUBLISH_TIMEOUT_S,
+    over: Callable[[], bool] = lambda: False,
+) -> Rebuilt | None:
     """As `rebuild`, when the node's files were missing or damaged; None when they were not."""
     if not node.needs_rebuild:
         return None
-    rebuilt = rebuild(repository, node, timeout_s=timeout_s)
+    rebuilt = rebuild(repository, node, timeout_s=timeout_s, over=over)
     node.rebuilt()
     return rebuilt
 

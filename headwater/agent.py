@@ -25,7 +25,7 @@ from headwater.scheduler import Scheduler
 from headwater.survey import Knowledge, survey
 from hydration.logs import Logs
 from model.clock import SystemClock
-from model.errors import TransientError, UsageError
+from model.errors import HeadwaterError, TransientError, UsageError
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ def run(config: Config, *, started: Callable[[Address], None] = lambda _: None) 
 
     Raises Locked when another agent holds the data directory, and what stops the gateway from listening.
     """
-    with holding(config) as held, open_logs(config, held.bucket, indexed=True) as logs:
+    with holding(config, patient=True) as held, open_logs(config, held.bucket, indexed=True) as logs:
         try:
             return asyncio.run(_run(held, logs, started))
         except BaseExceptionGroup as group:
@@ -60,7 +60,7 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
         loop.add_signal_handler(each, stopping, each)
 
     def listening(address: Address) -> None:
-        _announce(held, "{}:{}".format(*address))
+        threading.Thread(target=_announce, args=(held, "{}:{}".format(*address)), name="announce", daemon=True).start()
         started(address)
 
     async with agent_socket.serving(held.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
@@ -150,11 +150,11 @@ class _Answers:
 
 
 def _announce(held: Held, gateway: str) -> None:
-    """Tell the other agents that we are here. A courtesy: without a leader to tell, nothing is lost."""
+    """Tell the other agents that we are here. A courtesy that nobody waits for: without a leader to tell, nothing is lost."""
     try:
         held.control.publish(Node(node_id=held.config.node.id, started_ms=SystemClock().now_ms(), version=__version__, gateway=gateway))
-    except TransientError as error:
-        log.warning("announcement_postponed", reason=str(error))
+    except HeadwaterError as error:
+        log.warning("agent_not_announced", reason=str(error))
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

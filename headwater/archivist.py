@@ -4,26 +4,34 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
 from archival.config import ArchivalConfig
 from archival.plan import Policy
 from control.lock import DataDirLock
-from control.log import PUBLISH_TIMEOUT_S
-from control.node import ControlNode
 from control.rebuild import rebuild_if_needed
+from control.supervisor import ControlSupervisor
 from headwater import agent_socket
 from headwater.archiving import Archived, Archiving
 from headwater.config import Config
-from headwater.opening import Bucket, open_bucket_to_write, open_log_dirs, writer_id
+from headwater.opening import Bucket, check_conditional_writes, open_bucket, open_log_dirs, writer_id
 from headwater.options import parse_selection
+from headwater.store_identity import Gate, check_belongs, settle
+from manifests.repository import ManifestRepository
 from model.clock import SystemClock
-from model.errors import HeadwaterError, Locked, NotFound, Partial, TransientError
+from model.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised
 from model.partition import TopicPartition
+from objectstore.guarded import GuardedStore
+from segments.discover import LogDirs
 
 log = structlog.get_logger()
+
+_CONTROL_WAIT_S = 2.0  # a lone node needs a twentieth of that; nothing depends on it
+_REBUILD_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +59,24 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is open while the lock is held. archiving: None without log directories."""
+    """What is open while the lock is held.
+
+    bucket     for reading. Like the one for archiving it opens only to the store that the data directory belongs to
+    archiving  None without log directories
+    """
 
     config: Config
     bucket: Bucket
-    control: ControlNode
+    control: ControlSupervisor
     archiving: Archiving | None
 
 
 @contextmanager
-def holding(config: Config) -> Iterator[Held]:
-    """Take the data directory and open everything an archiver needs. Raises Locked when another process has it."""
+def holding(config: Config, *, patient: bool = False) -> Iterator[Held]:
+    """Take the data directory and open everything an archiver needs. Raises Locked when another process has it.
+
+    patient  go on without a store that cannot be reached now: nothing is archived or released before it can, and has been checked
+    """
     with ExitStack() as stack:
         stack.enter_context(DataDirLock(config.node.data_dir))
         dirs = open_log_dirs(config) if config.log.dirs else None
@@ -73,20 +88,88 @@ def holding(config: Config) -> Iterator[Held]:
                     reason="no log directory holds the broker's metadata log: the agents of all its replicas archive each partition in "
                     "turn. Set log.metadata_dir to the broker's metadata.log.dir",
                 )
-        bucket = open_bucket_to_write(config)
-        control = stack.enter_context(ControlNode(config.node.data_dir, config.control))
-        if not control.ready(PUBLISH_TIMEOUT_S):
-            raise TransientError("the control log has no leader yet; are its peers running?")
-        rebuild_if_needed(bucket.manifests, control)
+        bucket = open_bucket(config)
+        control = ControlSupervisor(config.node.data_dir, config.control, clock=SystemClock())
+        stack.callback(control.close)
+        control.ready(_CONTROL_WAIT_S)
+        control.start()
+        gate = Gate(partial(_check_store, config, bucket, control, dirs), SystemClock())
+        try:
+            gate.open()
+        except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
+            if not patient:
+                raise
+            say_so = log.warning if isinstance(error, TransientError) else log.error
+            say_so("store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers")
+        readable = GuardedStore(bucket.store, Gate(partial(_check_to_read, config, bucket), SystemClock()).passing)
+        guarded = GuardedStore(bucket.store, gate.passing)
+        writable = Bucket(guarded, ManifestRepository(guarded))
+        stack.enter_context(_rebuilding(writable.manifests, control, again=patient))
         archiving = (
-            Archiving(config, dirs=dirs, bucket=bucket, control=control, writer=writer_id(config), clock=SystemClock())
+            Archiving(config, dirs=dirs, bucket=writable, control=control, writer=writer_id(config), clock=SystemClock())
             if dirs is not None
             else None
         )
         if archiving is not None:
             archiving.announcer.start()
             stack.callback(archiving.announcer.close)
-        yield Held(config, bucket, control, archiving)
+        yield Held(config, Bucket(readable, ManifestRepository(readable)), control, archiving)
+
+
+def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dirs: LogDirs | None) -> None:
+    """Raises what speaks against archiving to this store, or keeps it from being asked; nothing is written then."""
+    if dirs is None:
+        check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
+        return
+    settle(
+        bucket.manifests,
+        url=bucket.store.url,
+        data_dir=config.node.data_dir,
+        cluster_id=dirs.cluster_id,
+        fresh_id=uuid4().hex,
+        remembered=bool(control.state().clusters.get(dirs.cluster_id)),
+        before_writing=partial(check_conditional_writes, config, bucket),
+    )
+    log.debug("store_checked", url=bucket.store.url)
+
+
+def _check_to_read(config: Config, bucket: Bucket) -> None:
+    """An archive that is not mounted must not look to readers like one that is empty: what they ask for is unknown until it is."""
+    try:
+        check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
+    except StoreGone as error:
+        raise TransientError(str(error)) from error
+
+
+@contextmanager
+def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, again: bool) -> Iterator[None]:
+    """Beside everything else, fill a control log whose files were missing or damaged from the bucket.
+
+    again  as often as it takes, and as often as it is needed, until the end; else one attempt, whose end is waited for
+    """
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                rebuild_if_needed(manifests, control, over=stop.is_set)
+            except Exception as error:  # whatever it is, the control log is a help only
+                log.warning("rebuild_postponed", reason=str(error) or repr(error))
+            if not again:
+                return
+            stop.wait(_REBUILD_EVERY_S)
+
+    thread = threading.Thread(target=work, name="control-rebuild", daemon=True)
+    thread.start()
+    try:
+        yield
+        if again:
+            stop.set()
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        thread.join()
 
 
 def carry_out(config: Config, order: Order, told: Callable[[dict[str, Any]], None]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import structlog
 
 from headwater.config import Config
 from headwater.options import parse_selection
@@ -16,7 +17,7 @@ from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest
 from model.clock import SystemClock
-from model.errors import NotFound, UsageError
+from model.errors import DiskFull, NotFound, UsageError
 from model.oserrors import kind_of
 from model.partition import PartitionId
 from objectstore.open import open_store
@@ -44,18 +45,16 @@ def open_bucket(config: Config) -> Bucket:
     return Bucket(store, ManifestRepository(store))
 
 
-def open_bucket_to_write(config: Config) -> Bucket:
+def check_conditional_writes(config: Config, bucket: Bucket) -> None:
     """For archivers: finds out whether the store refuses to overwrite, on which all agreement rests.
 
     Raises UsageError when it does not, unless the configuration says that this is the bucket's only agent.
     """
-    bucket = open_bucket(config)
     if not probe(bucket.store).many_agents:
         told = f"{bucket.store.url} does not keep conditional writes: two agents could overwrite each other's commits"
         if not config.node.only_agent:
             raise UsageError(f"{told}. Set node.only_agent = true if no other agent will ever write there")
         say(f"warning: {told}; this must stay its only agent")
-    return bucket
 
 
 def open_log_dirs(config: Config) -> LogDirs:
@@ -127,12 +126,18 @@ def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False) -> Itera
     from manifests.index import ManifestIndex
 
     with ExitStack() as stack:
+        index = None
+        if indexed:
+            try:
+                index = stack.enter_context(closing(ManifestIndex(config.node.data_dir / "index")))
+            except DiskFull as error:
+                structlog.get_logger().warning("index_in_memory", reason=str(error))
         opened = logs.open_logs(
             config.hydration,
             store=bucket.store,
             cache_directory=cache_directory(config),
             dirs=open_log_dirs(config) if config.log.dirs else None,
-            index=stack.enter_context(closing(ManifestIndex(config.node.data_dir / "index"))) if indexed else None,
+            index=index,
             priority_for=lambda topic: config.hydration_for(topic).read_priority,
         )
         stack.callback(opened.close)

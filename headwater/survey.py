@@ -18,6 +18,7 @@ from headwater.opening import Bucket, archived, load_head, open_bucket, open_cac
 from headwater.options import parse_selection
 from headwater.output import say
 from headwater.standing import KnownHead, Standing, backlog, standing
+from headwater.store_identity import check_belongs
 from hydration.cache import folder
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
@@ -83,7 +84,7 @@ def survey(
                 raise error
             if wanted(place):
                 unreadable[place] = str(error)
-    asking = _Asking(bucket or _bucket(config), selection, local, _own(known.heads, local))
+    asking = _Asking(bucket or _bucket(config), config.node.data_dir, selection, local, _own(known.heads, local))
     remembered = {partition for partition in (*known.heads, *known.offsets) if wanted(partition.topic_partition)}
     everywhere = set(local) | asking.partitions | (remembered if asking.error else set())
     if not everywhere and not unreadable:
@@ -160,9 +161,13 @@ class _Asking:
     heads       of those that were asked for; None: the bucket's definite word that there is none
     damage      why a head cannot be used
     error       what kept the bucket from being asked; the rest may be incomplete then
+
+    Raises WrongStore and StoreGone when it is not the one that the data directory archives to.
     """
 
-    def __init__(self, bucket: Bucket | None, selection: str | None, local: Collection[PartitionId], own: Collection[PartitionId]) -> None:
+    def __init__(
+        self, bucket: Bucket | None, data_dir: Path, selection: str | None, local: Collection[PartitionId], own: Collection[PartitionId]
+    ) -> None:
         self.partitions: set[PartitionId] = set()
         self.heads: dict[PartitionId, Head | None] = {}
         self.damage: dict[PartitionId, str] = {}
@@ -174,6 +179,7 @@ class _Asking:
         self._meter = MeteredStore(bucket.store)
         self._bucket = Bucket(self._meter, ManifestRepository(self._meter))
         try:
+            self._bounded(lambda: check_belongs(self._bucket.manifests, url=self._bucket.store.url, data_dir=data_dir))
             found, self.lost = self._bounded(lambda: self._list(selection))
             self.partitions = {*found, *local}
             self._bounded(lambda: self._load(self.partitions - set(own)))
@@ -254,13 +260,15 @@ _NOTHING = Standing(
 
 
 def _bucket(config: Config) -> Bucket | None:
-    """None while the first pass has not made the archive's directory: then nothing is archived."""
+    """None while the first pass has not made the archive's directory: then nothing is archived. Raises StoreGone when it was there."""
+    bucket = open_bucket(config)
     if config.log.dirs and config.store.url.startswith("file:"):
         path = Path(unquote(urlsplit(config.store.url).path))
         if not path.exists():
+            check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
             say(f"nothing is archived yet: there is no {path}")
             return None
-    return open_bucket(config)
+    return bucket
 
 
 def _cached(config: Config) -> dict[str, int]:

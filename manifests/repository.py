@@ -75,6 +75,15 @@ class CommitLost(Conflict):
         self.current = current
 
 
+def foreign_bucket(url: str, owner: Owner, cluster_id: str) -> ForeignOwner:
+    """What to say to an agent of cluster `cluster_id` about a bucket that is another cluster's."""
+    return ForeignOwner(
+        f"{url} is the archive of cluster {owner.cluster_id}, and this log is cluster {cluster_id}'s: give it a bucket or a prefix of its "
+        f"own. If it was recovered from this archive and should go on with it, recover it with `headwater recover apply … --cluster-id "
+        f"{owner.cluster_id}`; then the old cluster must never start again, or two would write one history"
+    )
+
+
 def new_commit_id() -> str:
     return uuid4().hex
 
@@ -171,6 +180,21 @@ class ManifestRepository:
         except NotFound:
             return None
 
+    def settle_owner(self, decide: Callable[[Owner | None], Owner | None]) -> Owner:
+        """Bring headwater.json to where `decide` wants it; None from it means that what it saw stands. Returns what is there then."""
+        settled: Owner | None = None
+
+        def decide_raw(raw: bytes | None) -> bytes | None:
+            nonlocal settled
+            seen = None if raw is None else decode_owner(raw)
+            after = decide(seen)
+            settled = after or seen
+            return None if after is None else encode_owner(after)
+
+        self._advance(keys.OWNER, decide_raw)
+        assert settled is not None, "a decision leaves no bucket without an owner"
+        return settled
+
     def ensure_owner(self, cluster_id: str) -> None:
         """Take an empty bucket for `cluster_id`. Raises ForeignOwner when it is another cluster's."""
 
@@ -179,7 +203,7 @@ class ManifestRepository:
                 return encode_owner(Owner(cluster_id=cluster_id))
             owner = decode_owner(raw)
             if owner.cluster_id != cluster_id:
-                raise ForeignOwner(f"{self._store.url} is the archive of cluster {owner.cluster_id}, not of {cluster_id}")
+                raise foreign_bucket(self._store.url, owner, cluster_id)
             return None
 
         self._advance(keys.OWNER, decide)

@@ -3,12 +3,15 @@
 Deciding what changes is pure; the repository does the compare-and-swap around it.
 """
 
+import re
+
 import msgspec
 
 from manifests.document import FORMAT, prepared, seal, unseal
-from model.errors import CorruptData, ForeignOwner
+from model.errors import CorruptData, ForeignOwner, UsageError
 from model.partition import PartitionId, check_topic_id, topic_id_text
 
+_STORE_ID = re.compile(r"[0-9a-f]{32}")
 PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and whoever reads the number makes room for as many
 PREVIOUS_MAX = 10_000  # earlier incarnations remembered, about 300 KB; the oldest are forgotten first
 
@@ -48,10 +51,11 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
 
 @prepared
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """headwater.json: whose archive this bucket is."""
+    """headwater.json: whose archive this bucket is, and which store: data directories repeat the id. None before format 1.1."""
 
     format: tuple[int, int] = FORMAT
     cluster_id: str
+    store_id: str | None = None
 
 
 def merge(held: TopicManifest | None, seen: TopicManifest) -> TopicManifest | None:
@@ -102,6 +106,8 @@ def check_current(current: Current) -> None:
 
 
 def check_owner(owner: Owner) -> None:
+    if owner.store_id is not None and not _STORE_ID.fullmatch(owner.store_id):
+        raise UsageError(f"not a store id: {owner.store_id[:40]!r}")
     PartitionId(owner.cluster_id, topic_id_text(bytes(16)), 0, "any")
 
 

@@ -18,6 +18,8 @@ import pytest
 from headwater.replay import consume
 from tests.fixtures import expected
 from tests.headwater.conftest import Stage
+from tests.peers.kafka import free_port
+from tests.s3server import S3Server
 
 DEADLINE_S = 60
 
@@ -197,4 +199,64 @@ def test_an_agent_without_log_directories_serves_the_archive(stage: Stage) -> No
         got = list(consume(address, committed=True, keep=lambda topic: topic == "orders.in"))
         wanted = [record for record in expected("kitchen", "read_committed") if record["topic"] == "orders.in"]
         assert sorted(got, key=lambda record: (record["partition"], record["offset"])) == wanted
+        assert agent.stop() == 0
+
+
+@pytest.mark.parametrize("mount_point", [False, True])
+def test_an_agent_starts_while_its_archive_is_not_mounted_and_goes_on_when_it_is(stage: Stage, mount_point: bool) -> None:
+    log = stage.log("kitchen")
+    assert stage.run("archive", "--set", "log.owned=true", log=log).code == 0
+    away = stage.root / "away"
+    stage.bucket.rename(away)
+    if mount_point:
+        stage.bucket.mkdir()
+    with running(stage, log, "--set", "archival.seal_timeout=0s", "--set", "log.owned=true") as agent:
+        told = agent.wait_for("store_unavailable")
+        assert (told["level"], "mount it" in told["reason"]) == ("error", True)
+        address = agent.wait_for("gateway_started")["listen"]
+        agent.wait_for("archive_stopped")
+        assert not stage.bucket.exists() or list(stage.bucket.iterdir()) == []
+        if mount_point:
+            stage.bucket.rmdir()
+        away.rename(stage.bucket)
+        agent.wait_for("run_archived")
+        assert list(consume(address, committed=False, keep=lambda topic: topic == "orders.in"))
+        assert agent.stop() == 0
+
+
+def test_an_agent_starts_while_the_store_does_not_answer(stage: Stage) -> None:
+    credentials = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "r", "AWS_EC2_METADATA_DISABLED": "true"}
+    nobody = ("--store", "s3://bucket/prefix", "--set", "store.endpoint_url=http://127.0.0.1:1")
+    with running(stage, stage.log("kitchen"), *nobody, "--set", "log.owned=true", **credentials) as agent:
+        assert agent.wait_for("store_unavailable")["level"] == "warning"
+        agent.wait_for("gateway_started")
+        assert not (stage.data_dir / "store.json").exists()
+        assert agent.stop() == 0
+
+
+def test_an_agent_with_wrong_credentials_says_so_as_an_error_and_goes_on(stage: Stage, s3_server: S3Server) -> None:
+    environ = {**s3_server.environ(), "AWS_SECRET_ACCESS_KEY": "wrong" * 8}
+    options = ("--store", f"s3://{s3_server.bucket()}", "--set", f"store.endpoint_url={s3_server.endpoint_url}", "--set", "log.owned=true")
+    with running(stage, stage.log("kitchen"), *options, **environ) as agent:
+        assert agent.wait_for("store_unavailable")["level"] == "error"
+        agent.wait_for("gateway_started")
+        assert agent.stop() == 0
+
+
+def test_an_agent_of_another_store_does_not_start(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    assert stage.run("archive", "--set", "log.owned=true", log=log).code == 0
+    other = stage.run("agent", "--store", f"file://{stage.root}/other", log=log)
+    assert other.code == 2
+    assert "belongs to" in other.err
+    assert not (stage.root / "other").exists()
+
+
+def test_an_agent_starts_without_a_quorum_of_the_control_log_and_archives(stage: Stage) -> None:
+    listen, *peers = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    quorum = ("--set", f"control.listen={listen}", "--set", "control.peers=" + ",".join(peers))
+    with running(stage, stage.log("kitchen"), *quorum, "--set", "archival.seal_timeout=0s", "--set", "log.owned=true") as agent:
+        agent.wait_for("gateway_started")
+        agent.wait_for("run_archived", times=3)
+        assert "leader" in agent.wait_for("control_log_unavailable")["reason"]
         assert agent.stop() == 0

@@ -1,0 +1,169 @@
+"""Which store a data directory belongs to (design §3): store.json here and headwater.json there repeat one random id.
+
+Another store than the one that a data directory has archived to, or an archive whose disk is not mounted, looks empty. To begin
+there would hide what is archived, so nothing is written before both documents agree.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from control.journal import write_whole
+from manifests.document import FORMAT, prepared, seal, unseal
+from manifests.repository import ManifestRepository, foreign_bucket
+from manifests.topic import Owner, check_owner
+from model.clock import Clock
+from model.errors import HeadwaterError, StoreGone, WrongStore
+from model.oserrors import translated
+
+NAME = "store.json"
+RETRY_S = 10.0
+
+
+@prepared
+class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """store.json. `url` is for people: a store that was moved, or mounted elsewhere, keeps its id."""
+
+    format: tuple[int, int] = FORMAT
+    url: str
+    cluster_id: str
+    store_id: str
+
+
+def read_identity(data_dir: Path) -> StoreIdentity | None:
+    """What the data directory says; None when it has not archived yet. Raises CorruptData and UnsupportedFormat."""
+    path = data_dir / NAME
+    with translated(path):
+        try:
+            raw = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    return unseal(raw, StoreIdentity, _check, str(path))
+
+
+def _check(identity: StoreIdentity) -> None:
+    check_owner(Owner(cluster_id=identity.cluster_id, store_id=identity.store_id))
+
+
+def check_known(known: StoreIdentity | None, owner: Owner | None, url: str, data_dir: Path) -> None:
+    """Refuse a store that is not the one `known` of: WrongStore, StoreGone."""
+    if known is None:
+        return
+    if owner is None:
+        if url != known.url:
+            raise _wrong(known, url, data_dir)
+        raise StoreGone(
+            f"{url} was an archive and has no headwater.json now: mount it, or restore the bucket. To begin anew in a store that was "
+            f"emptied on purpose, remove {data_dir / NAME} and {data_dir / 'control'}"
+        )
+    if (owner.store_id or known.store_id) != known.store_id or (owner.store_id is None and url != known.url):
+        raise _wrong(known, url, data_dir)
+
+
+def _wrong(known: StoreIdentity, url: str, data_dir: Path) -> WrongStore:
+    if url == known.url:
+        return WrongStore(
+            f"{url} is not the archive that {data_dir} has written to: another one has taken its place. Mount or restore the right one, "
+            "or use another data directory (--data-dir)"
+        )
+    return WrongStore(
+        f"this data directory ({data_dir}) belongs to {known.url}, not to {url}: use another one for it (--data-dir), or {known.url} as "
+        "the store"
+    )
+
+
+def decide_owner(
+    known: StoreIdentity | None, owner: Owner | None, *, url: str, data_dir: Path, cluster_id: str, fresh_id: str
+) -> Owner | None:
+    """The headwater.json to write, None when it is right; WrongStore, StoreGone and ForeignOwner when nothing may be written.
+
+    fresh_id  the id of a store that has none yet
+    """
+    check_known(known, owner, url, data_dir)
+    if owner is not None and owner.cluster_id != cluster_id:
+        raise foreign_bucket(url, owner, cluster_id)
+    if owner is not None and owner.store_id is not None:
+        return None
+    return Owner(cluster_id=cluster_id, store_id=known.store_id if known else fresh_id)
+
+
+def settle(
+    manifests: ManifestRepository,
+    *,
+    url: str,
+    data_dir: Path,
+    cluster_id: str,
+    fresh_id: str,
+    remembered: bool,
+    before_writing: Callable[[], object],
+) -> None:
+    """Make both documents agree, or raise why they never will. Agents that settle one store at once come to one id.
+
+    remembered      the data directory knows of archived partitions, whether or not it has a store.json: one of before format 1.1
+    before_writing  called when nothing speaks against the store, and before the first write to it
+    """
+    known = read_identity(data_dir)
+
+    def decide(owner: Owner | None) -> Owner | None:
+        if known is None and owner is None and remembered:
+            raise StoreGone(
+                f"{url} has no headwater.json, though {data_dir} remembers what was archived: mount the archive, restore the bucket, or "
+                f"use another --data-dir. To begin anew in a store that was emptied on purpose, remove {data_dir / 'control'}"
+            )
+        return decide_owner(known, owner, url=url, data_dir=data_dir, cluster_id=cluster_id, fresh_id=fresh_id)
+
+    decide(_owner(manifests))
+    before_writing()
+    owner = manifests.settle_owner(decide)
+    assert owner.store_id is not None
+    settled = StoreIdentity(url=url, cluster_id=owner.cluster_id, store_id=owner.store_id)
+    if settled != known:
+        write_whole(data_dir / NAME, seal(settled))
+
+
+def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path) -> None:
+    """For those that only look: raise what `settle` would refuse, and what keeps the store from being asked. Writes nothing."""
+    known = read_identity(data_dir)
+    if known is not None:
+        check_known(known, _owner(manifests), url, data_dir)
+
+
+def _owner(manifests: ManifestRepository) -> Owner | None:
+    try:
+        return manifests.owner()
+    except StoreGone:
+        return None  # not even its directory is there: the decision is the same as for an empty one
+
+
+class Gate:
+    """Lets calls pass once `check` has succeeded; until then each raises what it failed with, and it is tried again after a pause."""
+
+    def __init__(self, check: Callable[[], None], clock: Clock) -> None:
+        self._check, self._clock = check, clock
+        self._lock = threading.Lock()
+        self._passed = threading.Event()
+        self._failure: HeadwaterError | None = None
+        self._again_at_s = float("-inf")
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        self.open()
+        yield
+
+    def open(self) -> None:
+        if self._passed.is_set():
+            return
+        with self._lock:
+            if self._passed.is_set():
+                return
+            if self._failure is not None and self._clock.monotonic_s() < self._again_at_s:
+                raise self._failure
+            try:
+                self._check()
+            except HeadwaterError as error:
+                self._failure, self._again_at_s = error, self._clock.monotonic_s() + RETRY_S
+                raise
+            self._passed.set()

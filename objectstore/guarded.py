@@ -1,0 +1,69 @@
+"""A store whose every call happens inside something: a gate that opens only to the right store, a watch over calls without an answer."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO
+
+from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
+
+
+class GuardedStore:
+    """`inner`, each call of which enters a context that `guard` makes; a call that yields enters it each time it goes on."""
+
+    def __init__(self, inner: ObjectStore, guard: Callable[[], AbstractContextManager[object]]) -> None:
+        self._inner, self._guard = inner, guard
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        with self._guard():
+            return self._inner.put(key, data, size_bytes=size_bytes)
+
+    def create(self, key: str, document: bytes) -> str:
+        with self._guard():
+            return self._inner.create(key, document)
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        with self._guard():
+            return self._inner.replace(key, document, expected_tag=expected_tag)
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        with self._guard():
+            return self._inner.get(key, max_bytes=max_bytes)
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+        with self._guard():
+            self._inner.read_into(key, buffer, start=start)
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        streaming = self._inner.stream_into(key, buffers, start=start)
+        try:
+            for _ in buffers:
+                with self._guard():
+                    next(streaming)
+                yield
+        finally:
+            streaming.close()
+
+    def stat(self, key: str) -> ObjectInfo:
+        with self._guard():
+            return self._inner.stat(key)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        with self._guard():
+            found = iter(self._inner.list(prefix, start_after=start_after))
+        return self._each(found)
+
+    def _each(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        while True:
+            with self._guard():
+                info = next(found, None)
+            if info is None:
+                return
+            yield info
+
+    def delete(self, key: str) -> None:
+        with self._guard():
+            self._inner.delete(key)
