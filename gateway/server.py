@@ -207,7 +207,8 @@ async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float)
         except (BlockingIOError, InterruptedError):
             await _writable(client, deadline_s)
             continue
-        if not sent:  # the broker has truncated its log: the frame cannot be finished as announced
+        if not sent:  # truncated, by the broker or behind our back: the frame cannot be finished as announced
+            part.file.doubt()
             raise PeerGone(f"a file ended {end - position} bytes before its slice; the client asks again")
         position += sent
 

@@ -11,6 +11,9 @@ class OpenFile(Protocol):
     @property
     def memory(self) -> memoryview | None: ...
     def fileno(self) -> int: ...
+    def doubt(self) -> None:
+        """It was found to be shorter than it should be."""
+        ...
 
 
 class FileSlice(Protocol):

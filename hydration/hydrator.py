@@ -33,6 +33,7 @@ from segments.runindex import RunIndex, decode_index, encode_index
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests
 LOOK_WORKERS = 2  # looks at local directories
+PROOF_WORKERS = 2  # cached files read once more before they are served
 DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; what more than these ask for stands in line
 PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch
 BLOCKS_BYTES_MAX = 64 << 20  # memory that chunks arrive in
@@ -66,6 +67,7 @@ class Hydrator:
         self._scans = ThreadPoolExecutor(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
         self._heads = ThreadPoolExecutor(HEAD_WORKERS, "heads")
         self._looks = ThreadPoolExecutor(LOOK_WORKERS, "looks")
+        self._proofs = ThreadPoolExecutor(PROOF_WORKERS, "proofs")
         self._downloads = Downloads(DEMAND_WORKERS, max(self._ahead_max, 1), patience_s=patience_s)
         self._blocks = Blocks(chunk_bytes, BLOCKS_BYTES_MAX)
         self._plans = _Plans()
@@ -110,9 +112,17 @@ class Hydrator:
         Raises NotFound when the object is not there, CorruptData when its bytes do not verify, and what the store raises.
         """
         file = self.chunk_now(partition, entry, chunk)
+        name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
+        if file is None and self.cache.has(name):
+            future = self.flights.join(("proof", name), self._prove, partial(self.cache.prove, name), holders=1)
+            try:
+                file = yield future
+            except GeneratorExit:
+                future.add_done_callback(_release_outcome)
+                raise
+            self.counters.chunk_hits += file is not None
         if file is None:
             self.counters.chunk_misses += 1
-            name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
             future = self.flights.join(name, self._start(partition, urgent=True), partial(self._hydrate, name, entry, chunk), holders=1)
             try:
                 file = yield future
@@ -164,12 +174,15 @@ class Hydrator:
     def _take_look(self, errand: Errand) -> None:
         self._looks.submit(errand.run)
 
+    def _prove(self, errand: Errand) -> None:
+        self._proofs.submit(errand.run)
+
     def _load_head(self, errand: Errand) -> None:
         self._heads.submit(errand.run)
 
     def close(self) -> None:
         self._downloads.close()
-        for executor in (self._heads, self._looks, self._scans):
+        for executor in (self._heads, self._looks, self._proofs, self._scans):
             executor.shutdown(wait=True, cancel_futures=True)
         self.flights.close()
         self.cache.close()
@@ -287,7 +300,8 @@ class Hydrator:
 
     def _keep_block(self, block: memoryview, name: str, entry: Entry, chunk: Chunk) -> RunFile:
         check_chunk(block[: chunk.size_bytes], entry, chunk)
-        return self.cache.put(name, chunk.size_bytes, lambda file: write_past_page_cache(file, block, chunk.size_bytes))
+        content = block[: chunk.size_bytes]
+        return self.cache.put(name, chunk.size_bytes, lambda file: write_past_page_cache(file, block, chunk.size_bytes), content)
 
     def _through_file(self, name: str, entry: Entry, chunk: Chunk) -> RunFile:
         """Piece by piece, then read back and verified: a chunk for which there is no block."""
@@ -352,6 +366,6 @@ class _Plans:
                 self._bytes -= self._plans.popitem(last=False)[1][1]
 
 
-def _release_outcome(future: Future[RunFile]) -> None:
-    if future.exception() is None:
-        future.result().release()
+def _release_outcome(future: Future[RunFile | None]) -> None:
+    if future.exception() is None and (file := future.result()) is not None:
+        file.release()

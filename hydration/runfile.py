@@ -16,9 +16,10 @@ class RunFile:
 
     rested   called when only the maker still holds it
     memory   the file's bytes from its beginning on, when they are at hand as well: stays for as long as a reader holds the file
+    unproven its bytes may not be what was written: they were not read back yet, or proved to be fewer
     """
 
-    __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "inode", "memory", "modified_ns", "where")
+    __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "inode", "memory", "modified_ns", "unproven", "where")
 
     def __init__(self, fd: int, where: str, *, rested: Callable[[], None] | None = None) -> None:
         status = os.fstat(fd)
@@ -27,6 +28,7 @@ class RunFile:
         self._holds = 1
         self._kept = True
         self.memory: memoryview | None = None
+        self.unproven = False
         self._lock = threading.Lock()
         self._rested = rested
 
@@ -91,10 +93,15 @@ class RunFile:
         self._kept = False
         self.release()
 
+    def doubt(self) -> None:
+        """Its bytes are not what they should be, or may not be."""
+        self.unproven = True
+
     def forget_memory(self) -> bool:
         """Read from the file alone from now on, unless somebody is reading."""
         with self._lock:
             if self._holds > self._kept:
                 return False
             self.memory = None
+            self.unproven = True
             return True

@@ -1,6 +1,7 @@
 """The cache alone: bounded, disposable, and careful with what others left in its directory."""
 
 import errno
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from hydration import cache as cache_module
 from hydration.cache import ChunkCache, chunk_name, folder
 from hydration.runfile import RunFile
 from model.clock import ManualClock
-from model.errors import CorruptData, DiskFull
+from model.errors import CorruptData, DiskFull, TransientError
 from tests.hydration.world import PARTITION
 
 SIZE = 1_000
@@ -39,7 +40,12 @@ def put(cache: ChunkCache, number: int) -> None:
     cache.put(name(number), SIZE, filled(number)).release()
 
 
+def opened(cache: ChunkCache, number: int) -> RunFile | None:
+    return cache.get(name(number)) or cache.prove(name(number))
+
+
 def on_disk(cache: ChunkCache) -> set[str]:
+    cache.flush()
     return {str(path.relative_to(cache.directory)) for path in cache.directory.rglob("*.run")}
 
 
@@ -142,7 +148,7 @@ def test_more_files_can_be_held_than_are_kept_open(tmp_path: Path, clock: Manual
     cache = ChunkCache(tmp_path / "cache", 100 * SIZE, 60.0, clock)
     for number in range(20):
         put(cache, number)
-    held = [cache.get(name(number)) for number in range(20)]
+    held = [opened(cache, number) for number in range(20)]
     for number, file in enumerate(held):
         assert file is not None
         assert file.read(0, SIZE) == content(number)
@@ -176,7 +182,7 @@ def test_a_bound_that_was_lowered_holds_from_the_first_file_on(tmp_path: Path, c
     assert len(ChunkCache(tmp_path / "cache", 4 * SIZE, 60.0, clock).show()) == 10  # looking deletes nothing
     put(lower, 10)
     assert lower.used_bytes == 4 * SIZE
-    assert len(on_disk(cache)) == 4
+    assert len(on_disk(lower)) == 4
 
 
 def test_one_partition_can_be_shown_and_evicted(cache: ChunkCache) -> None:
@@ -194,7 +200,7 @@ def test_few_files_stay_open_however_many_are_kept(tmp_path: Path, clock: Manual
     for number in range(50):
         put(cache, number)
     for number in range(50):
-        file = cache.get(name(number))
+        file = opened(cache, number)
         assert file is not None
         assert file.read(0, SIZE) == content(number)
         file.release()
@@ -243,3 +249,149 @@ def test_many_threads_find_their_bytes_and_the_bound_holds_when_they_rest(tmp_pa
     cache.sweep()
     assert cache.used_bytes <= 5 * SIZE
     assert len(on_disk(cache)) * SIZE == cache.used_bytes
+
+
+# -- what happens to files behind our back ---------------------------------------------------------------------------
+
+
+def damage(path: Path, how: str) -> None:
+    raw = bytearray(path.read_bytes())
+    if how == "flipped":
+        raw[100] ^= 1
+    path.write_bytes(raw[: {"cut": 500, "empty": 0}.get(how, len(raw))])
+    if how == "gone":
+        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "empty", "gone"])
+def test_a_file_that_changed_while_it_was_closed_is_dropped(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(cache_module, "OPEN_FILES_MAX", 0)
+    put(cache, 1)
+    put(cache, 2)
+    damage(cache.directory / name(1), how)
+    assert opened(cache, 1) is None
+    assert not cache.has(name(1))
+    assert name(1) not in on_disk(cache)
+    good = opened(cache, 2)
+    assert good is not None
+    good.release()
+    assert cache.used_bytes == SIZE
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "empty"])
+def test_a_file_is_proven_once_when_it_is_all_that_is_left_of_its_bytes(cache: ChunkCache, how: str) -> None:
+    for number in (1, 2):
+        file = cache.put(name(number), SIZE, filled(number), memoryview(content(number)))
+        file.memory = memoryview(content(number))
+        file.release()
+    damage(cache.directory / name(1), how)
+    for number in (1, 2):
+        file = cache._kept[name(number)].file  # type: ignore[assignment]
+        assert file.forget_memory()
+        assert cache.get(name(number)) is None
+    assert opened(cache, 1) is None
+    good = opened(cache, 2)
+    assert good is not None
+    good.release()
+    again = cache.get(name(2))
+    assert again is not None
+    again.release()
+
+
+def test_what_memory_held_differently_than_the_disk_is_noticed(cache: ChunkCache) -> None:
+    """The write itself may go wrong."""
+    cache.put(name(1), SIZE, filled(7), memoryview(content(1))).release()
+    file = cache._kept[name(1)].file
+    assert file is not None
+    file.doubt()
+    assert opened(cache, 1) is None
+
+
+def test_without_descriptors_nothing_good_is_forgotten(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "OPEN_FILES_MAX", 0)
+    put(cache, 1)
+    put(cache, 2)
+
+    def exhausted(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFile, "open", exhausted)
+        with pytest.raises(TransientError):
+            cache.prove(name(1))
+    good = opened(cache, 1)
+    assert good is not None
+    good.release()
+
+
+# -- nobody waits for its disk ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("work", ["sweep", "show", "evict"])
+def test_a_reader_does_not_wait_for_a_scan_of_the_directory(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch, work: str) -> None:
+    put(cache, 1)
+    scans, go = threading.Event(), threading.Event()
+    real = cache._scan_files
+
+    def slow(clear: bool) -> object:
+        scans.set()
+        assert go.wait(20)
+        return real(clear)
+
+    monkeypatch.setattr(cache, "_scan_files", slow)
+    with ThreadPoolExecutor(2) as pool:
+        scanning = pool.submit(getattr(cache, work))
+        assert scans.wait(20)
+        found = pool.submit(cache.get, name(1)).result(20)
+        assert found is not None
+        found.release()
+        go.set()
+        scanning.result(20)
+
+
+def test_a_scan_takes_nothing_back_that_happened_meanwhile(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(cache, 1)
+    put(cache, 2)
+    real = cache._scan_files
+
+    def meanwhile(clear: bool) -> object:
+        found = real(clear)
+        cache._unlink([name(1)] if cache._forget(name(1)) else [])
+        cache.put(name(3), SIZE, filled(3)).release()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_scan_files", meanwhile)
+        cache.sweep()
+    assert {each.name for each in cache.show()} == {name(2), name(3)}
+    assert cache.used_bytes == 2 * SIZE
+
+
+def test_letting_go_of_a_file_does_not_wait_for_the_disk(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [cache.put(name(number), SIZE, filled(number)) for number in range(5)]
+    by: list[str] = []
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        by.append(threading.current_thread().name)
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    for file in held:
+        file.release()
+    cache.flush()
+    assert len(by) == 2
+    assert threading.current_thread().name not in by
+
+
+def test_nobody_else_may_read_what_is_cached(tmp_path: Path, clock: ManualClock) -> None:
+    before = os.umask(0)
+    try:
+        cache = ChunkCache(tmp_path / "data" / "cache", 3 * SIZE, 60.0, clock)
+        put(cache, 1)
+    finally:
+        os.umask(before)
+    path = cache.directory / name(1)
+    modes = {each.stat().st_mode & 0o777 for each in (cache.directory, path.parent)}
+    assert modes == {0o700}
+    assert path.stat().st_mode & 0o777 == 0o600

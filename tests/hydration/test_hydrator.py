@@ -120,6 +120,7 @@ def test_a_cache_smaller_than_the_data_keeps_its_bound(a_world: AWorld, limit: i
     cache = world.logs.hydrator.cache
     for _ in range(2):
         assert world.read_all() == list(range(20))
+        cache.flush()
         on_disk = sum(path.stat().st_size for path in (world.root / "cache").rglob("*.run"))
         assert on_disk <= limit
         assert cache.used_bytes <= limit
@@ -382,3 +383,20 @@ def test_nothing_is_fetched_for_a_partition_the_bucket_does_not_know(a_world: AW
     world = a_world(local=False)
     with pytest.raises(NotFound):
         world.logs.partition("stew", 0)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_a_chunk_damaged_behind_our_back_is_downloaded_again(a_world: AWorld, damage: str) -> None:
+    world, _ = cold(a_world)
+    assert world.read_all() == list(range(20))
+    for path in (world.root / "cache").rglob("*.run"):
+        raw = bytearray(path.read_bytes())
+        raw[100] ^= 1
+        path.write_bytes(raw if damage == "flipped" else raw[:1000])
+    for kept in world.logs.hydrator.cache._kept.values():
+        if kept.file is not None:
+            kept.file.forget_memory()  # as when other chunks take the blocks
+    with world.log.read(0, 1 << 20, UNCOMMITTED) as answer:
+        assert RUN.startswith(b"".join(each.read() for each in answer.slices))
+    assert world.read_all() == list(range(20))
+    assert world.gets() == 2 * CHUNKS
