@@ -24,7 +24,7 @@ class DataDirLock:
         self.data_dir = data_dir
         path = data_dir / _NAME
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
+            data_dir.mkdir(0o700, parents=True, exist_ok=True)  # what is cached in it is for nobody else
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise kind_of(error, UsageError)(f"data directory {data_dir}: {error.strerror}") from error
