@@ -17,7 +17,7 @@ from archival.archiver import PartitionArchiver
 from archival.due_queue import DueQueue
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
-from archival.plan import PolicyFor
+from archival.plan import Idle, PolicyFor, standing
 from archival.release import Releaser, plan_release
 from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
@@ -47,6 +47,7 @@ class Archived:
     """What one step, or all steps of a pass, did for one partition.
 
     progressed  there may be more to do
+    quiet       there will be nothing more to do until something happens to the log
     gone        the partition is not there any more
     error       why it could not do all; None when it did
     """
@@ -59,6 +60,7 @@ class Archived:
     reason: str = ""
     elapsed_s: float = 0.0
     progressed: bool = False
+    quiet: bool = False
     gone: bool = False
     error: HeadwaterError | None = None
 
@@ -187,11 +189,14 @@ class Archiving:
         if archiver.head is not None and archiver.head is not before:
             self._seen_s[log.partition] = self._clock.monotonic_s()
         done = Archived(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
+        head = archiver.head
+        if not outcome.progressed and (isinstance(standing(log), Idle) or (head and (log.high_watermark or 0) <= head.next_offset)):
+            done = replace(done, quiet=True)
         if outcome.entry and not outcome.entry.gap:
             done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
         try:
-            if outcome.progressed and archiver.head:
-                self.committed(archiver.head)
+            if outcome.progressed and head:
+                self.committed(head)
             if self._config.log.owned and settings.release and self._may_release(archiver, log):
                 done = replace(done, released_bytes=self._releaser.release(archiver).size_bytes)
         except Exception as error:
@@ -283,7 +288,7 @@ class Archiving:
             place = parse_directory_name(path.name)
             if place is None or wanted(place):
                 yield Archived(place=place or LOG_DIRS, error=error)
-        bounds = {each: bound for each, bound in listing.partitions.items() if wanted(each)}
+        bounds = {each: seen.high_watermark for each, seen in listing.partitions.items() if wanted(each)}
         ended = threading.Event()  # this pass, whoever else waits for `stop`
         queue, lock = DueQueue(Random()), threading.Lock()
         queue.add(bounds)

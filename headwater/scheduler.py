@@ -6,11 +6,11 @@ threads nor a real clock; `run` is the threads around them.
 """
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -21,9 +21,11 @@ from headwater.trouble_log import TroubleLog
 from model.clock import Clock
 from model.errors import HeadwaterError, SourceChanged
 from model.partition import TopicPartition
-from segments.discover import Listing
+from segments.discover import Glimpse, Listing
 
 log = structlog.get_logger()
+
+QUIET_S = 600.0  # how long a partition to which nothing seems to happen is taken for idle
 
 
 class Work(Protocol):
@@ -62,12 +64,21 @@ class Events(Protocol):
         ...
 
 
+class _Quiet(NamedTuple):
+    """glimpse: of before the look that found nothing to do. until_s: when to look again nevertheless"""
+
+    glimpse: Glimpse
+    until_s: float
+
+
 class Scheduler:
     """Safe to use from many threads."""
 
     def __init__(self, work: Work, *, clock: Clock, random: Random, policy_for: PolicyFor = Policy.of) -> None:
         self._work, self._clock, self._policy_for = work, clock, policy_for
-        self._queue, self._changed = DueQueue(random), threading.Condition()
+        self._random, self._queue, self._changed = random, DueQueue(random), threading.Condition()
+        self._glimpses: dict[TopicPartition, Glimpse] = {}  # when each was last added by a rescan
+        self._quiet: dict[TopicPartition, _Quiet] = {}
         self._troubles = TroubleLog(clock)
         self._listed: Collection[TopicPartition] = ()  # one listing alone misses a partition that moves between two directories
 
@@ -81,7 +92,7 @@ class Scheduler:
         outcome = Archived(place=LOG_DIRS)
         try:
             listing = self._work.listing()
-            self.add(listing.partitions)
+            self.add(self._changed_since(listing.partitions))
             if listing.problems:
                 outcome = Archived(place=LOG_DIRS, error=_together([error for _, error in listing.problems]))
             else:
@@ -98,6 +109,18 @@ class Scheduler:
         with self._changed:
             self._queue.add(places)
             self._changed.notify_all()
+
+    def _changed_since(self, partitions: Mapping[TopicPartition, Glimpse]) -> Collection[TopicPartition]:
+        """Without those that had nothing to do when they were looked at, and to which nothing has happened since before that look."""
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            due = [
+                place
+                for place, glimpse in partitions.items()
+                if (quiet := self._quiet.get(place)) is None or now_s >= quiet.until_s or not glimpse.is_as(quiet.glimpse)
+            ]
+            self._glimpses.update((place, partitions[place]) for place in due)
+        return due
 
     def turn(self) -> bool:
         """One step of the partition that is next; False when none is due."""
@@ -164,6 +187,9 @@ class Scheduler:
         now_s = self._clock.monotonic_s()
         with self._changed:
             self._changed.notify_all()
+            self._quiet.pop(place, None)
+            if outcome.quiet and not outcome.error and place in self._glimpses:
+                self._quiet[place] = _Quiet(self._glimpses[place], now_s + QUIET_S * self._random.uniform(0.5, 1.0))
             if outcome.progressed:
                 self._queue.again(place)
             elif isinstance(outcome.error, SourceChanged):
@@ -177,6 +203,10 @@ class Scheduler:
     def _retain(self, places: Collection[TopicPartition]) -> None:
         with self._changed:
             self._queue.retain(places)
+            tables: tuple[dict[TopicPartition, Any], ...] = (self._glimpses, self._quiet)
+            for table in tables:
+                for each in table.keys() - set(places):
+                    del table[each]
         self._troubles.retain(places)
         self._work.retain(places)
 

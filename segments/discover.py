@@ -26,7 +26,7 @@ from model.partition import PartitionId, TopicPartition
 from segments import checkpoints, metadata_log
 from segments.checkpoints import MetaProperties
 from segments.log import Leadership, LocalLog, LocalSegment
-from segments.metadata_log import ClusterMetadata, MetadataLog
+from segments.metadata_log import ClusterMetadata, MetadataLog, PartitionMetadata
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _DIRECTORY_NAME = re.compile(r"(.+)-(\d{1,10})", re.ASCII)  # greedy: split at the last '-'
@@ -48,16 +48,35 @@ class Survey:
     problems: tuple[tuple[Path, HeadwaterError], ...] = ()
 
 
+class Glimpse(NamedTuple):
+    """What tells from outside that a partition has changed, apart from bytes beyond its high watermark.
+
+    files  when the directory and its epoch history were last changed; None when that is too short ago to tell
+    """
+
+    high_watermark: int | None
+    log_start: int | None
+    cleaned_to: int | None
+    files: tuple[int, int] | None
+    topic_id: str | None
+    configs: Mapping[str, str] | None
+    leadership: PartitionMetadata | None
+
+    def is_as(self, earlier: "Glimpse") -> bool:
+        """Has nothing happened in between?"""
+        return self.files is not None and self == earlier
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Which partitions there are, by their directories' names alone, each with its checkpointed high watermark, if it has one.
+    """Which partitions there are, by their directories' names, and how each looks from outside.
 
     Without `problems`, a partition that is not listed is not there.
 
     unread  why the broker's metadata log cannot be read: then nobody knows who leads
     """
 
-    partitions: Mapping[TopicPartition, int | None]
+    partitions: Mapping[TopicPartition, Glimpse]
     problems: tuple[tuple[Path, HeadwaterError], ...] = ()
     unread: UnsupportedFormat | None = None
 
@@ -147,20 +166,20 @@ class LogDirs:
         return Survey(logs=tuple(logs[each] for each in sorted(logs)), problems=tuple(problems))
 
     def listing(self) -> Listing:
-        """What survey would look at. Costs a listing of each log directory, however much its partitions hold.
+        """What survey would look at. Costs a listing of each log directory and two file stamps a partition, however much that holds.
 
         Raises what survey raises for the whole. What it would say of single partitions is for `look` to find.
         """
-        unread = self._metadata_if_read().unread
-        partitions: dict[TopicPartition, int | None] = {}
+        metadata = self._metadata_if_read()
+        partitions: dict[TopicPartition, Glimpse] = {}
         roots, problems = self._roots()
         for root in roots:
             for each, path in root.partitions.items():
                 if each in partitions:
                     problems.append((path, CorruptData(str(path), 0, f"{each} is also in another log directory")))
                 else:
-                    partitions[each] = root.high_watermarks.get(each)
-        return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems), unread=unread)
+                    partitions[each] = _glimpse(path, each, root, metadata.state)
+        return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems), unread=metadata.unread)
 
     def _metadata_if_read(self) -> "_Metadata":
         """After an upgrade of Kafka the metadata log may hold what we do not know. That is no reason to stop."""
@@ -346,6 +365,27 @@ def _assemble(
         settled=listing.settled,
         leftovers=listing.leftovers,
     )
+
+
+def _glimpse(path: Path, topic_partition: TopicPartition, root: _Root, cluster: ClusterMetadata | None) -> Glimpse:
+    topic = cluster.topics.get(topic_partition.topic) if cluster else None
+    return Glimpse(
+        high_watermark=root.high_watermarks.get(topic_partition),
+        log_start=root.log_starts.get(topic_partition),
+        cleaned_to=root.cleaned.get(topic_partition),
+        files=_modified_ns(path),
+        topic_id=topic.topic_id if topic else None,
+        configs=topic.configs if topic else None,
+        leadership=topic.partitions.get(topic_partition.partition) if topic else None,
+    )
+
+
+def _modified_ns(directory: Path) -> tuple[int, int] | None:
+    try:
+        made, epochs = os.stat(directory).st_mtime_ns, os.stat(directory / checkpoints.LEADER_EPOCHS).st_mtime_ns
+    except OSError:
+        return None  # a look will tell
+    return (made, epochs) if time.time_ns() > max(made, epochs) + _SETTLED_NS else None
 
 
 class _Listing(NamedTuple):

@@ -13,10 +13,12 @@ from structlog.testing import capture_logs
 from archival.due_queue import PAUSE_MAX_S
 from archival.plan import SEALED_ONLY
 from headwater.archiving import LOG_DIRS, READ_AGAIN_S, Archived
+from headwater.scheduler import QUIET_S
 from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
 from model.errors import CorruptData, TransientError
 from model.partition import TopicPartition
 from objectstore.memory import MemoryStore
+from objectstore.metered import MeteredStore
 from segments.discover import LogDirs
 from segments.log import LocalLog
 from segments.scan import RunScan, scan_run
@@ -71,10 +73,7 @@ def test_events_and_rescans_only_add(bench: Bench) -> None:
     assert (bench.last_offset("soup", 0), bench.last_offset("soup", 1)) == (9, 19)
 
 
-def test_a_step_looks_at_its_own_partition_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.broker.partition("soup", *range(20))
-    bench.scheduler.rescan()
-    bench.turns()
+def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
     looks: list[TopicPartition] = []
     look = LogDirs.look
 
@@ -83,6 +82,67 @@ def test_a_step_looks_at_its_own_partition_only(bench: Bench, monkeypatch: pytes
         return look(dirs, place)
 
     monkeypatch.setattr(LogDirs, "look", counted)
+    return looks
+
+
+def test_a_rescan_looks_only_where_something_has_happened(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One partition is caught up, of one the tail waits, one rolls."""
+    bench.broker.partition("idle", 0, segments=3)
+    bench.broker.partition("tail", 0, segments=3)
+    bench.broker.partition("busy", 0, segments=3)
+    bench.broker.commit("tail", 0, 25)
+    bench.broker.wait()
+
+    def rescanned() -> set[str]:
+        looks.clear()
+        bench.scheduler.rescan()
+        bench.turns()
+        return {place.topic for place in looks}
+
+    looks = counted_looks(monkeypatch)
+    assert rescanned() == {"idle", "tail", "busy"}
+    assert rescanned() == {"tail"}
+    bench.broker.roll("busy", 0)
+    assert rescanned() == {"tail", "busy"}
+    assert bench.last_offset("busy", 0) == 29
+    bench.broker.wait()
+    assert rescanned() == {"tail", "busy"}  # it was too young to tell
+    assert rescanned() == {"tail"}
+    bench.broker.commit("idle", 0, 22)
+    assert rescanned() == {"tail", "idle"}
+    bench.clock.advance(int(1000 * QUIET_S))
+    assert rescanned() == {"tail", "idle", "busy"}
+
+
+def test_an_idle_owned_directory_costs_the_bucket_nothing(tmp_path: Path) -> None:
+    store = MeteredStore(MemoryStore())
+    bench = Bench(tmp_path, store, owned=True)
+    bench.broker.partition("soup", 0, 1, segments=4)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert [len(bench.broker.segments("soup", number)) for number in (0, 1)] == [1, 1]  # released on the way
+    before = sum(store.calls.values())
+    for _ in range(3):
+        bench.scheduler.rescan()
+        assert bench.turns() == 2
+    assert sum(store.calls.values()) == before
+
+
+def test_owned_segments_leave_while_the_partition_goes_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, owned=True)
+    bench.broker.partition("soup", 0, segments=5)
+    bench.scheduler.rescan()
+    left = []
+    while bench.scheduler.turn():
+        left.append(len(bench.broker.segments("soup", 0)))
+    assert left[:5] == [5, 4, 3, 2, 1]
+
+
+def test_a_step_looks_at_its_own_partition_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.broker.partition("soup", *range(20))
+    bench.scheduler.rescan()
+    bench.turns()
+    looks = counted_looks(monkeypatch)
     bench.broker.roll("soup", 3)
     bench.scheduler.add([TopicPartition("soup", 3)])
     bench.turns()

@@ -174,7 +174,7 @@ def test_a_file_that_is_named_like_a_partition_is_none(broker: Broker) -> None:
     (broker.root / "backup-20261120").write_bytes(b"mine")
     survey, listing = broker.logs.survey(), broker.logs.listing()
     assert ([str(log.partition) for log in survey.logs], survey.problems) == (["soup:0"], ())
-    assert (listing.partitions, listing.problems) == ({SOUP: None}, ())
+    assert (set(listing.partitions), listing.problems) == ({SOUP}, ())
     with pytest.raises(NotFound):
         broker.logs.look(TopicPartition("backup", 20261120))
 
@@ -192,8 +192,47 @@ def test_a_listing_names_what_a_survey_looks_at(broker: Broker) -> None:
     (broker.root / "soup-1.90484efc86e24096b9266de879f44e19-delete").mkdir()
     broker.checkpoint("replication", soup_0=14)
     listing = broker.logs.listing()
-    assert listing.partitions == {SOUP: 14, TopicPartition("tea", 3): None}
+    assert {each: seen.high_watermark for each, seen in listing.partitions.items()} == {SOUP: 14, TopicPartition("tea", 3): None}
     assert set(listing.partitions) == {log.partition.topic_partition for log in broker.logs.partitions()}
+
+
+def test_a_glimpse_tells_whether_anything_has_happened(broker: Broker) -> None:
+    directory = broker.partition()
+    epochs = directory / "leader-epoch-checkpoint"
+    epochs.write_bytes(encode_epochs(EpochHistory(((0, 0),))))
+    broker.checkpoint("replication", soup_0=3)
+    logs = broker.logs
+
+    def seen() -> discover.Glimpse:
+        return logs.listing().partitions[SOUP]
+
+    assert not seen().is_as(seen())  # too young to tell
+    aged(directory)
+    aged(epochs)
+    before = seen()
+    assert seen().is_as(before)
+    (directory / f"{5:020}.log").write_bytes(a_segment(5, 1))
+    assert not seen().is_as(before)
+    aged(directory)
+    broker.checkpoint("replication", soup_0=5)
+    assert not seen().is_as(before)
+    broker.checkpoint("replication", soup_0=3)
+    epochs.write_bytes(encode_epochs(EpochHistory(((1, 0),))))
+    assert not seen().is_as(before)
+    aged(epochs)
+    for name in ("log-start", "cleaner"):
+        before = seen()
+        broker.checkpoint(name, soup_0=1)
+        assert not seen().is_as(before)
+
+
+def test_a_glimpse_knows_the_topic_and_who_leads(tmp_path: Path) -> None:
+    logs = LogDirs([private_copy("pantry-live", tmp_path)])
+    cluster, seen = logs.metadata(), logs.listing().partitions
+    assert cluster
+    assert {place: (seen[place].topic_id, seen[place].leadership) for place in seen} == {
+        place: (cluster.topics[place.topic].topic_id, cluster.topics[place.topic].partitions[place.partition]) for place in seen
+    }
 
 
 def moved_aside(tmp_path: Path) -> tuple[Path, Path]:
