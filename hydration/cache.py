@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import threading
-from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,19 +25,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 import structlog
-from awscrt.checksums import crc32c
 
 from hydration.runfile import RunFile
 from model.clock import Clock
 from model.errors import CorruptData, DiskFull, HeadwaterError, TransientError
 from model.partition import PartitionId
+from segments.checksums import sums_of
 
 OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are opened anew
 IN_MEMORY_MAX = 64 << 20  # a chunk that finds no place on the disk is served from memory, up to this size
 NAMES_MAX = 4096
 SWEEP_S = 10.0
-_READ_BYTES = 1 << 20  # at once, where files are proven
-SUM_BYTES = 64 << 10  # what one checksum covers: 4 bytes in memory
 PARTIAL_AGE_MS = 3_600_000  # a partial file that old was left by a crash: no download takes an hour
 _NAME = re.compile(r"[A-Za-z0-9_-]{22}-\d{1,10}/[0-9a-zA-Z_-]{1,64}\.(\d{1,19}-\d{1,19}\.run|index)")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -434,15 +431,6 @@ class ChunkCache:
                     self._forget(each)
                     spare += freed
         return self._keep(name, size_bytes, fd, b"", nameless=True)
-
-
-def sums_of(read: Callable[[int, int], bytes | memoryview], size_bytes: int) -> bytes:
-    """A CRC-32C for every SUM_BYTES of what `read` gives for a position and a length."""
-    sums = array("I")
-    for start in range(0, size_bytes, _READ_BYTES):
-        piece = memoryview(read(start, min(_READ_BYTES, size_bytes - start)))
-        sums.extend(crc32c(piece[at : at + SUM_BYTES]) for at in range(0, len(piece), SUM_BYTES))
-    return sums.tobytes()
 
 
 def _read_at(fd: int, position: int, size_bytes: int) -> bytes:
