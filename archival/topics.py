@@ -1,28 +1,37 @@
 """The bucket learns of a topic before its first claim, and of its partitions and settings whenever they change."""
 
+import math
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from manifests.repository import ManifestRepository
-from manifests.topic import TopicManifest
+from manifests.topic import NO_METADATA, Sight, TopicManifest
+from model.clock import Clock
 from model.partition import PartitionId
+
+MOVED_LATELY_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
+NAME_RETRY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What the broker knows of a topic: how many partitions, and its own settings; None where it does not say."""
+    """What the broker knows of a topic: how many partitions, its own settings, and whose its name is; None where it does not say."""
 
     partitions: int | None = None
     configs: dict[str, str] | None = None
+    sight: Sight = NO_METADATA
 
 
 class TopicRecords:
     """Remembers what it has written, so that asking again costs nothing. Safe to use from many threads: topics do not wait for each
     other, and a topic's documents are written by one thread at a time."""
 
-    def __init__(self, repository: ManifestRepository, describe: Callable[[PartitionId], TopicFacts]) -> None:
-        self._repository, self._describe = repository, describe
+    def __init__(
+        self, repository: ManifestRepository, describe: Callable[[PartitionId], TopicFacts], *, clock: Clock | None = None
+    ) -> None:
+        """clock  the store's time, to tell whether an incarnation moves; None: names go to newcomers"""
+        self._repository, self._describe, self._clock = repository, describe, clock
         self._lock = threading.Lock()  # of the tables, held for moments
         self._owning = threading.Lock()
         self._owned: set[str] = set()
@@ -43,9 +52,12 @@ class TopicRecords:
                 partitions=max(facts.partitions or 0, partition.partition + 1, written.partitions if written else 0),
                 configs=facts.configs,
             )
-            if written and written.partitions == seen.partitions and seen.configs in (None, written.configs):
+            is_due = self._clock is not None and self._clock.monotonic_s() >= topic.again_s
+            if written and written.partitions == seen.partitions and seen.configs in (None, written.configs) and not is_due:
                 return
-            topic.written = self._repository.ensure_topic(seen)
+            since_ms = self._clock.now_ms() - MOVED_LATELY_MS if self._clock else None
+            topic.written, is_current = self._repository.ensure_topic(seen, facts.sight, moved_since_ms=since_ms)
+            topic.again_s = self._clock.monotonic_s() + NAME_RETRY_S if self._clock and not is_current else math.inf
 
     def retain(self, partitions: Collection[PartitionId]) -> None:
         """Forget the topics that none of them is of."""
@@ -63,8 +75,13 @@ class TopicRecords:
 
 
 class _Topic:
-    """One incarnation. written: its manifest as the bucket has it, once it is known."""
+    """One incarnation.
+
+    written  its manifest as the bucket has it, once it is known
+    again_s  when to see again whether the topic's name means it by then
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.written: TopicManifest | None = None
+        self.again_s = math.inf

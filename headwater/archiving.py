@@ -28,6 +28,7 @@ from headwater.opening import Bucket
 from headwater.standing import KnownHead
 from layouts import open_layout
 from manifests.head import Head
+from manifests.topic import Sight
 from model.clock import Clock
 from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
 from model.oserrors import kind_of
@@ -111,7 +112,7 @@ class Archiving:
         self.unexpected = 0  # exceptions that nobody planned for: defects, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
         self.announcer = Announcer(control, clock)
-        self._topics = TopicRecords(bucket.manifests, self._describe)
+        self._topics = TopicRecords(bucket.manifests, self._describe, clock=clock)
         self._tails = Tails(config.node.data_dir / "tails.json", clock)
         self._looks = CleanerLooks(config.node.data_dir / "cleaners.json", clock)
         self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
@@ -341,10 +342,13 @@ class Archiving:
             metadata = self.logs.metadata()
         except UnsupportedFormat:
             return TopicFacts()
-        topic = metadata.topics.get(partition.topic) if metadata else None
-        if topic is None or topic.topic_id != partition.topic_id:
+        if metadata is None:
             return TopicFacts()
-        return TopicFacts(partitions=max(topic.partitions, default=-1) + 1 or None, configs=dict(topic.configs))
+        topic = metadata.topics.get(partition.topic)
+        if topic is None or topic.topic_id != partition.topic_id:
+            return TopicFacts(sight=Sight(is_replaced=True))
+        count = max(topic.partitions, default=-1) + 1
+        return TopicFacts(partitions=count or None, configs=dict(topic.configs), sight=Sight(as_of=metadata.end_offset))
 
     @contextmanager
     def _in_hand(self, partition: PartitionId) -> Iterator[PartitionArchiver]:

@@ -23,7 +23,7 @@ VERBS = {  # verb: where it lives, what it does
     "recover": ("headwater.commands.recover:recover", "Rebuild log directories from nothing but the bucket."),
     "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of hydrated chunks."),
     "jobs": ("headwater.commands.jobs:jobs", "Bulk work over the archive, here or on Spark: scrub, export."),
-    "topics": ("headwater.commands.topics:topics", "List and show archived topics."),
+    "topics": ("headwater.commands.topics:topics", "List, show and set archived topics."),
     "config": ("headwater.commands.config:config", "Check or show the configuration."),
 }
 EPILOG = """\b

@@ -7,7 +7,7 @@ without an answer may have happened. So a commit ends in one of three ways: it i
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -16,9 +16,12 @@ from manifests import keys
 from manifests.document import FORMAT, check_ours
 from manifests.head import Head, decode_head, encode_head
 from manifests.topic import (
+    NO_METADATA,
     Current,
     Owner,
+    Sight,
     TopicManifest,
+    choose,
     decode_current,
     decode_owner,
     decode_topic,
@@ -66,6 +69,13 @@ class Versioned:
     size_bytes: int
 
 
+class Ensured(NamedTuple):
+    """A topic as the bucket has it now, and whether its name means this incarnation."""
+
+    manifest: TopicManifest
+    is_current: bool
+
+
 class CommitLost(Conflict):
     """Another commit took the place. Plan anew from `current`; None when the head is gone."""
 
@@ -82,6 +92,14 @@ def foreign_bucket(url: str, owner: Owner, cluster_id: str) -> ForeignOwner:
         f"own. If it was recovered from this archive and should go on with it, recover it with `headwater recover apply … --cluster-id "
         f"{owner.cluster_id}`; then the old cluster must never start again, or two would write one history"
     )
+
+
+def _encoded(before: Current | None, after: Current | None) -> bytes | None:
+    if after is None:
+        return None
+    if before:
+        check_ours(before.format, f"current incarnation of {after.topic}")
+    return encode_current(after)
 
 
 def new_commit_id() -> str:
@@ -208,35 +226,58 @@ class ManifestRepository:
 
         self._advance(keys.OWNER, decide)
 
-    def ensure_topic(self, seen: TopicManifest) -> TopicManifest:
-        """Record what was seen of a topic: its manifest first, then which incarnation its name means.
+    def ensure_topic(self, seen: TopicManifest, sight: Sight = NO_METADATA, *, moved_since_ms: int | None = None) -> Ensured:
+        """Record what was seen of a topic: its manifest first, then which incarnation its name means (see `turn_to`).
+
+        moved_since_ms  the name stays with an incarnation whose heads changed since then, in the store's time, where nothing else
+                        tells which one is later; None: it goes to the newcomer
 
         Returns the manifest as the bucket has it now. Raises ForeignOwner when this incarnation is another cluster's, and
         NeedsUpgrade for a change of what a newer version wrote.
         """
-        held = seen
+        manifest, is_current = seen, True
 
         def decide_manifest(raw: bytes | None) -> bytes | None:
-            nonlocal held
+            nonlocal manifest
             before = None if raw is None else decode_topic(raw, seen.topic, seen.topic_id)
             if before and before.cluster_id != seen.cluster_id:
                 raise ForeignOwner(f"topic {seen.topic} {seen.topic_id} belongs to cluster {before.cluster_id}")
             after = merge(before, seen)
-            held = after or before or seen
+            manifest = after or before or seen
             if before and after:
                 check_ours(before.format, f"topic manifest of {seen.topic}")
             return None if after is None else encode_topic(after)
 
         def decide_current(raw: bytes | None) -> bytes | None:
+            nonlocal is_current
             before = None if raw is None else decode_current(raw, seen.topic)
-            after = turn_to(before, seen)
-            if before and after:
-                check_ours(before.format, f"current incarnation of {seen.topic}")
-            return None if after is None else encode_current(after)
+            after = turn_to(before, seen, sight, lambda: before is not None and self._moved(before, moved_since_ms))
+            is_current = (after or before or seen).topic_id == seen.topic_id
+            return _encoded(before, after)
 
         self._advance(keys.topic_manifest(seen.topic, seen.topic_id), decide_manifest)
         self._advance(keys.current(seen.topic), decide_current)
-        return held
+        return Ensured(manifest, is_current)
+
+    def choose_incarnation(self, topic: str, topic_id: str, *, dry_run: bool = False) -> None:
+        """From now on `topic` means this incarnation. Raises NotFound, which names the others, when the archive does not hold it."""
+        ids = [each for name, each in self.incarnations(topic) if name == topic]
+        chosen = self.load_topic(topic, topic_id)
+        if chosen is None:
+            raise NotFound(f"topic {topic} {topic_id} is not in {self._store.url}; incarnations there: {', '.join(ids) or 'none'}")
+
+        def decide(raw: bytes | None) -> bytes | None:
+            before = None if raw is None else decode_current(raw, topic)
+            after = _encoded(before, choose(before, chosen, ids))
+            return None if dry_run else after
+
+        self._advance(keys.current(topic), decide)
+
+    def _moved(self, current: Current, since_ms: int | None) -> bool:
+        if since_ms is None:
+            return False
+        heads = self._store.list(keys.topic_prefix(current.topic, current.topic_id))
+        return any(info.modified_ms >= since_ms for info in heads if (place := keys.parse_manifest(info.key)) and place[2] is not None)
 
     def load_topic(self, topic: str, topic_id: str) -> TopicManifest | None:
         """One incarnation's manifest; None when there is none."""
@@ -265,9 +306,13 @@ class ManifestRepository:
             raise NotFound(f"topic {topic} is not in {self._store.url}")
         return manifest
 
-    def incarnations(self) -> list[tuple[str, str]]:
-        """(topic, topic id) of every incarnation in the bucket, in key order. A listing is a hint."""
-        return sorted({(topic, topic_id) for topic, topic_id, _ in self._places()})
+    def incarnations(self, topic: str | None = None) -> list[tuple[str, str]]:
+        """(topic, topic id) of every incarnation in the bucket, in key order. A listing is a hint.
+
+        topic  look for those of this name alone
+        """
+        prefix = keys.META if topic is None else keys.name_prefix(topic)
+        return sorted({(name, topic_id) for name, topic_id, _ in self._places(prefix)})
 
     def survey_topics(self, topic: str | None = None, *, earlier: bool = False) -> tuple[list[TopicManifest], list[Lost]]:
         """The current incarnation's manifest of every topic, by name, and what is lost: no document hides another.

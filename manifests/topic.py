@@ -4,6 +4,8 @@ Deciding what changes is pure; the repository does the compare-and-swap around i
 """
 
 import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -39,7 +41,12 @@ class TopicManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @prepared
 class Current(msgspec.Struct, frozen=True, kw_only=True):
-    """Which incarnation a bare topic name means. `previous` ones, oldest first, never come back (see `turn_to`)."""
+    """Which incarnation a bare topic name means (see `turn_to`).
+
+    previous  those that it meant before, oldest first
+    as_of     metadata offset of the cluster at which an agent saw that the name is this one's; None while no agent could
+    chosen    a person said so
+    """
 
     format: tuple[int, int] = FORMAT
     cluster_id: str
@@ -47,6 +54,8 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
     version: int = 1
     previous: tuple[str, ...] = ()
+    as_of: int | None = None
+    chosen: bool = False
 
 
 @prepared
@@ -72,23 +81,69 @@ def merge(held: TopicManifest | None, seen: TopicManifest) -> TopicManifest | No
     return msgspec.structs.replace(held, format=FORMAT, version=held.version + 1, partitions=partitions, configs=configs)
 
 
-def turn_to(held: Current | None, seen: TopicManifest) -> Current | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What an agent knows of the incarnation that it archives.
+
+    as_of        metadata offset at which the cluster's metadata log gives the name to it; None without such a log
+    is_replaced  at that time the name is another one's, or nobody's
+    """
+
+    as_of: int | None = None
+    is_replaced: bool = False
+
+
+NO_METADATA = Sight()
+
+
+def turn_to(
+    held: Current | None, seen: TopicManifest, sight: Sight = NO_METADATA, moves: Callable[[], bool] = lambda: False
+) -> Current | None:
     """The document to commit when an agent archives incarnation `seen`; None when nothing changes.
 
-    Topic ids have no order, so the bucket remembers the ones it has left behind: an agent that still works on an old
-    incarnation finds its id there and leaves the name alone. An old incarnation that nobody ever archived while it was
-    current cannot be told from a new one.
+    Topic ids have no order, but a cluster's metadata has: what it says at a higher offset is later. So who knows an offset wins
+    over who knows none, and the higher one over the lower; a broker that comes back with an old disk has old metadata too, or new
+    metadata that knows better. Where nobody knows an offset the name goes to a newcomer, but not while the one that has it moves
+    (`moves`, asked last), and never back. What a person chose stays until the cluster names one that was not known then.
     """
     if held is None:
-        return Current(cluster_id=seen.cluster_id, topic=seen.topic, topic_id=seen.topic_id)
-    if seen.topic_id == held.topic_id or seen.topic_id in held.previous:
+        return Current(cluster_id=seen.cluster_id, topic=seen.topic, topic_id=seen.topic_id, as_of=sight.as_of)
+    if seen.topic_id == held.topic_id:
+        if held.as_of is not None or sight.as_of is None:
+            return None
+        return msgspec.structs.replace(held, format=FORMAT, version=held.version + 1, as_of=sight.as_of)
+    known = held.as_of if held.cluster_id == seen.cluster_id else None
+    if sight.is_replaced or (seen.topic_id in held.previous and (held.chosen or sight.as_of is None)):
         return None
+    if (known is not None and (sight.as_of is None or sight.as_of <= known)) or (sight.as_of is None and moves()):
+        return None
+    return _turned(held, seen, as_of=sight.as_of)
+
+
+def choose(held: Current | None, chosen: TopicManifest, others: Iterable[str]) -> Current | None:
+    """The document to commit when a person wants the name to mean incarnation `chosen`; None when it does by choice already.
+
+    others  all incarnations that the archive knows: none of them takes the name by itself from now on
+    """
+    held = held or Current(cluster_id=chosen.cluster_id, topic=chosen.topic, topic_id=chosen.topic_id, version=0)
+    if held.topic_id == chosen.topic_id and held.chosen:
+        return None
+    turned = _turned(held, chosen, as_of=held.as_of if held.cluster_id == chosen.cluster_id else None)
+    left = dict.fromkeys((*others, *turned.previous))
+    left.pop(chosen.topic_id, None)
+    return msgspec.structs.replace(turned, previous=tuple(left)[-PREVIOUS_MAX:], chosen=True)
+
+
+def _turned(held: Current, to: TopicManifest, *, as_of: int | None) -> Current:
+    left = dict.fromkeys((*held.previous, held.topic_id))
+    left.pop(to.topic_id, None)
     return Current(
-        cluster_id=seen.cluster_id,
-        topic=seen.topic,
-        topic_id=seen.topic_id,
+        cluster_id=to.cluster_id,
+        topic=to.topic,
+        topic_id=to.topic_id,
         version=held.version + 1,
-        previous=(*held.previous, held.topic_id)[-PREVIOUS_MAX:],
+        previous=tuple(left)[-PREVIOUS_MAX:],
+        as_of=as_of,
     )
 
 
@@ -103,6 +158,8 @@ def check_current(current: Current) -> None:
     PartitionId(current.cluster_id, current.topic_id, 0, current.topic)
     for topic_id in current.previous:
         check_topic_id(topic_id)
+    if current.as_of is not None and not 0 <= current.as_of < 2**63:
+        raise CorruptData(f"current incarnation of {current.topic}", 0, f"as of metadata offset {current.as_of}")
 
 
 def check_owner(owner: Owner) -> None:

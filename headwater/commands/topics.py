@@ -1,5 +1,6 @@
-"""`headwater topics list|show`."""
+"""`headwater topics list|show|set`."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ import click
 
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, say
-from model.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat
+from model.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def topics() -> None:
-    """List and show archived topics."""
+    """List, show and set archived topics."""
 
 
 @topics.command("list")
@@ -138,3 +139,42 @@ def _partitions(bucket: "Bucket", partitions: "Iterable[PartitionId]", problems:
                 "fence": head.fence,
                 "writer": head.writer,
             }
+
+
+@topics.command("set")
+@click.argument("topic")
+@click.option("--incarnation", "topic_id", metavar="TOPIC_ID", required=True, help="The topic id that the bare name means from now on.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--yes", is_flag=True, help="Do not ask for the topic's name.")
+@format_option
+@configured
+def set_(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, form: str) -> None:
+    """Choose which incarnation of a topic its name means.
+
+    A topic that was deleted and created again has several in the archive. Readers, exports and recoveries by name turn to the chosen
+    one; nothing is deleted, and agents leave the name alone until the cluster creates the topic once more.
+    """
+    from headwater.opening import open_bucket
+    from model.partition import check_topic_id, check_topic_name
+
+    check_topic_name(topic)
+    check_topic_id(topic_id)
+    manifests = open_bucket(config).manifests
+    before = manifests.current(topic)
+    if not dry_run:
+        _confirm(topic, yes)
+    manifests.choose_incarnation(topic, topic_id, dry_run=dry_run)
+    columns = (Column("topic", "topic"), Column("topic_id", "topic id"), Column("before", "before"), Column("changed", "changed"))
+    changed = before is None or before.topic_id != topic_id
+    row = {"topic": topic, "topic_id": topic_id, "before": before.topic_id if before else None, "changed": changed, "dry_run": dry_run}
+    emit(form, columns, [row])
+
+
+def _confirm(topic: str, yes: bool) -> None:
+    """A person types the topic's name; a script says --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("readers of this name turn to another incarnation: --yes is needed where nobody can be asked")
+    if click.prompt("readers of this name turn to another incarnation; the topic's name, to go on", err=True) != topic:
+        raise UsageError("that is not the topic's name; nothing was changed")

@@ -4,13 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from archival.topics import TopicFacts, TopicRecords
+from archival.topics import MOVED_LATELY_MS, NAME_RETRY_S, TopicFacts, TopicRecords
 from manifests.repository import ManifestRepository
+from manifests.topic import Sight
+from model.clock import ManualClock
 from model.errors import ForeignOwner
 from model.partition import PartitionId, topic_id_text
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from tests.archival.builders import PARTITION
+from tests.manifests import builders
 
 
 def test_a_topic_is_written_once_and_again_when_it_changes() -> None:
@@ -81,3 +84,33 @@ def test_a_topic_that_is_gone_is_forgotten() -> None:
     records.retain([])
     records.ensure(PARTITION)
     assert sum(store.calls.values()) > calls
+
+
+def test_a_name_does_not_leave_an_incarnation_that_moves_until_it_has_stood_still() -> None:
+    """Without a metadata log a deleted topic and a broker's old disk look alike."""
+    clock = ManualClock()
+    repository = ManifestRepository(MemoryStore(clock))
+    records = TopicRecords(repository, lambda _: TopicFacts(), clock=clock)
+    newcomer = PartitionId(PARTITION.cluster_id, topic_id_text(b"n" * 16), 0, PARTITION.topic)
+    records.ensure(PARTITION)
+    repository.commit(None, builders.a_head(partition=PARTITION))
+    clock.advance(MOVED_LATELY_MS)
+    records.ensure(newcomer)
+    assert repository.resolve(PARTITION.topic).topic_id == PARTITION.topic_id
+    clock.advance(1)
+    records.ensure(newcomer)
+    assert repository.resolve(PARTITION.topic).topic_id == PARTITION.topic_id  # not asked again so soon
+    clock.advance(int(NAME_RETRY_S * 1000))
+    records.ensure(newcomer)
+    assert repository.resolve(PARTITION.topic).topic_id == newcomer.topic_id
+
+
+def test_the_clusters_word_turns_the_name_at_once() -> None:
+    clock = ManualClock()
+    repository = ManifestRepository(MemoryStore(clock))
+    newcomer = PartitionId(PARTITION.cluster_id, topic_id_text(b"n" * 16), 0, PARTITION.topic)
+    for partition, as_of in ((PARTITION, 10), (newcomer, 20), (PARTITION, 15)):
+        TopicRecords(repository, lambda _, as_of=as_of: TopicFacts(sight=Sight(as_of=as_of)), clock=clock).ensure(partition)  # type: ignore[misc]
+        if not repository.load(partition):
+            repository.commit(None, builders.a_head(partition=partition))
+    assert repository.resolve(PARTITION.topic).topic_id == newcomer.topic_id

@@ -228,10 +228,10 @@ def test_topic_documents_that_a_newer_version_wrote_are_left_alone() -> None:
     store = MemoryStore()
     repository = ManifestRepository(store)
     seen = TopicManifest(cluster_id=PARTITION.cluster_id, topic="soup", topic_id=PARTITION.topic_id, partitions=1)
-    held = repository.ensure_topic(seen)
+    held = repository.ensure_topic(seen).manifest
     key, current = keys.topic_manifest("soup", PARTITION.topic_id), keys.current("soup")
     raw = newer(store, key, held)
-    assert repository.ensure_topic(seen).partitions == 1  # nothing to write
+    assert repository.ensure_topic(seen).manifest.partitions == 1  # nothing to write
     with pytest.raises(NeedsUpgrade, match="topic manifest of soup"):
         repository.ensure_topic(msgspec.structs.replace(seen, partitions=2))
     assert store.get(key)[0] == raw

@@ -11,7 +11,11 @@ import msgspec
 import pytest
 
 from control.lock import DataDirLock
+from manifests.repository import ManifestRepository
+from manifests.topic import Sight, TopicManifest
+from model.partition import topic_id_text
 from objectstore.digest import digest_of
+from objectstore.open import open_store
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater.conftest import Stage
 
@@ -116,6 +120,34 @@ def test_status_before_and_after(stage: Stage) -> None:
     alone = stage.run("status", "recipes.zstd", "-o", "jsonl")
     assert {row["state"] for row in alone.rows} == {"archive-only"}
     assert stage.run("status", "absent").code == 6
+
+
+def test_a_name_is_set_to_an_incarnation(stage: Stage) -> None:
+    assert stage.run("archive", log=stage.log("kitchen")).code == 0
+    listed = stage.run("topics", "list", "-o", "jsonl").rows[0]
+    topic, topic_id, other = listed["topic"], listed["topic_id"], topic_id_text(b"o" * 16)
+    seen = TopicManifest(cluster_id=listed["cluster_id"], topic=topic, topic_id=other, partitions=1)
+    manifests = ManifestRepository(open_store(f"file://{stage.bucket}"))
+    current = manifests.current(topic)
+    assert current is not None
+    assert current.as_of  # the broker's metadata log said so
+    manifests.ensure_topic(seen, Sight(as_of=2**40))
+    assert stage.run("topics", "list", "-o", "jsonl").rows[0]["topic_id"] == other
+    ask = ("topics", "set", topic, "--incarnation", topic_id, "-o", "jsonl")
+    tried = stage.run(*ask, "--dry-run")
+    assert (tried.code, tried.rows[0]["before"], tried.rows[0]["changed"]) == (0, other, True)
+    refused = stage.run(*ask)
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert stage.run("topics", "list", "-o", "jsonl").rows[0]["topic_id"] == other
+    assert stage.run(*ask, "--yes").rows[0]["changed"]
+    assert stage.run("topics", "list", "-o", "jsonl").rows[0]["topic_id"] == topic_id
+    assert not stage.run(*ask, "--yes").rows[0]["changed"]
+    assert stage.run("topics", "set", topic, "--incarnation", "x").code == 2
+    unknown = stage.run("topics", "set", topic, "--incarnation", topic_id_text(b"u" * 16), "--dry-run")
+    assert unknown.code == 6
+    assert other in unknown.err
+    assert topic_id in unknown.err
 
 
 def test_topics_are_listed_and_shown(stage: Stage) -> None:

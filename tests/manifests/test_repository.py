@@ -286,11 +286,11 @@ def test_small_documents_survive_lost_replies(faults: list[str]) -> None:
 
 def test_a_topic_is_recorded_once_and_updated_when_it_grows() -> None:
     archive = repository(MemoryStore())
-    assert archive.ensure_topic(a_topic()).version == 1
-    assert archive.ensure_topic(a_topic()).version == 1
-    grown = archive.ensure_topic(a_topic(partitions=9))
+    assert archive.ensure_topic(a_topic()).manifest.version == 1
+    assert archive.ensure_topic(a_topic()).manifest.version == 1
+    grown = archive.ensure_topic(a_topic(partitions=9)).manifest
     assert (grown.version, grown.partitions) == (2, 9)
-    assert archive.ensure_topic(a_topic(partitions=4)) == grown
+    assert archive.ensure_topic(a_topic(partitions=4)).manifest == grown
     assert archive.load_topic("orders", TOPIC_ID) == grown
 
 

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 from manifests.document import seal
 from manifests.topic import (
+    NO_METADATA,
     PARTITIONS_MAX,
     PREVIOUS_MAX,
     Current,
     Owner,
+    Sight,
     TopicManifest,
+    choose,
     decode_current,
     decode_owner,
     decode_topic,
@@ -49,6 +52,8 @@ currents = st.builds(
     topic_id=topic_ids,
     version=st.integers(1, 2**40),
     previous=st.lists(topic_ids, max_size=5).map(tuple),
+    as_of=st.none() | st.integers(0, 2**62),
+    chosen=st.booleans(),
 )
 
 
@@ -85,6 +90,8 @@ def test_documents_of_other_topics_and_impossible_ones_are_refused() -> None:
     with pytest.raises(CorruptData):
         decode_current(seal(Current(cluster_id="c", topic="a", topic_id=TOPIC_ID, previous=("../..",))), "a")
     with pytest.raises(CorruptData):
+        decode_current(seal(Current(cluster_id="c", topic="a", topic_id=TOPIC_ID, as_of=-1)), "a")
+    with pytest.raises(CorruptData):
         decode_owner(seal(Owner(cluster_id="../..")))
 
 
@@ -107,6 +114,81 @@ def test_a_name_never_turns_back_to_an_incarnation_it_has_left() -> None:
     assert (second.topic_id, second.previous, second.version) == (new.topic_id, (old.topic_id,), 2)
     assert turn_to(second, old) is None
     assert turn_to(second, new) is None
+
+
+def named(*sights: tuple[TopicManifest, Sight], moves: bool = False) -> str:
+    """Which incarnation the name means after agents have seen these, one after the other."""
+    held: Current | None = None
+    for manifest, sight in sights:
+        held = turn_to(held, manifest, sight, lambda: moves) or held
+    assert held is not None
+    return held.topic_id
+
+
+OLD, NEW, NEWER = (seen(topic_id_text(bytes([at]) * 16)) for at in (1, 2, 3))
+
+
+def test_a_brokers_old_disk_does_not_take_the_name() -> None:
+    assert named((NEW, Sight(as_of=50)), (OLD, Sight(as_of=40))) == NEW.topic_id
+    assert named((NEW, Sight(as_of=50)), (OLD, Sight(is_replaced=True))) == NEW.topic_id
+    assert named((NEW, Sight(as_of=50)), (OLD, NO_METADATA)) == NEW.topic_id
+    assert named((NEW, NO_METADATA), (OLD, NO_METADATA), moves=True) == NEW.topic_id
+    assert named((NEW, NO_METADATA), (OLD, Sight(is_replaced=True))) == NEW.topic_id
+
+
+def test_a_topic_that_was_created_again_takes_the_name() -> None:
+    assert named((OLD, Sight(as_of=50)), (NEW, Sight(as_of=60))) == NEW.topic_id
+    assert named((OLD, NO_METADATA), (NEW, Sight(as_of=60)), moves=True) == NEW.topic_id
+    assert named((OLD, NO_METADATA), (NEW, NO_METADATA)) == NEW.topic_id
+    assert named((OLD, Sight(is_replaced=True)), (NEW, Sight(as_of=60))) == NEW.topic_id
+
+
+def test_a_name_that_went_wrong_turns_back_when_the_cluster_says_so() -> None:
+    assert named((NEW, NO_METADATA), (OLD, NO_METADATA), (NEW, Sight(as_of=60))) == NEW.topic_id
+    assert named((NEW, NO_METADATA), (OLD, NO_METADATA), (NEW, NO_METADATA)) == OLD.topic_id
+
+
+def test_the_first_offset_that_is_known_is_kept() -> None:
+    held = turn_to(turn_to(None, NEW), NEW, Sight(as_of=7))
+    assert held is not None
+    assert (held.as_of, held.version) == (7, 2)
+    assert turn_to(held, NEW, Sight(as_of=9)) is None
+
+
+def test_offsets_of_another_cluster_are_not_compared() -> None:
+    held = turn_to(None, msgspec.structs.replace(OLD, cluster_id="cluster-0"), Sight(as_of=900))
+    turned = turn_to(held, NEW, Sight(as_of=5))
+    assert turned is not None
+    assert turned.topic_id == NEW.topic_id
+
+
+@given(st.data())
+def test_the_latest_sight_wins_in_whatever_order_they_come(data: st.DataObject) -> None:
+    created = sorted(data.draw(st.sets(st.integers(0, 100), min_size=3, max_size=3)))
+    sights = []
+    for as_of in data.draw(st.lists(st.integers(created[0], 120), min_size=1, max_size=8)):
+        manifest = [OLD, NEW, NEWER][max(at for at, offset in enumerate(created) if offset <= as_of)]
+        sights.append((manifest, Sight(as_of=as_of)))
+    stale = st.sampled_from([(OLD, NO_METADATA), (NEW, NO_METADATA), (OLD, Sight(is_replaced=True))])
+    _, latest = max((sight.as_of or 0, manifest.topic_id) for manifest, sight in sights)
+    order = data.draw(st.permutations([*sights, *data.draw(st.lists(stale, max_size=4))]))
+    assert named(*order) == latest
+
+
+def test_what_a_person_chose_stays_until_the_topic_is_created_again() -> None:
+    held = turn_to(None, NEW, Sight(as_of=50))
+    chosen = choose(held, OLD, [OLD.topic_id, NEW.topic_id])
+    assert chosen is not None
+    assert (chosen.topic_id, chosen.previous, chosen.chosen, chosen.as_of) == (OLD.topic_id, (NEW.topic_id,), True, 50)
+    assert choose(chosen, OLD, [OLD.topic_id, NEW.topic_id]) is None
+    assert turn_to(chosen, NEW, Sight(as_of=70)) is None
+    assert turn_to(chosen, NEW) is None
+    again = turn_to(chosen, NEWER, Sight(as_of=80))
+    assert again is not None
+    assert (again.topic_id, again.chosen) == (NEWER.topic_id, False)
+    first = choose(None, NEW, [OLD.topic_id, NEW.topic_id])
+    assert first is not None
+    assert (first.topic_id, first.previous, first.version) == (NEW.topic_id, (OLD.topic_id,), 1)
 
 
 def test_the_list_of_left_incarnations_is_bounded() -> None:

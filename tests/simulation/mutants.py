@@ -571,7 +571,7 @@ def incarnations_mixed(stack: ExitStack) -> None:
 
 @mutant("current.json always turns to whoever writes last", theme="incarnations")
 def name_always_turns(stack: ExitStack) -> None:
-    def turn(held: Current | None, seen: Any) -> Current | None:
+    def turn(held: Current | None, seen: Any, *_: Any) -> Current | None:
         if held is not None and held.topic_id == seen.topic_id:
             return None
         version = 1 if held is None else held.version + 1
