@@ -20,8 +20,10 @@ from model.clock import SystemClock
 from model.errors import DiskFull, NotFound, UsageError
 from model.oserrors import kind_of
 from model.partition import PartitionId
+from objectstore.guarded import GuardedStore
 from objectstore.open import open_store
 from objectstore.probe import probe
+from objectstore.silence import SilenceWatch, TellsProgress
 from objectstore.store import ObjectStore
 from segments.discover import LogDirs
 
@@ -37,12 +39,26 @@ class Bucket:
 
 
 def open_bucket(config: Config) -> Bucket:
-    """For readers. Nothing is asked of the store yet. Within a verb its connections are closed when the verb ends."""
+    """For readers. Nothing is asked of the store yet. Within a verb its connections are closed when the verb ends, and a store that
+    is silent while somebody waits for it is reported.
+    """
     store = open_store(config.store.url, endpoint_url=config.store.endpoint_url, region=config.store.region)
     verb, close = click.get_current_context(silent=True), getattr(store, "close", None)
-    if verb and close:
-        verb.call_on_close(close)
-    return Bucket(store, ManifestRepository(store))
+    is_agent = verb is not None and verb.info_name == "agent"
+    watch = SilenceWatch(store.url, _log_silence if is_agent else say, SystemClock())
+    if isinstance(store, TellsProgress):
+        store.progressed = watch.progressed
+    if verb:
+        watch.start()
+        verb.call_on_close(watch.close)
+        if close:
+            verb.call_on_close(close)
+    watched = GuardedStore(store, watch.calling)
+    return Bucket(watched, ManifestRepository(watched))
+
+
+def _log_silence(line: str) -> None:
+    structlog.get_logger().warning("store_silent", reason=line)
 
 
 def check_conditional_writes(config: Config, bucket: Bucket) -> None:

@@ -25,7 +25,7 @@ import stat as modes
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,6 +66,7 @@ class DirectoryStore:
         self._naming = threading.Lock()
         self._unsettled: dict[Path, object] = {}  # directories in which we made others: those names may not be on disk yet
         self._failed: set[Path] = set()  # directories that could not be synced
+        self.progressed: Callable[[], object] = lambda: None  # told while bytes move
 
     @property
     def url(self) -> str:
@@ -84,6 +85,7 @@ class DirectoryStore:
                     raise SourceChanged(f"{key}: {size_bytes} bytes promised, {digest.size_bytes} there")
                 digest.update(window)
                 _write(fd, window)
+                self.progressed()
             os.fsync(fd)
             steps.reached("directory.written")
             self._link(partial, key)
@@ -130,6 +132,7 @@ class DirectoryStore:
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
         with self._translated(key), self._opened(key) as fd:
             _read_into(fd, buffer, start, key)
+        self.progressed()
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         with self._translated(key), self._opened(key) as fd:
@@ -149,6 +152,7 @@ class DirectoryStore:
                 count = os.preadv(fd, [window], digest.size_bytes)
                 if not count:
                     raise TruncatedData(key, digest.size_bytes, f"file of {about.st_size} bytes was cut")
+                self.progressed()
                 digest.update(window[:count])
                 tag.update(window[:count])
         return ObjectInfo(key, about.st_size, tag.hexdigest(), digest.text(), about.st_mtime_ns // 1_000_000)

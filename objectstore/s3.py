@@ -151,6 +151,7 @@ class S3Store:
         except (BotoCoreError, ValueError) as error:
             raise self._words("", error, write=False) from error
         self._senders: ThreadPoolExecutor | None = None
+        self.progressed: Callable[[], object] = lambda: None  # told while bytes move
         self._starting = threading.Lock()
 
     @property
@@ -166,7 +167,7 @@ class S3Store:
     # Writing
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        source = _Source(key, data)
+        source = _Source(key, data, self.progressed)
         if size_bytes > (self._single_put_bytes_max if source.is_file else self._memory_part_bytes):
             return self._put_parts(key, source, size_bytes)
         body = source.take(size_bytes)
@@ -230,7 +231,7 @@ class S3Store:
                 if answer["ContentLength"] != wanted:
                     raise TruncatedData(key, start + answer["ContentLength"], f"{wanted} bytes wanted from {start}")
                 for at, buffer in enumerate(buffers, 1):
-                    if not _fill(body, buffer, end_s):
+                    if not _fill(body, buffer, end_s, self.progressed):
                         raise TransientError(f"{self.url}/{key}: the connection ended before the {wanted} bytes that were announced")
                     if at == len(buffers):
                         _release(body)
@@ -424,7 +425,7 @@ def _direct(body: Any) -> Any:
     return None if getattr(answer, "chunked", True) else answer
 
 
-def _fill(body: Any, buffer: memoryview, end_s: float) -> bool:
+def _fill(body: Any, buffer: memoryview, end_s: float, progressed: Callable[[], object]) -> bool:
     """Whether the answer had enough left. Raises TimeoutError when it has not come by `end_s`."""
     source = _direct(body)
     while buffer:
@@ -433,6 +434,7 @@ def _fill(body: Any, buffer: memoryview, end_s: float) -> bool:
         count = body.readinto(buffer[:_TRICKLE_BYTES]) if source is None else _receive(source, buffer)
         if not count:
             return False
+        progressed()
         buffer = buffer[count:]
     return True
 
@@ -460,8 +462,8 @@ class _Body:
     The checksum goes into a header, so it is computed before, and once more over what is sent.
     """
 
-    def __init__(self, read_at: Callable[[memoryview, int], int], size_bytes: int, key: str) -> None:
-        self._read_at, self.size_bytes = read_at, size_bytes
+    def __init__(self, read_at: Callable[[memoryview, int], int], size_bytes: int, key: str, progressed: Callable[[], object]) -> None:
+        self._read_at, self.size_bytes, self._progressed = read_at, size_bytes, progressed
         self._window = memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
         self._passed = Digest()
         self._ended_early = False
@@ -491,6 +493,7 @@ class _Body:
 
     def read(self, _size: int = -1) -> memoryview:
         """The next window, whatever size was asked for: the caller hands it to the socket and comes back. Valid until then."""
+        self._progressed()
         piece = self._next_window()
         if self._ended_early:
             raise SourceChanged(self.difference())  # or the server would wait for the rest
@@ -516,9 +519,9 @@ class _Body:
 class _Source:
     """Where a put's bytes come from, one request at a time: a file's descriptor, else pieces held in memory."""
 
-    def __init__(self, key: str, data: BinaryIO) -> None:
+    def __init__(self, key: str, data: BinaryIO, progressed: Callable[[], object]) -> None:
         raw = data.raw if isinstance(data, io.BufferedReader) else data
-        self._key, self._data = key, data
+        self._key, self._data, self._progressed = key, data, progressed
         self.is_file = isinstance(raw, io.FileIO) and modes.S_ISREG(os.fstat(raw.fileno()).st_mode)
         self._position = data.tell() if self.is_file else 0
 
@@ -527,7 +530,9 @@ class _Source:
         if self.is_file:
             fd, position = self._data.fileno(), self._position
             self._position += size_bytes
-            return _Body(lambda window, at: os.preadv(fd, [window], position + at) if window else 0, size_bytes, self._key)
+            return _Body(
+                lambda window, at: os.preadv(fd, [window], position + at) if window else 0, size_bytes, self._key, self._progressed
+            )
         pieces = bytearray()
         while len(pieces) < size_bytes and (piece := self._data.read(size_bytes - len(pieces))):
             pieces += piece
@@ -538,7 +543,7 @@ class _Source:
             window[: len(piece)] = piece
             return len(piece)
 
-        return _Body(read_at, size_bytes, self._key)
+        return _Body(read_at, size_bytes, self._key, self._progressed)
 
 
 def _tag(etag: str) -> str:

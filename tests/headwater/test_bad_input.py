@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -321,3 +322,22 @@ def test_a_reader_that_has_seen_enough_is_no_failure(stage: Stage) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 0
+
+
+def test_a_store_that_takes_connections_and_says_nothing_is_reported_while_a_verb_waits(stage: Stage) -> None:
+    """In its own process, whose verb is stopped as soon as it has said so."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = "http://{}:{}".format(*silent.getsockname())
+        environ = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "r", "AWS_EC2_METADATA_DISABLED": "true"}
+        command = [sys.executable, "-c", "from headwater.cli import main; main()", "topics", "list", "--store", "s3://arch/prod"]
+        with subprocess.Popen(
+            [*command, "--set", f"store.endpoint_url={endpoint}"],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=stage.root,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environ},
+        ) as verb:
+            assert verb.stderr is not None
+            said = verb.stderr.readline()
+            verb.kill()
+    assert "no answer from s3://arch/prod for 1" in said
