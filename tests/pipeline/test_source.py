@@ -10,7 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 
+from model.errors import UsageError
 from objectstore.directory import DirectoryStore
+from pipeline.source import HeadwaterSource
 from segments.records import Record
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.hydration.world import Archive
@@ -219,6 +221,20 @@ def test_a_store_has_to_be_named_and_a_schema_cannot_be_given(spark: SparkSessio
         spark.read.format("headwater").option("topics", "photos").load().collect()
     with pytest.raises(PySparkException, match="a schema cannot be given"):
         reading(spark, archived("pantry"), topics="photos").schema("offset bigint").load().collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"store": "hdfs://here"}, "no store for"),
+        ({"onCorrupt": "quarantine", "quarantinePath": "hdfs://aside"}, "no store for"),
+        ({"onCorrupt": "quarantine", "quarantinePath": "aside"}, "an absolute path or a URL"),
+    ],
+)
+def test_places_that_cannot_be_are_told_when_the_dataframe_is_made(options: dict[str, str], says: str) -> None:
+    source = HeadwaterSource({"topics": "photos", "store": "file:///archive", **options})
+    with pytest.raises(UsageError, match=says):
+        source.reader(source.schema())
 
 
 def test_damage_fails_the_task_with_object_and_offset_or_is_set_aside(spark: SparkSession, tmp_path: Path) -> None:

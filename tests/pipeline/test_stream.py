@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from model.errors import TransientError
+from model.errors import CorruptData, DataLoss, TransientError
+from objectstore.directory import DirectoryStore
+from pipeline.quarantine import read_quarantine
 from pipeline.query import parse_query
 from pipeline.stream import StreamReader, parse_stream_query
 from tests.pipeline.growing import Growing, Offsets
@@ -197,6 +199,43 @@ def test_a_bucket_that_does_not_answer_has_nothing_new(tmp_path: Path, monkeypat
     monkeypatch.setattr("pipeline.stream.opened", out_of_reach)
     with pytest.raises(TransientError):  # to say "nothing new" now would end the query before it has read everything
         reader.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_partition_whose_manifest_is_damaged_keeps_its_place_while_the_others_go_on(tmp_path: Path) -> None:
+    world = Growing(tmp_path / "archive")
+    for topic in ("soup", "stew"):
+        world.append(topic, records=10)
+    reader = a_reader(world, onCorrupt="quarantine", quarantinePath=str(tmp_path / "aside"))
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    for topic in ("soup", "stew"):
+        world.append(topic, records=5)
+    promised = reader.latestOffset(start, ReadAllAvailable())
+    (head,) = (tmp_path / "archive" / "meta" / "stew").glob("*/0/manifest.json")
+    sound = head.read_bytes()
+    head.write_bytes(sound[:-40])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert {topic: each["partitions"]["0"]["next"] for topic, each in end["topics"].items()} == {"soup": 15, "stew": 10}
+    (task,) = reader.partitions(start, end)
+    assert task.value.topic == "soup"
+    (damage,) = read_quarantine(DirectoryStore(tmp_path / "aside"))
+    assert (damage.topic, damage.partition, damage.first_offset) == ("stew", 0, None)
+    with pytest.raises(CorruptData):  # of a batch that was planned with it, nothing may be missing
+        reader.partitions(start, promised)
+    with pytest.raises(CorruptData, match="onCorrupt=quarantine"):
+        a_reader(world).latestOffset(start, ReadAllAvailable())
+    head.write_bytes(sound)
+    assert reader.latestOffset(end, ReadAllAvailable()) == promised
+
+
+def test_a_topic_that_is_no_longer_asked_for_is_not_called_lost(tmp_path: Path) -> None:
+    world = Growing(tmp_path / "archive")
+    for topic in ("soup", "stew"):
+        world.append(topic, records=10)
+    reader = a_reader(world)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    with pytest.raises(DataLoss, match=r"stew:0.*it is no longer asked for.*failOnDataLoss=false"):
+        a_reader(world, topics="*,!stew").latestOffset(start, ReadAllAvailable())
+    assert a_reader(world, topics="*,!stew", failOnDataLoss="false").latestOffset(start, ReadAllAvailable()) == start
 
 
 def test_sparks_own_limit_counts_and_everything_means_everything(tmp_path: Path) -> None:
