@@ -12,9 +12,10 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 
+from model.errors import CorruptData, HeadwaterError
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore
-from pipeline.jobs import OnSpark, Processes, Runner, StorePlace, Threads
+from pipeline.jobs import OnSpark, Processes, Runner, StorePlace, Threads, spark_session
 from tests.headwater.conftest import Stage, stage
 from tests.pipeline.bucket import TOPICS, Bucket, a_bucket
 from tests.pipeline.test_export import rows, wanted
@@ -101,6 +102,19 @@ def test_processes_work_on_every_task(bucket: Bucket, stage: Stage) -> None:
 
 def test_spark_works_on_every_task(bucket: Bucket, stage: Stage, spark: SparkSession) -> None:
     assert_each(OnSpark(StorePlace(f"file://{stage.bucket}"), spark.sparkContext), bucket)
+
+
+def damaged(store: ObjectStore, key: str) -> int:
+    raise CorruptData(key, 3, "crc")
+
+
+def test_what_a_task_raises_leaves_sparks_session_as_itself(bucket: Bucket, stage: Stage, spark: SparkSession) -> None:
+    runner = OnSpark(StorePlace(f"file://{stage.bucket}"), spark.sparkContext)
+    with pytest.raises(CorruptData, match=r"^data/1\.log, byte 3: crc$"), spark_session(None, "test"):
+        list(runner.each(damaged, ["data/1.log"]))
+    with pytest.raises(HeadwaterError, match=r"^Spark: .*nowhere") as raised, spark_session(None, "test") as session:
+        session.table("nowhere").collect()
+    assert "\n" not in str(raised.value)
 
 
 # The verbs
