@@ -164,7 +164,9 @@ class Agent:
         """One step without a pause."""
         archiver = self.archiver()
         policy = self._policy(0)
-        outcome = self.world.outcome_of(f"{self.name} at rest", lambda: self.step(archiver, policy))
+        replica = self.world.brokers.replicas[self.beside]
+        doing = f"{self.name} at rest"
+        outcome = self.world.outcome_of(doing, lambda: self.step(archiver, policy), damaged=lambda: bool(replica.damaged))
         self.announce()
         self.world.note(f"  {self.name}: {outcome}")
         return outcome
@@ -211,7 +213,9 @@ class Errand:
         self.actor.start(lambda: self._run(do))
 
     def _run(self, do: Callable[[], str]) -> None:
-        self._outcome = self._agent.world.outcome_of(f"{self._agent.name}'s {self.doing}", do)
+        world, agent = self._agent.world, self._agent
+        replica = world.brokers.replicas[agent.beside]
+        self._outcome = world.outcome_of(f"{agent.name}'s {self.doing}", do, damaged=lambda: replica.was_damaged)
 
     def go_on(self) -> str:
         world = self._agent.world
@@ -263,13 +267,13 @@ class LookedAtLogs:
         )
 
     def _list(self, directory: Path) -> list[str]:
-        """A listing that was overtaken: names up to some point are older than those after it."""
-        names = sorted(os.listdir(directory))
-        if names and self._world.random.random() < 0.3:
-            pivot = self._world.random.choice(names)
-            self._world.pause("look: half listed")
-            names = [name for name in names if name <= pivot] + [name for name in sorted(os.listdir(directory)) if name > pivot]
-        return names
+        """A listing that was overtaken. Names come in any order, and each is there or not at the moment it comes by."""
+        before = os.listdir(directory)
+        if self._world.random.random() < 0.7:
+            return sorted(before)
+        self._world.pause("look: half listed")
+        after = os.listdir(directory)
+        return [name for name in sorted({*before, *after}) if name in (before if self._world.random.random() < 0.5 else after)]
 
     def _segments(self, directory: Path, names: list[str]) -> tuple[LocalSegment, ...]:
         found = []

@@ -25,6 +25,7 @@ from tests.segments.builders import BASE_TIME, Producer, a_batch, a_marker
 
 CLUSTER = "simulated-cluster"
 TOPIC = "orders"
+_CHECKSUM_AT = 17  # in a batch; what comes before, but for the length, only the order of batches can tell
 KEYS = (b"alice", b"bob", b"carol", b"dave")
 
 
@@ -90,6 +91,8 @@ class Replica:
     history: list[tuple[int, int]] = field(default_factory=list)
     cleaned_to: int | None = None
     cleaning: "Cleaning | None" = None
+    damaged: set[Path] = field(default_factory=set)
+    was_damaged: bool = False
 
     def batches(self) -> list[Batch]:
         """All on disk."""
@@ -202,16 +205,24 @@ class Brokers:
         self.leader.full = not self.alone
 
     def _lead(self) -> None:
-        """The current leader begins the current epoch, alone in the in-sync set."""
+        """The current leader is told to begin the current epoch, alone in the in-sync set; its log shows that when it has begun."""
         leader, self.vacant = self.leader, False
         leader.lead, leader.full, leader.hw = self.epoch, False, leader.end
         # After a truncation the checkpoint is ahead of the log until the broker writes it again, every five seconds. A broker that
         # leads and is written to within those is more than can be seen from beside it; here it has written its checkpoint by then.
         leader.checkpoint = min(leader.checkpoint, leader.hw)
-        leader.history.append((self.epoch, leader.end))
+        self.begun = False
         written = {leader.epoch_at(offset) for offset in range(leader.end)} | {self.epoch}
         self.lineage[self.partition.topic_id, self.epoch] = {epoch for epoch in written if epoch is not None}
         self._opened = {}
+
+    def begin(self) -> str | None:
+        """The leader writes its epoch into its history."""
+        if self.begun or self.vacant:
+            return None
+        self.begun = True
+        self.leader.history.append((self.epoch, self.leader.end))
+        return f"broker {self.leader.node} begins epoch {self.epoch}"
 
     # What leaders and followers do
 
@@ -219,6 +230,7 @@ class Brokers:
         leader = self.leader
         if self.vacant:
             return None
+        self.begin()
         base = leader.end
         batches = [self._batch(base)]
         for _ in range(self.random.randrange(3)):
@@ -271,6 +283,7 @@ class Brokers:
         leader, follower = self.leader, self.follower
         if self.vacant:
             return None
+        self.begin()
         common = _common(leader, follower)
         if (follower.lead, follower.end, common, leader.full, leader.hw, follower.start) == (
             None,
@@ -319,6 +332,7 @@ class Brokers:
         """The follower takes over. The old leader notices only when it follows."""
         if unclean == self.leader.full:
             return None
+        self.begin()
         self.finish_cleaning(self.follower)
         self.epoch += 1
         self.leading = 1 - self.leading
@@ -330,6 +344,7 @@ class Brokers:
         leader = self.leader
         if self.vacant:
             return None
+        self.begin()
         self.vacant, self.eligible = True, self.random.random() < 0.5
         self.epoch += 1  # Kafka counts that change too
         if self.random.random() < 0.7:
@@ -338,6 +353,7 @@ class Brokers:
 
     def restart(self) -> str | None:
         """The last leader leads again, in the next epoch."""
+        self.begin()
         self.epoch += 1
         full = self.leader.full
         self._lead()
@@ -351,7 +367,9 @@ class Brokers:
             return None
         if replica is self.leader and self.leader.full:
             return None  # the other one is elected first
+        self.begin()
         self.fall_behind()
+        self.heal(replica)
         for path in replica.directory.iterdir():
             path.unlink()
         replica.segments, replica.ghost, replica.history, replica.cleaning = [self._new_segment(replica, 0)], [], [], None
@@ -380,6 +398,8 @@ class Brokers:
         leader = self.leader
         if self.vacant:
             return None
+        self.begin()
+        self.heal(leader)
         self.finish_cleaning(leader)
         if self.random.random() < 0.5:
             if len(leader.segments) < 2 or leader.segments[1].base > leader.hw:
@@ -400,6 +420,9 @@ class Brokers:
         """Headwater has deleted files: the log starts later now."""
         replaced = replica.cleaning.replaced if replica.cleaning else ()
         gone = [segment for segment in replica.segments if segment not in replaced and not segment.path.exists()]
+        lost = [segment for segment in gone if segment.path in replica.damaged]
+        if lost and any(segment.path.exists() for segment in replica.segments if segment.base < lost[0].base):
+            gone = [segment for segment in gone if segment.base < lost[0].base]  # the rest may come back
         if not gone:
             return None
         for segment in gone:
@@ -417,10 +440,62 @@ class Brokers:
             replica.ghost += segment.batches
             segment.path.unlink()
 
+    # Damage
+
+    def damage(self, replica: Replica) -> str | None:
+        """A disk goes bad, or somebody does: flipped bits, an empty or a shorter file, a batch or a whole file gone.
+
+        Only what anybody could notice: in a compacted topic a hole looks like compaction, and a checksum covers what follows it.
+        """
+        sealed = [segment for segment in replica.segments[:-1] if segment.batches and segment.path not in replica.damaged]
+        sealed = [segment for segment in sealed if segment.path.exists()]  # released since
+        if not sealed or replica.cleaning:
+            return None
+        segment = self.random.choice(sealed)
+        content = segment.path.read_bytes()
+        kind = "flips" if self.compacted else self.random.choice(("flips", "flips", "is empty", "is cut", "lacks a batch", "is lost"))
+        status = segment.path.stat()
+        match kind:
+            case "flips":
+                batch = self.random.choice(segment.batches)
+                at = sum(len(each.data) for each in segment.batches if each.base < batch.base)
+                at += self.random.randrange(_CHECKSUM_AT, len(batch.data))
+                damaged = bytearray(content)
+                damaged[at] ^= 1 << self.random.randrange(8)
+                segment.path.write_bytes(damaged)
+                os.utime(segment.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            case "is lost":
+                if segment is replica.segments[0]:
+                    return None  # that is what retention does
+                segment.path.unlink()
+            case _:
+                if len(segment.batches) < 2:
+                    return None
+                gap = self.random.randrange(1, len(segment.batches))
+                holed = b"".join(batch.data for at, batch in enumerate(segment.batches) if at != gap)
+                cut = content[: self.random.randrange(1, len(content))]
+                segment.path.write_bytes({"is empty": b"", "is cut": cut}.get(kind, holed))
+                self._touch(segment.path)
+        replica.damaged.add(segment.path)
+        replica.was_damaged = True
+        return f"DAMAGE on broker {replica.node}: segment {segment.base} {kind}"
+
+    def heal(self, replica: Replica) -> str | None:
+        """A person brings back what the files held."""
+        if not replica.damaged:
+            return None
+        for segment in replica.segments:
+            if segment.path in replica.damaged:
+                self._fill(segment.path, segment.batches)
+        replica.damaged.clear()
+        return f"the files of broker {replica.node} are brought back"
+
     # Compaction
 
     def clean(self, replica: Replica) -> str | None:
-        """One more step of a pass. For each group: write, rename to .swap, remove the old, rename to .log."""
+        """One more step of a pass. For each group: write, rename to .swap, remove the old ones, the last one first, rename to .log."""
+        if replica.damaged:
+            return None
         if replica.cleaning is None:
             return self._begin_cleaning(replica)
         cleaning = replica.cleaning
@@ -429,8 +504,11 @@ class Brokers:
             case 0:
                 os.rename(_named(final, ".cleaned"), _named(final, ".swap"))
             case 1:
-                for segment in reversed(cleaning.replaced):
-                    segment.path.unlink(missing_ok=True)
+                left = [segment for segment in cleaning.replaced if segment.path.exists()]
+                if left:
+                    left[-1].path.unlink()
+                if len(left) > 1:
+                    return f"broker {replica.node} compacts on, {len(left) - 1} old segments are left"
             case _:
                 os.rename(_named(final, ".swap"), final)
                 at = replica.segments.index(cleaning.replaced[0])
@@ -529,6 +607,7 @@ class Brokers:
 
     def _truncate(self, replica: Replica, offset: int) -> None:
         """Remove every batch that ends at or beyond `offset`."""
+        self.heal(replica)
         while len(replica.segments) > 1 and replica.segments[-1].base >= offset:
             replica.segments.pop().path.unlink()
         segment = replica.segments[-1]

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.state import ControlState
+from manifests import keys
 from manifests.head import Entry, Head, check_head, decode_head
 from manifests.repository import ManifestRepository
+from manifests.topic import decode_current
 from model.clock import Clock
 from model.errors import HeadwaterError, NotFound
 from model.partition import PartitionId
@@ -38,10 +40,14 @@ class WatchedStore(MemoryStore):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.heads: list[tuple[str, bytes]] = []
+        self.names: dict[str, list[str]] = {}  # by topic: the incarnations that its name has meant, in order
 
     def _keep(self, key: str, content: bytes) -> str:
         if key.endswith("/manifest.json"):
             self.heads.append((key.split("/")[2], bytes(content)))
+        if topic := keys.parse_current(key):
+            meant = self.names.setdefault(topic, [])
+            meant.append(decode_current(content, topic).topic_id)
         return super()._keep(key, content)
 
 
@@ -236,8 +242,9 @@ class Checks:
         manifest, current = manifests.load_topic(partition.topic, partition.topic_id), manifests.current(partition.topic)
         if manifest is None or (manifest.partitions, manifest.configs) != (1, self._brokers.configs):
             raise Violation(f"I19 the topic manifest of {partition.topic_id} says {manifest}")
-        if current is None or current.topic_id != partition.topic_id:
-            raise Violation(f"I19 the name means {current and current.topic_id}, the broker's log is {partition.topic_id}")
+        meant = self._store.names.get(partition.topic, [])
+        if current is None or partition.topic_id not in meant or meant.count(current.topic_id) > 1:
+            raise Violation(f"I19 the name has meant {meant}, the broker's log is {partition.topic_id}")
 
     def control(self, state: ControlState) -> None:
         """What the control log tells everybody of the partition is what its head says (I7)."""

@@ -20,7 +20,7 @@ import archival.archiver
 import archival.topics
 from archival.topics import TopicFacts
 from model import steps
-from model.errors import Conflict, Fenced, TransientError, UnrelatedLog
+from model.errors import Conflict, CorruptData, Fenced, SuspectedHole, TransientError, UnrelatedLog
 from model.partition import PartitionId
 from tests.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
 from tests.simulation.actors import Actor
@@ -43,7 +43,8 @@ class Theme:
     trouble    how likely each call to the store and the control log fails, with an error of any class
     alone      one replica, in a directory that Headwater owns: nobody knows a leader
     unnamed    how likely nothing tells who leads, beside two brokers: then nothing is released either
-    patience   of agents: how often do they act
+    damage     of local files
+    slow       how much less often errands of a kind go on, which is drawn: they are overtaken by a lot
     """
 
     follows: float = 1
@@ -60,7 +61,8 @@ class Theme:
     trouble: float = 0
     alone: bool = False
     unnamed: float = 0.05
-    patience: float = 1
+    damage: float = 0
+    slow: float = 1
 
 
 THEMES = {
@@ -74,6 +76,9 @@ THEMES = {
     "alone": Theme(alone=True, retention=0.2, replacements=0.3, rolls=2, releases=2),
     "pairs": Theme(pairs=1, elections=2, releases=3, rolls=2),
     "trouble": Theme(trouble=0.04, recreation=0.2),
+    "overtaken": Theme(elections=3, follows=2, retention=0.4, releases=4, rolls=4, compacted=0.1, unnamed=0, pairs=0, slow=0.1),
+    "cleaned": Theme(elections=0.2, retention=0.1, rolls=4, compacted=1, slow=0.3),
+    "damage": Theme(damage=1, elections=0.7, rolls=4),
     "keys": Theme(compacted=1, unnamed=0, retention=0, rolls=2, follows=2),
 }
 
@@ -164,6 +169,7 @@ class World:
         self.stopped: tuple[str, int] | None = None  # topic id, and the leader epoch that its log begins in
         self.checks = Checks(self.inner, self.brokers)
         faults = NO_FAULTS if random.random() < 0.4 else BAD_NETWORK
+        self.slow = random.choice(("archive", "release"))
         self.haste = random.choice((0.1, 0.25, 0.5))
         self.running: Actor | None = None
         self.killing = False
@@ -209,6 +215,7 @@ class World:
             (4, brokers.write),
             (1.5 * theme.rolls, lambda: brokers.roll(brokers.leader)),
             (1.5, brokers.write_checkpoint),
+            (0 if brokers.begun else 1, brokers.begin),
             (0.5 * theme.retention, brokers.retain),
             (0.3 * theme.recreation, brokers.recreate),
             (1, self._wait),
@@ -226,12 +233,14 @@ class World:
                 (0.7 if brokers.vacant else 0, brokers.restart),
                 (0.3 * theme.replacements, lambda: brokers.replace_disk(random.choice(brokers.replicas))),
             ]
+        if theme.damage:
+            replica = random.choice(brokers.replicas)
+            choices += [(theme.damage, lambda: brokers.damage(replica)), (0.5, lambda: brokers.heal(replica))]
         for agent in self.agents:
             often = 0.2 if agent.name == "a-stale" else 1.0 if brokers.replicas[agent.beside].lead is not None else 0.3
-            often *= theme.patience
             for errand in agent.errands:
                 if errand.is_busy:
-                    choices.append((9 * often + 1, errand.go_on))
+                    choices.append(((9 * often + 1) * (theme.slow if errand.doing == self.slow else 1), errand.go_on))
             if agent.is_busy:
                 choices.append((0.35, agent.die))
             if not all(errand.is_busy for errand in agent.errands):
@@ -269,8 +278,11 @@ class World:
         self.story.seen["consent to begin anew"] += 1
         return f"an operator lets {topic_id} begin anew in epoch {begins_in}"
 
-    def outcome_of(self, doing: str, do: Callable[[], str]) -> str:
-        """Do it; what became of it, for the trace. An error that nothing in this world explains is a violation."""
+    def outcome_of(self, doing: str, do: Callable[[], str], *, damaged: Callable[[], bool]) -> str:
+        """Do it; what became of it, for the trace. An error that nothing in this world explains is a violation.
+
+        damaged  are there local files that explain an error?
+        """
         try:
             return do()
         except (TransientError, Fenced, Conflict) as error:
@@ -283,6 +295,9 @@ class World:
         except Violation:
             raise
         except Exception as error:
+            if isinstance(error, CorruptData | SuspectedHole) and damaged():
+                self.story.seen[f"damage is noticed: {type(error).__name__}"] += 1
+                return f"damaged: {error}"
             if self.control.trouble.explains(error):
                 raise Violation(f"I27 {doing} fails with the control log: {type(error).__name__}: {error}") from error
             if not self.trouble.explains(error):
@@ -318,7 +333,15 @@ class World:
             self.clock.set_back(3_600_000)
         if self.brokers.vacant:
             self.note(self.brokers.restart())
+        self.note(self.brokers.begin())
+        if self.brokers.leader.damaged:
+            agent = self.agents[self.brokers.leading]
+            for _ in range(_STEPS_TO_REST):
+                if agent.step_now().startswith(("idle", "damaged")):
+                    break
+                self.checks.after_action()
         for replica in self.brokers.replicas:
+            self.note(self.brokers.heal(replica))
             self.brokers.finish_cleaning(replica)
             self.note(self.brokers.notice_release(replica))
         for _ in range(2):
@@ -328,6 +351,7 @@ class World:
             if not self.theme.alone:
                 self.note(self.brokers.follow())
                 self.note(self.brokers.elect(unclean=False))
+            self.note(self.brokers.begin())
             self.note(self.brokers.write())
 
     def _finish(self, agent: "Agent") -> None:
@@ -358,6 +382,8 @@ class World:
             seen["an old leader does not know the new epoch"] += 1
         if any(agent.store.under_way for agent in self.agents):
             seen["a write is under way"] += 1
+        if not brokers.begun:
+            seen["a leader's log does not show its epoch yet"] += 1
         if brokers.vacant and brokers.eligible:
             seen["nobody leads, eligible leader replicas"] += 1
         if any(replica.checkpoint > replica.hw for replica in brokers.replicas):
