@@ -98,14 +98,18 @@ class Agent:
     def is_at(self, doing: str) -> bool:
         return any(errand.is_busy and errand.doing == doing for errand in self.errands)
 
-    def archive(self) -> str:
-        policy = self._policy(self.world.random.choice((None, 0, 0, 10_000)))
+    def archive(self, tail_after_ms: int | None = -1) -> str:
+        policy = self._policy(self.world.random.choice((None, 0, 0, 10_000)) if tail_after_ms == -1 else tail_after_ms)
         archiver = self.archiver()
         return self._send("archive", lambda: self.step(archiver, policy))
 
     def _policy(self, tail_after_ms: int | None) -> Policy:
-        """A story takes less time than a tombstone is kept, so an agent that has not looked for long may go on."""
-        return Policy(tail_after_ms=tail_after_ms, begin_anew_epoch=self.world.begin_anew_epoch, stale_keys_below=2**62)
+        """Where a story takes less time than a tombstone is kept, an agent that has not looked for long may go on."""
+        return Policy(
+            tail_after_ms=tail_after_ms,
+            begin_anew_epoch=self.world.begin_anew_epoch,
+            stale_keys_below=None if self.world.theme.forgets else 2**62,
+        )
 
     def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
         outcome = archiver.step(policy)

@@ -192,6 +192,12 @@ class Checks:
         if both := archived & {batch.epoch for batch in leader.batches() if batch.last >= leader.start}:
             raise Violation(f"I15 an archiver stops for want of anything in common, and there is: epochs {sorted(both)}")
 
+    def overtaken(self) -> None:
+        """The leader's archiver refuses to go on with a compacted topic: its cleaner has been where the archive is not."""
+        leader, head = self._brokers.leader, self.heads[self._brokers.partition]
+        if leader.cleaned_to is None or leader.cleaned_to <= head.next_offset:
+            raise Violation(f"I15 an archiver stops for compaction below {leader.cleaned_to}, and has archived up to {head.last_offset}")
+
     def at_rest(self) -> None:
         """The leader's archiver has come to rest: what is served is what the log says, and all of it (I5, I15)."""
         leader, partition = self._brokers.leader, self._brokers.partition
@@ -232,7 +238,7 @@ class Checks:
             entry = head.entry_at(offset)
             if found == row or offset < max(head.start_offset, leader.policy) or (entry and entry.gap):
                 continue
-            if brokers.may_be_gone(row) and (row.value is not None or found is None):
+            if brokers.may_be_gone(row) and (row.value is not None or found is None or found.value is None):
                 continue
             raise Violation(f"I5 a reader ends with {found} for {key!r}, and the last that was written is {row}")
 

@@ -43,6 +43,7 @@ WITNESSES = (
     "released records are served by the archive",
     "segments released",
     "several claims",
+    "stopped: compaction went past the archive",
     "stopped: the log shares nothing with the archive",
     "superseded, and the newer epoch is archived",
     "the archive has caught up",
@@ -76,7 +77,9 @@ def test_the_seeds_reach_what_is_interesting() -> None:
     pytest.fail(f"never reached: {[witness for witness in WITNESSES if not seen[witness]]}")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if mutant.rare else ()) for name, mutant in MUTANTS.items()])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if mutant.rare else ()) for name, mutant in MUTANTS.items() if not mutant.told]
+)
 def test_a_planted_mistake_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     with planted(name):

@@ -20,7 +20,7 @@ import archival.archiver
 import archival.topics
 from archival.topics import TopicFacts
 from model import steps
-from model.errors import Conflict, CorruptData, Fenced, SuspectedHole, TransientError, UnrelatedLog
+from model.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedHole, TransientError, UnrelatedLog
 from model.partition import PartitionId
 from tests.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
 from tests.simulation.actors import Actor
@@ -39,6 +39,8 @@ class Theme:
     """What a seed has more of than others.
 
     compacted  how likely the topic is
+    forgets    tombstones leave within the story
+    lazy       how much less often an agent begins an errand
     pairs      how likely agents run two errands at a time
     trouble    how likely each call to the store and the control log fails, with an error of any class
     alone      one replica, in a directory that Headwater owns: nobody knows a leader
@@ -56,7 +58,8 @@ class Theme:
     replacements: float = 0
     rolls: float = 1
     compacted: float = 0.2
-    delete_retention_ms: int = 86_400_000
+    forgets: bool = False
+    lazy: float = 1
     pairs: float = 0.2
     trouble: float = 0
     alone: bool = False
@@ -79,7 +82,7 @@ THEMES = {
     "overtaken": Theme(elections=3, follows=2, retention=0.4, releases=4, rolls=4, compacted=0.1, unnamed=0, pairs=0, slow=0.1),
     "cleaned": Theme(elections=0.2, retention=0.1, rolls=4, compacted=1, slow=0.3),
     "damage": Theme(damage=1, elections=0.7, rolls=4),
-    "keys": Theme(compacted=1, unnamed=0, retention=0, rolls=2, follows=2),
+    "keys": Theme(compacted=1, forgets=True, lazy=0.15, retention=0, rolls=3, follows=4, elections=0.3, vacancies=0),
 }
 
 
@@ -99,8 +102,8 @@ def tell(seed: int, *, theme: str | None = None, actions: int = ACTIONS, within:
     within  where its files go; in memory when there is a file system for that
     """
     story = Story(seed)
-    with _quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=within or in_memory()) as root:
-        world = World(story, Path(root), theme)
+    with quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=within or in_memory()) as root:
+        world = World(story, Path(root), THEMES[theme] if theme else None)
         try:
             world.run(actions)
         except Violation as violation:
@@ -115,7 +118,7 @@ def in_memory() -> Path | None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     before = structlog.get_config()
     structlog.configure(processors=[], wrapper_class=structlog.make_filtering_bound_logger(50))
     try:
@@ -145,10 +148,10 @@ class WorldClock:
 
 
 class World:
-    def __init__(self, story: Story, root: Path, theme: str | None) -> None:
+    def __init__(self, story: Story, root: Path, theme: Theme | None, *, faulty: bool = True) -> None:
         self.story, self.root = story, root
         self.random = random = Random(story.seed)
-        self.theme = theme_of = THEMES[theme or random.choice(tuple(THEMES))]
+        self.theme = theme_of = theme or THEMES[random.choice(tuple(THEMES))]
         self.compacted = random.random() < theme_of.compacted
         self.releases = theme_of.alone or random.random() >= theme_of.unnamed
         self.pairs = random.random() < theme_of.pairs
@@ -160,7 +163,7 @@ class World:
             compacted=self.compacted,
             named=self.releases and not theme_of.alone,
             alone=theme_of.alone,
-            delete_retention_ms=theme_of.delete_retention_ms,
+            delete_retention_ms=60_000 if theme_of.forgets else 86_400_000,
         )
         self.inner = WatchedStore(self.clock)
         self.trouble = Trouble(self, theme_of.trouble)
@@ -168,7 +171,7 @@ class World:
         self.control.trouble.likely = theme_of.trouble
         self.stopped: tuple[str, int] | None = None  # topic id, and the leader epoch that its log begins in
         self.checks = Checks(self.inner, self.brokers)
-        faults = NO_FAULTS if random.random() < 0.4 else BAD_NETWORK
+        faults = BAD_NETWORK if faulty and random.random() < 0.6 else NO_FAULTS
         self.slow = random.choice(("archive", "release"))
         self.haste = random.choice((0.1, 0.25, 0.5))
         self.running: Actor | None = None
@@ -218,7 +221,7 @@ class World:
             (0 if brokers.begun else 1, brokers.begin),
             (0.5 * theme.retention, brokers.retain),
             (0.3 * theme.recreation, brokers.recreate),
-            (1, self._wait),
+            (3 if theme.forgets else 1, self._wait),
             (0.5 if self.stopped else 0, self.consent),
         ]
         if theme.alone:
@@ -244,14 +247,14 @@ class World:
             if agent.is_busy:
                 choices.append((0.35, agent.die))
             if not all(errand.is_busy for errand in agent.errands):
-                choices += [(9 * often, agent.archive), (0.4 * often, agent.collect)]
+                choices += [(9 * often * theme.lazy, agent.archive), (0.4 * often, agent.collect)]
                 if self.releases:
                     choices.append((1.6 * often * theme.releases, agent.release))
             choices.append((2 * often, agent.announce))
             if agent.store.under_way:
                 choices.append((1, agent.land))
         if self.compacted and not any(agent.is_at("release") for agent in self.agents):
-            choices += [(2, lambda at=at: brokers.clean(brokers.replicas[at])) for at in (0, 1)]  # type: ignore[misc]
+            choices += [(4 if theme.forgets else 2, lambda at=at: brokers.clean(brokers.replicas[at])) for at in (0, 1)]  # type: ignore[misc]
         action = random.choices([action for _, action in choices], [weight for weight, _ in choices])[0]
         self.note(action())
         for replica in brokers.replicas:
@@ -292,6 +295,9 @@ class World:
             self.story.seen["stopped: the log shares nothing with the archive"] += 1
             self.stopped = self.brokers.partition.topic_id, error.begins_in
             return f"stopped: {error}"
+        except NeedsReplacement as error:
+            self.story.seen["stopped: compaction went past the archive"] += 1
+            return f"needs replacement: {error}"
         except Violation:
             raise
         except Exception as error:
@@ -344,6 +350,8 @@ class World:
             self.note(self.brokers.heal(replica))
             self.brokers.finish_cleaning(replica)
             self.note(self.brokers.notice_release(replica))
+        if self.theme.forgets and self.random.random() < 0.6:
+            self._nobody_acts()
         for _ in range(2):
             self.clock.advance(60_000)  # whoever was told to be silent may speak again
             self.note(self.brokers.write_checkpoint())
@@ -354,6 +362,17 @@ class World:
             self.note(self.brokers.begin())
             self.note(self.brokers.write())
 
+    def _nobody_acts(self) -> None:
+        """No agent does anything for long, and cleaners do."""
+        brokers = self.brokers
+        for line in (brokers.write(), brokers.roll(brokers.leader), brokers.write(), brokers.follow(), brokers.write_checkpoint()):
+            self.note(line)
+        for _ in range(3):
+            for replica in brokers.replicas:
+                self.note(brokers.clean(replica))
+                brokers.finish_cleaning(replica)
+            self.clock.advance(90_000)
+
     def _finish(self, agent: "Agent") -> None:
         leader = self.brokers.leader
         self.note(f"{agent.name} comes to rest beside broker {leader.node}, {rest_of(leader)}")
@@ -363,6 +382,9 @@ class World:
             self.checks.after_action()
             if outcome.startswith("idle"):
                 break
+            if outcome.startswith("needs replacement"):
+                self.checks.overtaken()
+                return
             progressed = True
             if outcome.startswith("stopped"):
                 self.checks.stopped()
