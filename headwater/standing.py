@@ -14,6 +14,8 @@ from segments.log import LocalLog
 
 CAUGHT_UP = "caught up with the broker's last checkpoint of high watermarks; by default it writes one every 5 s"
 
+_NEEDS = ("needs replacement", "needs upgrade")  # what such an error begins with
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
@@ -71,7 +73,7 @@ def standing(
 ) -> Standing:
     """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `standby`
     (another replica archives), `behind` (the archive has followed a newer leader epoch than this log), `archive-only` (no local log
-    here) or `stopped` (`trouble`, or what looking at the log found).
+    here), `stopped` (`trouble`, or what looking at the log found), and of that `needs replacement` and `needs upgrade` by name.
     """
     lag: Backlog | None = None
     state, reason = "archive-only", "no local log here"
@@ -82,7 +84,7 @@ def standing(
         except HeadwaterError as error:
             trouble = trouble or str(error)
     if trouble:
-        state, reason = "stopped", trouble
+        state, reason = next((name for name in _NEEDS if trouble.startswith(f"{name}: ")), "stopped"), trouble
     live = [entry for entry in head.entries if not entry.gap] if head else []
     return Standing(
         topic=partition.topic,

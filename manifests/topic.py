@@ -97,7 +97,7 @@ NO_METADATA = Sight()
 
 
 def turn_to(
-    held: Current | None, seen: TopicManifest, sight: Sight = NO_METADATA, moves: Callable[[], bool] = lambda: False
+    held: Current | None, seen: TopicManifest, sight: Sight = NO_METADATA, moves: Callable[[], bool] = lambda: True
 ) -> Current | None:
     """The document to commit when an agent archives incarnation `seen`; None when nothing changes.
 

@@ -427,6 +427,26 @@ def test_an_archive_that_has_caught_up_holds_what_the_log_means(actions: list[tu
             assert table(archive.records[offset] for offset in offsets) == table(log.history[: archive.head.next_offset])
 
 
+def test_a_cleaning_that_was_under_way_at_the_last_look_counts_from_its_beginning() -> None:
+    log = KeyedLog()
+    archive = KeyedArchive(log)
+    log.write("a", 1)
+    log.roll()
+    archive.step()
+    log.write("a", None)
+    log.write("b", 2)
+    log.roll()
+    log.clean()
+    log.wait(log.RETENTION_MS // 2 - 1)
+    archive.looks.saw(log.look(), log.now_ms)  # what it passes cannot be seen yet
+    log.clean()
+    log.wait(log.RETENTION_MS // 2 + 1)
+    log.clean()
+    assert [value for _, value in log.records.values()] == [2]
+    archive.step()
+    assert archive.is_stopped
+
+
 def test_an_archive_that_follows_is_never_stopped() -> None:
     log = KeyedLog()
     archive = KeyedArchive(log)

@@ -3,14 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from archival.cleaner import overtaken
 from archival.plan import Policy
 from headwater.standing import Standing, standing
+from manifests.document import FORMAT, check_ours
 from manifests.head import Head
 from model.epochs import EpochHistory
+from model.errors import NeedsUpgrade
 from model.partition import PartitionId
 from segments.log import Leadership, LocalLog
+from tests.manifests.builders import an_entry
 
 PARTITION = PartitionId("cluster", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "t")
 LOG = LocalLog(partition=PARTITION, directory=Path("t-0"), segments=(), high_watermark=10, log_start=10, epochs=EpochHistory(((3, 0),)))
@@ -30,6 +35,16 @@ HEAD = Head(
 FOLLOWER = Leadership(leader=2, leader_epoch=3, node=1, replicas=(1, 2), in_sync=(1, 2))
 
 
+COMPACTED = replace(LOG, cleaned_to=10)
+ARCHIVED = msgspec.structs.replace(HEAD, entries=(an_entry(0, 4),))
+
+
+def newer_format() -> NeedsUpgrade:
+    with pytest.raises(NeedsUpgrade) as found:
+        check_ours((FORMAT[0], FORMAT[1] + 1), "a manifest")
+    return found.value
+
+
 def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Standing:
     return standing(PARTITION, log, head, policy=Policy(tail_after_ms=0), tail_age_ms=0, now_ms=0, trouble=trouble)
 
@@ -44,6 +59,8 @@ def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Stan
         (replace(LOG, epochs=EpochHistory(((2, 0),))), HEAD, "", "behind"),
         (replace(LOG, high_watermark=None), None, "", "waiting"),
         (LOG, HEAD, "a suspected hole", "stopped"),
+        (LOG, HEAD, overtaken(COMPACTED, ARCHIVED, 5, (), 0, stale_keys_below=None), "needs replacement"),
+        (LOG, HEAD, str(newer_format()), "needs upgrade"),
     ],
 )
 def test_states(log: LocalLog | None, head: Head | None, trouble: str, state: str) -> None:
