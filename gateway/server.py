@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -28,6 +28,7 @@ from model.errors import UsageError
 BACKLOG = 512
 BUFFERS_MAX = 1024  # in one system call; Linux takes no more (IOV_MAX)
 READ_BYTES = 1 << 20  # read from disk at once, for a slice that the page cache does not have
+READERS = 32  # such reads at once
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
 Buffer = bytes | memoryview
@@ -42,6 +43,7 @@ class Gateway:
         self._logs, self._config = logs, config
         self._listener = listen(config.listen)
         self._executor = ThreadPoolExecutor(config.workers, thread_name_prefix="gateway")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="gateway-read")  # nothing else waits for disks in them
         self._requests = Requests(logs, config, self._executor, clock or SystemClock())
         self._advertised = split_address(config.advertised) if config.advertised else None
         self._long_requests = LongRequests(max(LONG_BYTES_MAX, config.request_bytes_max))
@@ -65,7 +67,8 @@ class Gateway:
         finally:
             self._listener.close()
             await self._requests.catalogue.close()
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            for each in (self._executor, self._readers):
+                each.shutdown(wait=False, cancel_futures=True)
 
     async def _accept(self, connections_max: int) -> None:
         loop = asyncio.get_running_loop()
@@ -121,7 +124,7 @@ class Gateway:
                     continue
                 try:
                     patience_s = self._config.send_timeout_s + reply.framed.size_bytes / self._config.slowest_bytes_per_s
-                    await send(client, reply.framed, patience_s)
+                    await send(client, reply.framed, patience_s, self._readers)
                 finally:
                     reply.close()
 
@@ -157,8 +160,11 @@ def listen(address: str) -> socket.socket:
 # -- sending ------------------------------------------------------------------------------------------------------
 
 
-async def send(client: socket.socket, framed: Framed, timeout_s: float) -> None:
-    """Send all parts, file ranges straight from the page cache. Raises PeerGone when they are not taken within `timeout_s`."""
+async def send(client: socket.socket, framed: Framed, timeout_s: float, readers: Executor) -> None:
+    """Send all parts, file ranges straight from the page cache. Raises PeerGone when they are not taken within `timeout_s`.
+
+    readers   for what has to be read from a disk first
+    """
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     at_hand: list[Buffer] = []
     for part in framed.parts:
@@ -169,7 +175,7 @@ async def send(client: socket.socket, framed: Framed, timeout_s: float) -> None:
         else:
             await _send_buffers(client, at_hand, socket.MSG_MORE, deadline_s)
             at_hand = []
-            await _send_slice(client, part, deadline_s)
+            await _send_slice(client, part, deadline_s, readers)
     await _send_buffers(client, at_hand, 0, deadline_s)
 
 
@@ -192,7 +198,7 @@ def behind(buffers: list[Buffer], size_bytes: int) -> list[Buffer]:
     return []
 
 
-async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float) -> None:
+async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float, readers: Executor) -> None:
     """What the page cache does not have is read in a thread first: a slow disk holds up this client alone."""
     out, source = client.fileno(), part.file.fileno()
     position, end = part.position, part.position + part.length
@@ -201,7 +207,7 @@ async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float)
         if position >= cached_to:
             cached_to = min(position + READ_BYTES, end)
             if not _is_cached(source, position, cached_to):
-                await asyncio.get_running_loop().run_in_executor(None, _read_in, source, position, cached_to)
+                await asyncio.get_running_loop().run_in_executor(readers, _read_in, source, position, cached_to)
         try:
             sent = os.sendfile(out, source, position, cached_to - position)
         except (BlockingIOError, InterruptedError):

@@ -5,9 +5,11 @@ import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -27,6 +29,7 @@ from hydration.logs import Logs
 from model.clock import SystemClock
 from model.errors import HeadwaterError, TransientError, UsageError
 
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -46,7 +49,9 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
     loop = asyncio.get_running_loop()
     told: asyncio.Future[signal.Signals] = loop.create_future()
     stop = threading.Event()
-    answers = _Answers(held)
+    # Each kind of work has threads of its own: none waits for another's.
+    archivist, verbs = ThreadPoolExecutor(1, "archivist"), ThreadPoolExecutor(agent_socket.CLIENTS_MAX, "verb")
+    answers = _Answers(held, verbs)
 
     def stopping(by: signal.Signals) -> None:
         if told.done():
@@ -63,16 +68,20 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
         threading.Thread(target=_announce, args=(held, "{}:{}".format(*address)), name="announce", daemon=True).start()
         started(address)
 
-    async with agent_socket.serving(held.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
-        gateway = tasks.create_task(serve(logs, held.config.gateway, started=listening))
-        if held.archiving is not None:
-            held.archiving.committed = logs.note
-            tasks.create_task(asyncio.to_thread(keep_archiving, held.archiving, held.config, stop))
-        try:
-            received = await told
-        finally:
-            stop.set()
-            gateway.cancel()
+    try:
+        async with agent_socket.serving(held.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
+            gateway = tasks.create_task(serve(logs, held.config.gateway, started=listening))
+            if held.archiving is not None:
+                held.archiving.committed = logs.note
+                tasks.create_task(_run_in(archivist, partial(keep_archiving, held.archiving, held.config, stop)))
+            try:
+                received = await told
+            finally:
+                stop.set()
+                gateway.cancel()
+    finally:
+        for threads in (verbs, archivist):
+            await asyncio.to_thread(threads.shutdown)  # beside the loop, which still hears the second signal
     log.info("agent_stopped", signal=received.name)
     return received
 
@@ -84,11 +93,15 @@ def keep_archiving(archiving: Archiving, config: Config, stop: threading.Event) 
         scheduler.run(watch, stop, config.archival.rescan_s)
 
 
+async def _run_in(threads: Executor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
 class _Answers:
     """What the agent does for one-shot verbs. Lives on the event loop; the work is done beside it."""
 
-    def __init__(self, held: Held) -> None:
-        self.held = held
+    def __init__(self, held: Held, threads: Executor) -> None:
+        self.held, self._threads = held, threads
         self._stops: set[threading.Event] = set()  # one for each answer that is under way
         self._stopped = False
 
@@ -115,12 +128,12 @@ class _Answers:
 
         self._stops.add(stop)
         try:
-            while (row := await asyncio.to_thread(following)) is not None:
+            while (row := await _run_in(self._threads, following)) is not None:
                 yield row
         finally:
             stop.set()
             self._stops.discard(stop)
-            await asyncio.to_thread(close)
+            await _run_in(self._threads, close)
 
     def _rows(self, question: agent_socket.Ask, stop: threading.Event) -> Generator[dict[str, Any]]:
         match question.verb:

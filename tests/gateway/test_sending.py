@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import server
+from gateway.line import PeerGone
 from gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
 from gateway.slices import Answer, Records
 from hydration.answers import Slice
@@ -20,31 +22,32 @@ SIZE = 3 * READ_BYTES + 17
 
 
 def sent(*records: Slice) -> bytes:
+    return asyncio.run(sent_in_loop(*records))
+
+
+async def sent_in_loop(*records: Slice) -> bytes:
     """What arrives of an answer of 'before', each of the records and 'behind', less the frame's size."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        answer = Answer()
+        answer.gathered += b"before"
+        for each in records:
+            answer.attach(Records([each], each.length))
+        answer.gathered += b"behind"
 
-    async def main() -> bytes:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.setblocking(False)
-            theirs.setblocking(False)
-            answer = Answer()
-            answer.gathered += b"before"
-            for each in records:
-                answer.attach(Records([each], each.length))
-            answer.gathered += b"behind"
+        async def received() -> bytes:
+            loop, got = asyncio.get_running_loop(), bytearray()
+            while some := await loop.sock_recv(theirs, 1 << 20):
+                got += some
+            return bytes(got[4:])
 
-            async def received() -> bytes:
-                loop, got = asyncio.get_running_loop(), bytearray()
-                while some := await loop.sock_recv(theirs, 1 << 20):
-                    got += some
-                return bytes(got[4:])
-
-            receiving = asyncio.create_task(received())
-            await send(ours, answer.framed(), 30.0)
-            ours.shutdown(socket.SHUT_WR)
-            return await receiving
-
-    return asyncio.run(main())
+        receiving = asyncio.create_task(received())
+        with ThreadPoolExecutor(1) as readers:
+            await send(ours, answer.framed(), 30.0, readers)
+        ours.shutdown(socket.SHUT_WR)
+        return await receiving
 
 
 @pytest.fixture
@@ -82,6 +85,34 @@ def test_from_the_disk(file: RunFile, content: bytes, read_in: list[tuple[int, i
     monkeypatch.setattr(server, "_is_cached", lambda *_: False)
     assert sent(Slice(file, 0, SIZE)) == b"before" + content + b"behind"
     assert read_in == [(start, min(start + READ_BYTES, SIZE)) for start in range(0, SIZE, READ_BYTES)]
+
+
+def test_work_elsewhere_in_the_process_keeps_no_cold_read_waiting(
+    file: RunFile, content: bytes, read_in: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop's own threads belong to whoever finds them: verbs, name look-ups, libraries."""
+    monkeypatch.setattr(server, "_is_cached", lambda *_: False)
+    go = threading.Event()
+
+    async def busy() -> bytes:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        others = [loop.run_in_executor(None, go.wait, 60) for _ in range(3)]
+        try:
+            return await asyncio.wait_for(sent_in_loop(Slice(file, 0, SIZE)), 30)
+        finally:
+            go.set()
+            await asyncio.gather(*others)
+
+    assert asyncio.run(busy()) == b"before" + content + b"behind"
+    assert read_in
+
+
+def test_a_file_that_ends_before_its_slice_is_doubted(file: RunFile) -> None:
+    os.truncate(file.where, 1000)
+    with pytest.raises(PeerGone):
+        sent(Slice(file, 0, SIZE))
+    assert file.unproven
 
 
 def test_a_file_that_was_just_read_counts_as_cached(file: RunFile) -> None:

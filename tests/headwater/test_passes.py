@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 from structlog.testing import capture_logs
@@ -74,8 +75,8 @@ def test_a_stopped_pass_says_that_it_was_stopped(held: Held) -> None:
 
 
 def test_an_answer_that_nobody_waits_for_ends_and_leaves_the_archivers_usable(held: Held) -> None:
-    async def talk() -> None:
-        answers = _Answers(held)
+    async def talk(threads: Executor) -> None:
+        answers = _Answers(held, threads)
         rows = answers.answer(Ask("archive"))
         await anext(rows)
         await rows.aclose()
@@ -90,7 +91,8 @@ def test_an_answer_that_nobody_waits_for_ends_and_leaves_the_archivers_usable(he
         with pytest.raises(TransientError, match="stopping"):
             await anext(answers.answer(Ask("archive")))
 
-    asyncio.run(talk())
+    with ThreadPoolExecutor(2) as threads:
+        asyncio.run(talk(threads))
 
 
 @pytest.mark.parametrize("case", ["aside", "named", "owned", "beside"])
