@@ -19,7 +19,9 @@ from model import errors
 
 NAME = "agent.sock"
 FRAME_BYTES_MAX = 1 << 20
-CLIENTS_MAX = 16
+CLIENTS_MAX = 16  # answered at once
+CONNECTIONS_MAX = 64  # with those that wait for that; one more is closed
+QUESTION_S = 10.0  # for a client to ask
 _LENGTH = struct.Struct(">I")
 
 
@@ -92,7 +94,7 @@ Handler = Callable[[Ask], AsyncGenerator[dict[str, Any], None]]
 async def serving(data_dir: Path, handler: Handler) -> AsyncIterator[None]:
     """Answer clients until the block ends; whoever holds the data directory's lock may call this, and nobody else.
 
-    At most CLIENTS_MAX at once: one more waits in the listen queue.
+    At most CLIENTS_MAX at once: others that have asked wait for them, and those that do not ask are let go after QUESTION_S.
     """
     places = asyncio.Semaphore(CLIENTS_MAX)
     talks: set[asyncio.Task[None]] = set()
@@ -102,8 +104,8 @@ async def serving(data_dir: Path, handler: Handler) -> AsyncIterator[None]:
         assert task is not None
         talks.add(task)
         try:
-            async with places:
-                await _answer(handler, reader, writer)
+            if len(talks) <= CONNECTIONS_MAX:
+                await _answer(handler, places, reader, writer)
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client has gone, or we are going
         finally:
@@ -122,15 +124,10 @@ async def serving(data_dir: Path, handler: Handler) -> AsyncIterator[None]:
         await asyncio.gather(*talks, return_exceptions=True)
 
 
-async def _answer(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer(handler: Handler, places: asyncio.Semaphore, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        length = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
-        if length > FRAME_BYTES_MAX:
-            raise errors.UsageError(f"a frame of {length} bytes, limit {FRAME_BYTES_MAX}")
-        question = _decoder.decode(await reader.readexactly(length))
-        if not isinstance(question, Ask):
-            raise errors.UsageError("a question expected")
-        async with contextlib.aclosing(handler(question)) as rows:  # a client that goes away ends the work at once, not some day
+        question = await _question(reader)
+        async with places, contextlib.aclosing(handler(question)) as rows:  # a client that goes away ends the work at once, not some day
             async for row in rows:
                 writer.write(_frame(Row(row)))
                 await writer.drain()
@@ -141,6 +138,20 @@ async def _answer(handler: Handler, reader: asyncio.StreamReader, writer: asynci
         done = Done(errors.UsageError.exit_code, f"not a question: {error}")
     writer.write(_frame(done))
     await writer.drain()
+
+
+async def _question(reader: asyncio.StreamReader) -> Ask:
+    try:
+        async with asyncio.timeout(QUESTION_S):
+            length = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
+            if length > FRAME_BYTES_MAX:
+                raise errors.UsageError(f"a frame of {length} bytes, limit {FRAME_BYTES_MAX}")
+            question = _decoder.decode(await reader.readexactly(length))
+    except TimeoutError:
+        raise errors.UsageError(f"no question within {QUESTION_S:g} s") from None
+    if not isinstance(question, Ask):
+        raise errors.UsageError("a question expected")
+    return question
 
 
 def _listener(data_dir: Path) -> socket.socket:

@@ -124,3 +124,48 @@ def test_a_client_that_goes_away_ends_the_work_and_holds_nobody_up(tmp_path: Pat
             await asyncio.wait_for(ended.wait(), 10)
 
     asyncio.run(talk())
+
+
+def test_clients_that_ask_nothing_hold_nobody_up_and_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_socket, "QUESTION_S", 0.2)
+
+    def half_open() -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(10)
+        with agent_socket._address(tmp_path) as address:
+            client.connect(address)
+        client.sendall(b"\0")
+        return client
+
+    async def talk() -> None:
+        async with serving(tmp_path, echo):
+            silent = [await asyncio.to_thread(half_open) for _ in range(2 * agent_socket.CLIENTS_MAX)]
+            rows = await asyncio.to_thread(lambda: list(ask(tmp_path, Ask("count"), timeout_s=10)))
+            assert rows == [{"at": 0}]
+            for each in silent:
+                told = await asyncio.to_thread(each.recv, 1000)
+                assert b"no question within" in told
+                assert await asyncio.to_thread(each.recv, 1) == b""
+                each.close()
+
+    asyncio.run(talk())
+
+
+def test_no_more_clients_are_kept_than_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_socket, "CONNECTIONS_MAX", 3)
+
+    def connected() -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(10)
+        with agent_socket._address(tmp_path) as address:
+            client.connect(address)
+        return client
+
+    async def talk() -> None:
+        async with serving(tmp_path, echo):
+            clients = [await asyncio.to_thread(connected) for _ in range(4)]
+            assert await asyncio.to_thread(clients[3].recv, 1) == b""
+            for each in clients:
+                each.close()
+
+    asyncio.run(talk())
