@@ -37,6 +37,8 @@ PROOF_WORKERS = 2  # cached files read once more before they are served
 DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; what more than these ask for stands in line
 PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch
 BLOCKS_BYTES_MAX = 64 << 20  # memory that chunks arrive in
+DAMAGE_S, DAMAGE_MOST_S = 5.0, 300.0  # before a chunk that did not verify is fetched again, and after many times
+DAMAGES_MAX = 1000  # remembered; the oldest is fetched again early
 PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory
 
 T = TypeVar("T")
@@ -71,6 +73,7 @@ class Hydrator:
         self._downloads = Downloads(DEMAND_WORKERS, max(self._ahead_max, 1), patience_s=patience_s)
         self._blocks = Blocks(chunk_bytes, BLOCKS_BYTES_MAX)
         self._plans = _Plans()
+        self._damage = _Damage(cache.clock)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """For the other work that must not be done in an event loop, such as scanning local files."""
@@ -219,6 +222,7 @@ class Hydrator:
         found = self.cache.adopt(name, chunk.size_bytes, lambda file: check_chunk(file, entry, chunk))
         if found is not None:
             return found
+        self._damage.check(name)
         block = self._blocks.take() if chunk.size_bytes <= self._blocks.block_bytes else None
         fetch = self._through_file if block is None else partial(self._through_block, block)
         try:
@@ -231,8 +235,10 @@ class Hydrator:
             if block is not None:
                 self._blocks.give_back(block)
             if isinstance(error, CorruptData):
+                self._damage.note(name, error)
                 log.error("object_damaged", key=entry.key, position=chunk.position, reason=str(error))
             raise
+        self._damage.forget(name)
         if block is not None:
             self._blocks.lend(block, file, chunk.size_bytes)
         return file
@@ -364,6 +370,35 @@ class _Plans:
             self._bytes += size_bytes
             while self._bytes > PLANS_BYTES_MAX and len(self._plans) > 1:
                 self._bytes -= self._plans.popitem(last=False)[1][1]
+
+
+class _Damage:
+    """What did not verify, so that not every retry of every client fetches it twice again: first after a pause, then after longer
+    ones. It may be mended meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._found: OrderedDict[str, tuple[CorruptData, float, float]] = OrderedDict()  # what was wrong, since when, for how long
+
+    def check(self, name: str) -> None:
+        """Raises CorruptData while it is not worth another try."""
+        with self._lock:
+            error, since_s, pause_s = self._found.get(name, (None, 0.0, 0.0))
+        if error is not None and self._clock.monotonic_s() - since_s < pause_s:
+            raise CorruptData(error.where, error.position, error.reason)
+
+    def note(self, name: str, error: CorruptData) -> None:
+        with self._lock:
+            pause_s = min(2 * self._found.pop(name, (None, 0.0, DAMAGE_S / 2))[2], DAMAGE_MOST_S)
+            self._found[name] = (error, self._clock.monotonic_s(), pause_s)
+            while len(self._found) > DAMAGES_MAX:
+                self._found.popitem(last=False)
+
+    def forget(self, name: str) -> None:
+        if name in self._found:
+            with self._lock:
+                self._found.pop(name, None)
 
 
 def _release_outcome(future: Future[RunFile | None]) -> None:

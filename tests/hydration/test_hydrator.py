@@ -400,3 +400,31 @@ def test_a_chunk_damaged_behind_our_back_is_downloaded_again(a_world: AWorld, da
         assert RUN.startswith(b"".join(each.read() for each in answer.slices))
     assert world.read_all() == list(range(20))
     assert world.gets() == 2 * CHUNKS
+
+
+def test_a_damaged_object_is_not_fetched_again_for_every_retry(a_world: AWorld) -> None:
+    clock = ManualClock()
+    world, store = cold(a_world, clock=clock)
+
+    def flip(key: str, buffer: memoryview) -> None:
+        if key.endswith(".log"):
+            buffer[100] ^= 1
+
+    def fetched() -> int:
+        before = world.gets()
+        for _ in range(5):
+            with pytest.raises(CorruptData, match="CRC"):
+                world.log.read(0, 1 << 20, UNCOMMITTED)
+        return world.gets() - before
+
+    store.spoil = flip
+    assert fetched() == 2
+    clock.advance(5_000)
+    assert fetched() == 2
+    clock.advance(5_000)
+    assert fetched() == 0  # the second pause is longer
+    clock.advance(5_000)
+    assert fetched() == 2
+    store.spoil = lambda key, buffer: None
+    clock.advance(300_000)
+    assert content(world.log.read(0, 1 << 20, UNCOMMITTED))
