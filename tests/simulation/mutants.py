@@ -181,7 +181,7 @@ def stop_on_an_old_head(stack: ExitStack) -> None:
     _patch(stack, PartitionArchiver, "_stop", stop)
 
 
-@mutant("a cut drops the dead branch from the head at once")
+@mutant("a cut drops the dead branch from the head at once", theme="lineage")
 def forget_superseded(stack: ExitStack) -> None:
     real = PartitionArchiver._commit
 

@@ -86,6 +86,9 @@ THEMES = {
 }
 
 
+_DRAWN = (*THEMES, "lineage", "lineage", "lineage", "gaps")
+
+
 @dataclass(slots=True)
 class Story:
     """What one seed came to."""
@@ -151,7 +154,7 @@ class World:
     def __init__(self, story: Story, root: Path, theme: Theme | None, *, faulty: bool = True) -> None:
         self.story, self.root = story, root
         self.random = random = Random(story.seed)
-        self.theme = theme_of = theme or THEMES[random.choice(tuple(THEMES))]
+        self.theme = theme_of = theme or THEMES[random.choice(_DRAWN)]
         self.compacted = random.random() < theme_of.compacted
         self.releases = theme_of.alone or random.random() >= theme_of.unnamed
         self.pairs = random.random() < theme_of.pairs
@@ -218,7 +221,7 @@ class World:
             (4, brokers.write),
             (1.5 * theme.rolls, lambda: brokers.roll(brokers.leader)),
             (1.5, brokers.write_checkpoint),
-            (0 if brokers.begun else 1, brokers.begin),
+            (0 if brokers.begun else 4, brokers.begin),
             (0.5 * theme.retention, brokers.retain),
             (0.3 * theme.recreation, brokers.recreate),
             (3 if theme.forgets else 1, self._wait),
