@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Message, Producer, TopicCollection
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 _HERE = Path(__file__).parent
 _CACHE = Path(os.environ.get("PEERS_CACHE", _HERE.parents[1] / ".peers"))  # ignored by git
 _READY_S = 60
 _TOOL_S = 120
+_LOADING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE)
 
 
 @cache
@@ -218,10 +219,18 @@ class KafkaBroker:
         return {name: text.replace("+", "-").replace("/", "_") for name, text in plain.items()}  # librdkafka's base64 is the other one
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """The offsets that a group has committed, by topic and partition."""
+        """The offsets that a group has committed, by topic and partition; once its coordinator has loaded."""
         admin = self.admin
-        offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-        return {(each.topic, each.partition): each.offset for each in offsets.topic_partitions}
+        for _ in range(_READY_S * 10):
+            try:
+                offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+            except KafkaException as error:
+                if error.args[0].code() not in _LOADING:
+                    raise
+                self.topics()  # a round trip is wait enough
+                continue
+            return {(each.topic, each.partition): each.offset for each in offsets.topic_partitions}
+        raise AssertionError(f"the coordinator of {group} has not loaded")
 
     def producer(self, **settings: str | int) -> Producer:
         config = {key.replace("_", "."): value for key, value in settings.items()}

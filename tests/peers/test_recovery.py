@@ -1,19 +1,24 @@
 """A real Kafka broker starts on what recovery wrote and serves the same records at the same offsets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 import recovery
+from archival.plan import SEALED_ONLY
 from manifests.repository import ManifestRepository
 from model.clock import SystemClock
 from objectstore.memory import MemoryStore
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
-from tests.peers.kafka import KafkaBroker, expect_same, java_consume
+from tests.peers.kafka import KafkaBroker, expect_same, java_consume, produce
 from tests.recovery.archived import archive
 
 pytestmark = pytest.mark.peer
+
+T = TypeVar("T")
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 DIRECTORIES = {
@@ -42,7 +47,8 @@ def test_a_broker_serves_the_same_records_from_a_recovered_directory(name: str, 
     store, repository = archived(DIRECTORIES[name])
     wanted = expected_offsets(name, "read_uncommitted")
     topics = sorted({line["topic"] for line in wanted})
-    recovery.apply(recovery.plan(repository, topics), tmp_path / "kafka", store)
+    as_it_was = recovery.Options(open_transactions="keep")
+    recovery.apply(recovery.plan(repository, topics, as_it_was), tmp_path / "kafka", store)
     with KafkaBroker(tmp_path / "kafka", tmp_path / "work") as broker:
         assert [topic for topic in broker.topics() if not topic.startswith("__")] == topics
         for isolation in ISOLATIONS:
@@ -57,13 +63,140 @@ def test_a_broker_serves_the_same_records_from_a_recovered_directory(name: str, 
 
 def test_groups_and_open_transactions_come_back_with_the_internal_topics(tmp_path: Path) -> None:
     store, repository = archived(["pantry"])
-    recovery.apply(recovery.plan(repository, None), tmp_path / "kafka", store)
+    plan = recovery.plan(repository, None, recovery.Options(keep_offsets=True))
+    assert {topic.topic for topic in plan.topics if any(each.open_from is not None for each in topic.partitions)} == {"refunds"}
+    recovery.apply(plan, tmp_path / "kafka", store)
     topics = sorted({line["topic"] for line in expected_offsets("pantry", "read_uncommitted")})
     with KafkaBroker(tmp_path / "kafka", tmp_path / "work") as broker:
         read = java_consume(broker.bootstrap, topics, "read_uncommitted")
         expect_same(read.records, expected("pantry", "read_uncommitted"), "pantry")
         for group in expected_cluster("pantry")["groups"]:
             assert broker.committed(group["group"]) == {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
+        ended = until(lambda: consumed(broker, "refunds", "read_committed", of=(b"after",)), lambda: after(broker, "refunds"))
+        assert ended  # the coordinator has aborted what it knew to be open
+        assert java_consume(broker.bootstrap, ["refunds"], "read_committed").bounds["refunds", 0][1] > 30
+
+
+def after(broker: KafkaBroker, topic: str) -> None:
+    produce(broker.producer(), topic, [b"after"])
+
+
+def consumed(
+    broker: KafkaBroker, topic: str, isolation: str, of: Sequence[bytes] | None = None
+) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of partition 0 from its start to its end, or the last stable offset; `of` these values alone."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.partition.eof": True}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found = []
+    while (message := consumer.poll(10)) is not None and not message.error():
+        found.append((message.offset() or 0, message.key(), message.value()))
+    consumer.close()
+    return [each for each in found if of is None or each[2] in of]
+
+
+def until(look: Callable[[], T], between: Callable[[], object], attempts: int = 40) -> T:
+    """What `look` finds in the end; `between` comes after each time that it finds nothing."""
+    for _ in range(attempts):
+        if found := look():
+            return found
+        between()
+    return look()
+
+
+def test_readers_of_committed_data_reach_the_end_of_logs_that_were_archived_inside_transactions(tmp_path: Path) -> None:
+    """Sealed segments alone: every transactional log ends somewhere inside a transaction, and no coordinator comes back."""
+    store = MemoryStore(SystemClock())
+    repository = archive(unpack("pantry"), store, policy=SEALED_ONLY)
+    plan = recovery.plan(repository, None)
+    open_ended = sorted({topic.topic for topic in plan.topics for partition in topic.partitions if partition.written})
+    assert "orders.placed" in open_ended
+    assert all(partition.open_from is None for topic in plan.topics for partition in topic.partitions)
+    recovery.apply(plan, tmp_path / "kafka", store)
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "work") as broker:
+        written = java_consume(broker.bootstrap, open_ended, "read_uncommitted")
+        stable = java_consume(broker.bootstrap, open_ended, "read_committed")
+        assert stable.bounds == written.bounds
+        ended = {(record["topic"], record["partition"], record["offset"]) for record in expected("pantry", "read_committed")}
+        shown = {(record["topic"], record["partition"], record["offset"]) for record in stable.records}
+        assert shown <= ended  # nothing of a transaction that had been aborted, or is now
+        produce(broker.producer(), "orders.placed", [b"plain"])
+        for transactional_id in ("anew", "anew", "tx-beta"):
+            producer = broker.producer(transactional_id=transactional_id)
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            produce(producer, "orders.placed", [transactional_id.encode()])
+            producer.commit_transaction(30)
+        values = [value for _, _, value in consumed(broker, "orders.placed", "read_committed")]
+        assert values[-4:] == [b"plain", b"anew", b"anew", b"tx-beta"]
+        broker.stop()
+        broker.start()  # a clean start believes the producer snapshots that the broker made of it
+        assert [value for _, _, value in consumed(broker, "orders.placed", "read_committed")] == values
+
+
+def test_groups_go_on_without_skipping_what_is_produced_next(tmp_path: Path) -> None:
+    """Their commits were archived later than the records: they lie beyond the recovered logs."""
+    store = MemoryStore(SystemClock())
+    archive(unpack("kitchen"), store, policy=SEALED_ONLY)
+    repository = archive(unpack("kitchen"), store, ["__consumer_offsets"])
+    plan = recovery.plan(repository, None)
+    [ahead] = [each for each in plan.offsets_ahead if (each.group, each.topic, each.partition) == ("cooks", "orders.in", 0)]
+    assert ahead.offset > ahead.log_end
+    recovery.apply(plan, tmp_path / "kafka", store)
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "work") as broker:
+        assert broker.committed("cooks")["orders.in", 0] == ahead.log_end
+        produce(broker.producer(), "orders.in", [b"new-%d" % at for at in range(30)])
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "cooks", "auto.offset.reset": "latest"})
+        consumer.subscribe(["orders.in"])
+        seen: list[bytes] = []
+        for _ in range(60):
+            message = consumer.poll(1)
+            if message is not None and not message.error() and message.partition() == 0:
+                seen.append(message.value() or b"")
+            if len(seen) == 30:
+                break
+        consumer.close()
+        assert seen == [b"new-%d" % at for at in range(30)]
+        assert broker.committed("cooks")["orders.in", 0] == ahead.log_end + 30
+
+
+def test_the_cleaner_goes_on_and_deleted_keys_stay_deleted(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path / "source", tmp_path / "first", compaction=False) as broker:
+        broker.create_topic(
+            "table",
+            1,
+            cleanup_policy="compact",
+            internal_segment_bytes=300,
+            delete_retention_ms=100,
+            min_cleanable_dirty_ratio=0.01,
+            min_compaction_lag_ms=0,
+        )
+        producer = broker.producer()
+        produce(producer, "table", [b"v1" * 50, b"x" * 120], keys=[b"alice", b"pad1"])
+        producer.produce("table", None, b"alice", 0)
+        producer.flush(30)
+        produce(producer, "table", [b"x" * 120, b"x" * 120], keys=[b"pad2", b"pad3"])
+    store = MemoryStore(SystemClock())
+    repository = archive(tmp_path / "source", store)
+    recovery.apply(recovery.plan(repository, None), tmp_path / "kafka", store)
+    cleaning = {"log.cleaner.backoff.ms": 300, "log.cleaner.min.cleanable.ratio": 0.01}
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "second", properties=cleaning) as broker:
+        before = [(key, value is None) for _, key, value in consumed(broker, "table", "read_uncommitted")]
+        rounds = iter(range(1000))
+
+        def write() -> None:
+            produce(broker.producer(), "table", [b"y" * 200] * 2, keys=[b"new-%d" % next(rounds), b"filler"])
+            consumed(broker, "table", "read_uncommitted")
+
+        def without_tombstone() -> list[bytes | None]:
+            """The keys, once the cleaner has dropped the tombstone."""
+            rows = consumed(broker, "table", "read_uncommitted")
+            return [] if (b"alice", None) in [(key, value) for _, key, value in rows] else [key for _, key, _ in rows]
+
+        left = until(without_tombstone, write, attempts=200)
+        assert (b"alice", True) in before
+        assert left
+        assert b"alice" not in left
 
 
 def test_a_broker_that_finds_no_indexes_makes_the_same(tmp_path: Path) -> None:

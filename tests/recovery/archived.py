@@ -23,8 +23,8 @@ from segments.discover import LogDirs
 EVERYTHING = Policy(tail_after_ms=0)
 
 
-def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = None) -> ManifestRepository:
-    """Everything below the high watermarks of `log_dir`, active segments too; `topics` None: all."""
+def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = None, policy: Policy = EVERYTHING) -> ManifestRepository:
+    """What `policy` allows of `log_dir`, which is everything below the high watermarks; `topics` None: all."""
     dirs, repository, clock = LogDirs([log_dir]), ManifestRepository(store), SystemClock()
 
     def describe(partition: PartitionId) -> TopicFacts:
@@ -52,7 +52,7 @@ def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = 
             writer="test",
             new_uid=lambda: uuid4().hex,
         )
-        while archiver.step(EVERYTHING).progressed:
+        while archiver.step(policy).progressed:
             pass
     return repository
 
