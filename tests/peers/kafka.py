@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, Producer, TopicCollection
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 _HERE = Path(__file__).parent
@@ -219,17 +219,25 @@ class KafkaBroker:
         return {name: text.replace("+", "-").replace("/", "_") for name, text in plain.items()}  # librdkafka's base64 is the other one
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """The offsets that a group has committed, by topic and partition; once its coordinator has loaded."""
-        admin = self.admin
-        for _ in range(_READY_S * 10):
-            try:
-                offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-            except KafkaException as error:
-                if error.args[0].code() not in _LOADING:
-                    raise
-                self.topics()  # a round trip is wait enough
-                continue
-            return {(each.topic, each.partition): each.offset for each in offsets.topic_partitions}
+        """The offsets that a group has committed, by topic and partition; once its coordinator has loaded.
+
+        A consumer asks: librdkafka 2.16's admin client ends the process when a coordinator is still loading.
+        """
+        topics = self.admin.list_topics(timeout=20).topics
+        places = [TopicPartition(name, partition) for name, topic in topics.items() for partition in topic.partitions]
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
+        try:
+            for _ in range(_READY_S):
+                try:
+                    found = consumer.committed(places, timeout=20)
+                except KafkaException as error:
+                    if error.args[0].code() not in _LOADING:
+                        raise
+                    consumer.poll(0.5)
+                    continue
+                return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        finally:
+            consumer.close()
         raise AssertionError(f"the coordinator of {group} has not loaded")
 
     def producer(self, **settings: str | int) -> Producer:
