@@ -26,6 +26,7 @@ from model.clock import SystemClock
 from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, Partial, TransientError, Unauthorised, UnsupportedFormat
 from model.partition import PartitionId, TopicPartition
 from objectstore.metered import MeteredStore
+from recovery import awaits_broker
 from segments.discover import parse_directory_name
 from segments.log import LocalLog
 
@@ -57,7 +58,8 @@ def survey(
     bucket: Bucket | None = None,
     known: Knowledge | None = None,
 ) -> Iterator[Standing]:
-    """One Standing per partition that is local, archived, or both, by topic and number.
+    """One Standing per partition that is local, archived, or both, by topic and number. `recovered` in a directory that recovery made and
+    no broker has started on: nothing new is in there, whatever its leader epochs say.
 
     A store that does not answer for SILENCE_S is waited for no longer: what is known without it is reported, and how old that is.
 
@@ -97,6 +99,7 @@ def survey(
     damaged = {each.topic: str(each.error) for each in asking.lost}
     cached = _cached(config)
     now_ms = SystemClock().now_ms()
+    recovered = {directory for directory in map(Path, config.log.dirs) if awaits_broker(directory)}
     for partition in sorted(everywhere, key=lambda each: (each.topic, each.partition, each not in local)):
         place = partition.topic_partition
         head, age_s = asking.heads.get(partition), 0.0
@@ -115,6 +118,8 @@ def survey(
             or damaged.get(place.topic, "")
             or known.troubles.get(place, ""),
         )
+        if partition in local and local[partition].directory.parent in recovered and found.state != "stopped":
+            found = replace(found, state="recovered", reason="read-only until a broker starts on it")
         found = replace(found, known_age_s=age_s)
         if asking.error and partition not in asking.heads:
             found = _without_bucket(found, asking.error, head, local.get(partition), known.offsets.get(partition))

@@ -397,6 +397,17 @@ def test_a_recovery_says_how_to_go_on(stage: Stage) -> None:
     assert "--cluster-id" not in same.err
 
 
+def test_a_recovered_directory_is_not_behind_before_a_broker_has_started_on_it(stage: Stage) -> None:
+    assert stage.run("flush", log=stage.log("pantry")).code == 0
+    owner = json.loads((stage.bucket / "headwater.json").read_bytes())["cluster_id"]
+    into = stage.root / "recovered"
+    assert stage.run("recover", "apply", "topic", "--all", "--into", str(into), "--cluster-id", owner).code == 0
+    rows = stage.run("status", "-o", "jsonl", log=into).rows
+    assert {(row["state"], row["reason"]) for row in rows} == {("recovered", "read-only until a broker starts on it")}
+    (into / ".lock").touch()  # as a broker leaves it
+    assert "recovered" not in {row["state"] for row in stage.run("status", "-o", "jsonl", log=into).rows}
+
+
 def test_a_recovery_beside_a_running_agent_needs_no_note(stage: Stage) -> None:
     assert stage.run("flush", log=stage.log("kitchen")).code == 0
     with DataDirLock(stage.data_dir):
