@@ -86,7 +86,8 @@ def holding(config: Config, *, patient: bool = False) -> Iterator[Held]:
                 log.warning(
                     "leadership_unknown",
                     reason="no log directory holds the broker's metadata log: the agents of all its replicas archive each partition in "
-                    "turn. Set log.metadata_dir to the broker's metadata.log.dir",
+                    "turn, and neither the topics' settings nor their partition counts are recorded, which a recovery then asks for. Set "
+                    "log.metadata_dir to the broker's metadata.log.dir",
                 )
         bucket = open_bucket(config)
         control = ControlSupervisor(config.node.data_dir, config.control, clock=SystemClock())
