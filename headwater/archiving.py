@@ -118,6 +118,7 @@ class Archiving:
         self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
+        self._widest: dict[str, TopicPartition] = {}  # the last partition of each topic, by number, in the last listing
         self._users: Counter[PartitionId] = Counter()  # of archivers
         self._swept: set[PartitionId] = set()
         self._obstacles: dict[PartitionId, _Known] = {}
@@ -138,6 +139,7 @@ class Archiving:
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
         listing = self.logs.listing()
+        self._widest = {place.topic: place for place in listing.partitions}
         unread = str(listing.unread or "")
         if unread != self._unread:
             self._unread = unread
@@ -191,8 +193,9 @@ class Archiving:
             self._seen_s[log.partition] = self._clock.monotonic_s()
         done = Archived(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
         head = archiver.head
-        if not outcome.progressed and (isinstance(standing(log), Idle) or (head and (log.high_watermark or 0) <= head.next_offset)):
-            done = replace(done, quiet=True)
+        if not (outcome.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
+            caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
+            done = replace(done, quiet=caught_up or isinstance(standing(log), Idle))
         if outcome.entry and not outcome.entry.gap:
             done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
         try:
@@ -343,12 +346,25 @@ class Archiving:
         except UnsupportedFormat:
             return TopicFacts()
         if metadata is None:
-            return TopicFacts()
+            return TopicFacts(partitions=self._partitions_here(partition))
         topic = metadata.topics.get(partition.topic)
         if topic is None or topic.topic_id != partition.topic_id:
             return TopicFacts(sight=Sight(is_replaced=True))
         count = max(topic.partitions, default=-1) + 1
         return TopicFacts(partitions=count or None, configs=dict(topic.configs), sight=Sight(as_of=metadata.end_offset))
+
+    def _partitions_here(self, partition: PartitionId) -> int | None:
+        """So many, at least, has its topic: else each higher number that comes by would be written down anew."""
+        widest = self._widest.get(partition.topic)
+        if widest is None:
+            return None
+        identity = self._identities.get(widest)
+        if identity is None:
+            try:
+                self._identities[widest] = identity = self.logs.look(widest).partition
+            except HeadwaterError:
+                return None
+        return widest.partition + 1 if identity.topic_id == partition.topic_id else None
 
     @contextmanager
     def _in_hand(self, partition: PartitionId) -> Iterator[PartitionArchiver]:

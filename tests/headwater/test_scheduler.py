@@ -15,10 +15,12 @@ from archival.plan import SEALED_ONLY
 from headwater.archiving import LOG_DIRS, READ_AGAIN_S, Archived
 from headwater.scheduler import QUIET_S
 from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
+from manifests.repository import ManifestRepository
 from model.errors import CorruptData, TransientError
 from model.partition import TopicPartition
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
+from segments import checkpoints
 from segments.discover import LogDirs
 from segments.log import LocalLog
 from segments.scan import RunScan, scan_run
@@ -112,6 +114,31 @@ def test_a_rescan_looks_only_where_something_has_happened(bench: Bench, monkeypa
     assert rescanned() == {"tail", "idle"}
     bench.clock.advance(int(1000 * QUIET_S))
     assert rescanned() == {"tail", "idle", "busy"}
+
+
+def test_a_compacted_log_is_looked_at_in_every_rescan(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its cleaner was last seen where decides what may follow the archive."""
+    bench.broker.partition("soup", 0, segments=3)
+    (bench.broker.root / checkpoints.CLEANED).write_bytes(checkpoints.encode_offsets({TopicPartition("soup", 0): 10}))
+    bench.broker.wait()
+    bench.scheduler.rescan()
+    bench.turns()
+    looks = counted_looks(monkeypatch)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert looks
+
+
+def test_without_metadata_a_topic_is_written_once_however_many_partitions_it_has(tmp_path: Path) -> None:
+    store = MeteredStore(MemoryStore())
+    bench = Bench(tmp_path, store)
+    bench.broker.partition("soup", *range(12), segments=1)
+    bench.scheduler.rescan()
+    bench.turns()
+    heads, documents_of_the_topic, owner = 12, 2, 1
+    assert store.calls["create"] == heads + documents_of_the_topic + owner
+    assert store.calls["replace"] == 0
+    assert ManifestRepository(store).resolve("soup").partitions == 12
 
 
 def test_an_idle_owned_directory_costs_the_bucket_nothing(tmp_path: Path) -> None:
