@@ -52,7 +52,8 @@ class TroubleLog:
             if outcome.error is None:
                 if before and before.event == "archive_stopped":
                     del self._logged[place]
-                    self._write("archive_resumed", place, outcome.reason, now_s)
+                    if not outcome.gone:
+                        self._write("archive_resumed", place, outcome.reason, now_s)
                 return
             event = "archive_postponed" if isinstance(outcome.error, TransientError) else "archive_stopped"
             words = _CHANCE.sub("#", str(outcome.error))
