@@ -39,15 +39,25 @@ class Lake:
         self.spark = builder.getOrCreate()
         self.format, self.name, self.place = table_format, NAMES[table_format], place
 
-    def export(self, topics: str | tuple[str, ...] = "users", table: str | None = None, **options: Any) -> dict[str, Any]:
-        """One run; what came of it."""
+    def made(self, topics: str | tuple[str, ...] = "users", table: str | None = None, **options: Any) -> TableExport:
         commit_bytes = options.pop("commit_bytes", None)
         query = parse_query({"topics": topics, "columns": COLUMNS, "splitBytes": 16 << 10, "isolation": "read_committed", **options})
+        tables.check_format(self.spark, self.format)
+        place = StorePlace((self.place / "bucket").as_uri())
+        return TableExport(self.spark, place, query, table or self.name, self.format, commit_bytes=commit_bytes)
+
+    def export(self, *topics: Any, **options: Any) -> dict[str, Any]:
+        """One run; what came of it."""
         try:
             with as_headwater_errors():
-                tables.check_format(self.spark, self.format)
-                place = StorePlace((self.place / "bucket").as_uri())
-                work = TableExport(self.spark, place, query, table or self.name, self.format, commit_bytes=commit_bytes)
+                work = self.made(*topics, **options)
+        except HeadwaterError as error:
+            return {"error": f"{type(error).__name__}: {error}", "code": error.exit_code}
+        return self.run(work) | {"notes": work.notes}
+
+    def run(self, work: TableExport) -> dict[str, Any]:
+        try:
+            with as_headwater_errors():
                 done = work.run()
         except HeadwaterError as error:
             return {"error": f"{type(error).__name__}: {error}", "code": error.exit_code}
@@ -55,7 +65,6 @@ class Lake:
         return {
             "ranges": done.ranges,
             "commits": done.commits,
-            "notes": work.notes,
             "failed": [(each.topic, each.partition, each.error) for each in done.failed],
             "code": failure.exit_code if failure else 0,
         }
@@ -131,6 +140,10 @@ def progress(lake: Lake) -> list[dict[str, Any]]:
     lake.export()
     lake.roll_back(before)
     tell("rolled back", **lake.export())
+    growing.append("users", 0, records=1)
+    one, other = lake.made(), lake.made()
+    tell("one of two at once", **lake.run(one))
+    tell("the other", **lake.run(other))
     return told
 
 

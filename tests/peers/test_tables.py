@@ -68,6 +68,11 @@ def test_what_is_deleted_from_a_table_stays_deleted(table_format: str, tmp_path:
         assert told[what]["code"] == 2
         assert what.removeprefix("other ") in told[what]["error"]
     assert offsets["rolled back"] == [(0, 6), (0, 7), (0, 8)]  # what the table had lost with that is exported again
+    assert offsets["one of two at once"] == [*offsets["rolled back"], (0, 9)]
+    assert told["the other"]["code"] == 7
+    twice = [(0, 9)] if table_format == "iceberg" else []  # there nothing refuses it, and the error says so
+    assert offsets["the other"] == [*offsets["one of two at once"], *twice]
+    assert ("may be there twice" in told["the other"]["error"]) == bool(twice)
     assert not any(facts.get("notes") for facts in told.values())
 
 
