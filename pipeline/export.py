@@ -85,6 +85,8 @@ class Export:
         self._others: list[Pending] = []  # of earlier runs: what this one is not about, or cannot do
         self.tasks: list[Task] = []
         for each in ledger.pending:
+            if each.partition_id in backlog.given_up:
+                continue
             head = backlog.heads.get(each.partition_id)
             try:
                 if head is None:
@@ -114,6 +116,8 @@ class Export:
         """
         summary, left = Summary(failed=list(self.failures)), {task.pending for task in self.tasks}
         if not left:
+            if self._planned != self._ledger.places:  # something is given up
+                self._save(left)
             return summary
         self._save(left)
         steps.reached("export.planned")

@@ -301,7 +301,10 @@ def test_a_former_incarnation_that_is_gone_is_reported_until_that_is_allowed(gro
     assert sum(exported(tmp_path).values()) == 18 + 3
 
 
-def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_from_it(growing: Growing, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_from_it(
+    growing: Growing, tmp_path: Path, is_gone: bool
+) -> None:
     class Ends:
         def each(self, work: Any, tasks: Any) -> Iterator[Any]:
             raise InterruptedError
@@ -310,9 +313,16 @@ def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_fro
     held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
     with pytest.raises(InterruptedError), held as ledger:
         Export(store, query, ledger).run(Ends())
+    (head,) = (tmp_path / "bucket" / "meta" / "pay.b").glob("*/0/manifest.json")
     create_again(growing, "pay.b")
-    assert not failed(export_all(growing, tmp_path))
-    assert sum(exported(tmp_path).values()) == 18 + 2
+    if is_gone:
+        head.unlink()
+        assert failed(export_all(growing, tmp_path)) == {("pay.b", 0)}
+    assert not failed(export_all(growing, tmp_path, failOnDataLoss=not is_gone))
+    assert sum(exported(tmp_path).values()) == (12 if is_gone else 18) + 2
+    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=True)
+    with held as ledger:
+        assert bool(ledger.pending) is False
 
 
 def test_files_that_hold_more_than_could_be_written_again_are_kept(tmp_path: Path) -> None:
