@@ -28,7 +28,7 @@ from manifests.document import check_ours
 from manifests.head import Entry, Head, check_room, fullness
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from model import steps
-from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
+from model.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
 from model.partition import PartitionId
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
@@ -112,6 +112,7 @@ class PartitionArchiver:
         self._ended: _RunEnd | None = None
         self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has) since the last commit
+        self._sent: tuple[Entry, Entry] | None = None  # (what was wanted, how it was named) by an upload that failed
         self._told_fullness = _FULLNESS_TOLD
         self._log = structlog.get_logger().bind(ntp=str(partition), topic_id=partition.topic_id, writer=writer)
 
@@ -251,6 +252,7 @@ class PartitionArchiver:
     def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False) -> Head:
         self._held = self._repository.commit(self._held, after)
         self._confirmed.clear()
+        self._sent = None
         steps.reached(reached)
         self._announcer.announce(self._held.head, claims=claims)
         steps.reached("archive.announced")
@@ -436,13 +438,23 @@ class PartitionArchiver:
         """Upload it; the entry that comes back names only what the store has confirmed.
 
         What was uploaded for a commit that did not come about is named again, when the very same entry is wanted under the same
-        fence: a bucket that refuses heads, or nobody's fault at all, must not fill with copies.
+        fence: a bucket that refuses heads must not fill with copies. An upload that was cut short is tried again under its own
+        name, where what has arrived is found and compared; unless other bytes may have been sent than were scanned.
         """
         wanted = _nameless(entry)
         for made, confirmed in self._confirmed:
             if made == wanted and confirmed.digest == scan.digest and confirmed.index_digest == digest_of(encode_index(scan.index)):
                 return replace(confirmed, cleaned=entry.cleaned)
-        offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
+        if self._sent and self._sent[0] == wanted:
+            entry = replace(self._sent[1], cleaned=entry.cleaned)
+        self._sent = None
+        try:
+            offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
+        except SourceChanged:
+            raise
+        except HeadwaterError:
+            self._sent = wanted, entry
+            raise
         steps.reached("archive.uploaded")
         confirmed = replace(
             entry,
@@ -459,7 +471,7 @@ class PartitionArchiver:
     def _as_before(self, step: Upload) -> Upload:
         """`step`, ending where it did when what it led to was not committed: a tail may have grown since, and would be uploaded anew."""
         begun = self._begun
-        if not self._confirmed or begun is None or begun.segment.generation[0] != step.segment.generation[0]:
+        if not (self._confirmed or self._sent) or begun is None or begun.segment.generation[0] != step.segment.generation[0]:
             return step
         same = dataclass_replace(begun, segment=step.segment, up_to=step.up_to, reach=step.reach) == step
         return dataclass_replace(begun, segment=step.segment) if same and begun.up_to <= step.up_to else step

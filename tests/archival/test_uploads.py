@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from manifests.document import FORMAT, seal
 from manifests.head import decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from model.errors import ManifestFull, NeedsUpgrade, TransientError, UnknownOutcome
+from model.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
 from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, live_bytes, ranges
@@ -34,6 +35,13 @@ class MoodyStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.plan: list[str] = []
+        self.refused: tuple[str, ...] = ()  # ends of keys that are not taken
+        self.refusal: HeadwaterError = TransientError("slow down")
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        if key.endswith(self.refused):
+            raise self.refusal
+        return super().put(key, data, size_bytes=size_bytes)
 
     def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
         mood = self.plan.pop(0) if self.plan and key.endswith("manifest.json") else ""
@@ -92,6 +100,22 @@ def test_what_was_uploaded_is_listed_later_and_not_uploaded_again(directory: Dir
     store.plan = []
     assert agent.run(SEALED)[0] == "archived"
     assert store.runs == 1
+
+
+@pytest.mark.parametrize("refusal", [TransientError("slow down"), UnknownOutcome("no reply"), Unauthorised("no indexes")])
+def test_an_index_that_is_refused_costs_no_second_run(
+    directory: Directory, agent: Agent, store: MoodyStore, refusal: HeadwaterError
+) -> None:
+    written = fill(directory, 0, 10, end=20)
+    agent.step(SEALED)
+    store.refused, store.refusal = (".index",), refusal
+    for _ in range(3):
+        with pytest.raises(type(refusal)):
+            agent.step(SEALED)
+    store.refused = ()
+    assert agent.run(SEALED)[0] == "archived"
+    assert store.runs == 1
+    assert live_bytes(store, agent.head) == written[: agent.head.entries[0].live_bytes]
 
 
 def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_anew(directory: Directory, agent: Agent, store: MoodyStore) -> None:
