@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
+from archival.plan import SEALED_ONLY
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
@@ -29,7 +30,7 @@ from segments.runindex import encode_index
 from segments.scan import scan_run
 from segments.transactions import OpenTransaction
 from tests.fixtures import unpack
-from tests.recovery.archived import archive_in_memory, batches
+from tests.recovery.archived import archive, archive_in_memory, batches
 from tests.recovery.test_plan import CLUSTER, an_entry
 from tests.segments.builders import Producer, a_batch
 
@@ -391,3 +392,23 @@ def test_a_real_log_s_coordinator_and_groups(tmp_path: Path) -> None:
     recovery.apply(alone, tmp_path / "log", store)
     added = [each for each in batches(tmp_path / "log") if each not in list(batches(unpack("pantry")))]
     assert [read_marker(raw).type for *_, raw in added] == [ABORT]
+
+
+def test_what_recovery_wrote_is_archived_behind_what_it_recovered(tmp_path: Path) -> None:
+    """Under the old cluster's id the archive goes on: in a leader epoch of recovery's own, so that nothing looks like a dead branch."""
+    store = MemoryStore(SystemClock())
+    repository = archive(unpack("pantry"), store, policy=SEALED_ONLY)
+    archive(unpack("pantry"), store, ["__consumer_offsets"])
+    owner = repository.owner()
+    assert owner is not None
+    plan = recovery.plan(repository, None, recovery.Options(cluster_id=owner.cluster_id))
+    recovery.apply(plan, tmp_path / "log", store)
+    archive(tmp_path / "log", store)
+    written = [(topic, partition) for topic in plan.topics for partition in topic.partitions if partition.written]
+    assert {topic.topic for topic, _ in written} == {"__consumer_offsets", "orders.placed"}
+    for topic, partition in written:
+        held = repository.load(PartitionId(owner.cluster_id, topic.topic_id, partition.partition, topic.topic))
+        assert held is not None
+        assert (held.head.next_offset, held.head.superseded) == (partition.log_end, ())
+        assert held.head.entries[-1].epochs == ((partition.leader_epoch + 1, partition.next_offset),)
+        assert held.head.entries[-1].open_from is None
