@@ -136,7 +136,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_killed_while_it_recovers(stage: Stage, archived: Path, kill: str) -> None:
     shutil.copytree(archived, stage.bucket)
     into = stage.root / "recovered"
-    recover = ("recover", "apply", "topic", "--all", "--into", str(into), "-o", "jsonl")
+    recover = ("recover", "apply", "topic", "--all", "--open-transactions", "keep", "--into", str(into), "-o", "jsonl")
     killed(stage, kill, *recover)
     again = stage.run(*recover)
     assert again.code == 0, again.err
