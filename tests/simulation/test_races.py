@@ -238,12 +238,13 @@ RACES: list[tuple[Callable[[Stage], None], str, bool]] = [
     (leads_an_empty_log, "acts_beyond_its_log", False),
     (truncated_within_a_look, "old_watermark_in_an_old_epoch", False),
     (compacted_within_a_look, "inodes_not_compared", True),
+    (compacted_within_a_look, "one_look", True),
     (rewritten_before_it_is_sent, "digest_not_compared", False),
     (truncated_below_its_start, "log_start_from_checkpoint", False),
 ]
 
 
-@pytest.mark.parametrize(("race", "mistake", "compacted"), RACES, ids=[race.__name__ for race, _, _ in RACES])
+@pytest.mark.parametrize(("race", "mistake", "compacted"), RACES, ids=[f"{race.__name__}-{mistake}" for race, mistake, _ in RACES])
 def test_a_race_is_lost_only_with_a_mistake(race: Callable[[Stage], None], mistake: str, compacted: bool, tmp_path: Path) -> None:
     with planted(mistake):
         seed = next((seed for seed in range(_SEEDS) if _lost(race, seed, tmp_path, compacted=compacted)), None)
