@@ -26,6 +26,7 @@ from segments.discover import Glimpse, Listing
 log = structlog.get_logger()
 
 QUIET_S = 600.0  # how long a partition to which nothing seems to happen is taken for idle
+FAILED_S = 1.0  # a pause, so that a mistake that repeats itself does not fill the log
 
 
 class Work(Protocol):
@@ -150,14 +151,19 @@ class Scheduler:
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
             working = [workers.submit(self._turns, stop) for _ in range(WORKERS)]
             try:
-                self.rescan()
+                due: Collection[TopicPartition] | None = None
                 while not stop.is_set():
-                    due = events.wait(stop, rescan_s)
-                    if due is None:
-                        self.rescan()
-                    else:
-                        self.add(due)
-                    self.tick()
+                    try:
+                        if due is None:
+                            self.rescan()
+                        else:
+                            self.add(due)
+                        self.tick()
+                        due = events.wait(stop, rescan_s)
+                    except Exception:
+                        self._failed()
+                        due = None
+                        stop.wait(FAILED_S)
             finally:
                 stop.set()
                 with self._changed:
@@ -169,14 +175,18 @@ class Scheduler:
         except HeadwaterError as error:
             log.warning("state_not_saved", reason=str(error))
 
+    def _failed(self) -> None:
+        """A mistake of ours that concerns no single partition: those, and the gateway, go on."""
+        with suppress(Exception):
+            log.exception("scheduler_failed")
+
     def _turns(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
                 idle = not self.turn()
-            except Exception:  # nothing that concerns one partition; the others, and the gateway, go on
+            except Exception:
                 idle = True
-                with suppress(Exception):
-                    log.exception("scheduler_failed")
+                self._failed()
             if idle:
                 with self._changed:
                     if not stop.is_set():

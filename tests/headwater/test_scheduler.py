@@ -330,6 +330,25 @@ class Once:
         return None
 
 
+def test_a_mistake_beside_all_partitions_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.scheduler.FAILED_S", 0.01)
+    bench.broker.partition("soup", 0)
+    asked = 0
+
+    def done() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise Defect("events went astray")
+        return bench.last_offset("soup", 0) == 9
+
+    with capture_logs() as events:
+        bench.scheduler.run(Once(done), threading.Event(), 1.0)
+    assert asked > 1
+    assert bench.last_offset("soup", 0) == 9
+    assert [event["log_level"] for event in events if event["event"] == "scheduler_failed"] == ["error"]
+
+
 def test_the_workers_archive_everything_and_end_when_told(bench: Bench) -> None:
     bench.broker.partition("soup", *range(12), segments=3)
     stop = threading.Event()
