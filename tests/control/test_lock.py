@@ -46,3 +46,12 @@ def test_a_place_that_is_no_directory_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="data directory"):
         DataDirLock(tmp_path / "file")
+
+
+def test_a_new_data_directory_is_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        DataDirLock(tmp_path / "data").close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700

@@ -44,10 +44,13 @@ async def sent_in_loop(*records: Slice) -> bytes:
             return bytes(got[4:])
 
         receiving = asyncio.create_task(received())
-        with ThreadPoolExecutor(1) as readers:
-            await send(ours, answer.framed(), 30.0, readers)
-        ours.shutdown(socket.SHUT_WR)
-        return await receiving
+        try:
+            with ThreadPoolExecutor(1) as readers:
+                await send(ours, answer.framed(), 30.0, readers)
+        finally:
+            ours.shutdown(socket.SHUT_WR)
+            arrived = await receiving
+        return arrived
 
 
 @pytest.fixture
