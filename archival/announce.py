@@ -40,6 +40,11 @@ class Announcer:
         """The manifest version that the control log remembers; 0 when it remembers none, which is no proof that there was none."""
         return self._control.state().known_version(partition)
 
+    @property
+    def informed(self) -> bool:
+        """Does the control log know all that was said? Not while it has no leader, or is being rebuilt."""
+        return self._control.informed
+
     def announce(self, head: Head, *, claims: bool = False) -> None:
         """Let the others know of `head`, sooner or later, unless the control log knows it or a newer one already."""
         if self._control.state().known_version(head.partition_id) < head.version:

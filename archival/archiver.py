@@ -208,7 +208,7 @@ class PartitionArchiver:
         held = self.head
         if held is None:
             remembered = self._announcer.known_version(self.partition)
-            if remembered:
+            if remembered or (not self._announcer.informed and self._has_objects()):
                 self._held = self._repository.load(self.partition)  # another agent may have made it since we looked
                 if self._held is None:
                     raise self._head_is_gone(remembered)
@@ -233,13 +233,18 @@ class PartitionArchiver:
         self._log.info("partition_claimed", fence=head.fence, leader_epoch=head.leader_epoch)
         return Outcome(action="claimed")
 
+    def _has_objects(self) -> bool:
+        """Is anything there that only a manifest can have listed? The first claim comes before the first upload."""
+        return next(iter(self._store.list(keys.data_prefix(self.partition))), None) is not None
+
     def _head_is_gone(self, version: int) -> CorruptData:
         """A manifest is never deleted. To begin anew would hide all that it listed."""
+        was = f"version {version} was committed" if version else f"it listed the objects below {keys.data_prefix(self.partition)}"
         return CorruptData(
             keys.head(self.partition),
             0,
-            f"version {version} was committed and is no longer in {self._store.url}: restore the bucket or mount it again; "
-            "to begin anew in an emptied one, remove the data directory's control folder",
+            f"{was} and is no longer in {self._store.url}: restore it, or mount the bucket again; to begin anew without what it listed, "
+            "remove the partition's objects and the data directory's control folder",
         )
 
     def _reload(self) -> bool:

@@ -21,6 +21,11 @@ class ControlLog(Protocol):
 
     def state(self) -> ControlState: ...
 
+    @property
+    def informed(self) -> bool:
+        """Has `state` caught up with what was agreed before, and is nothing known to be missing?"""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -38,6 +43,10 @@ class LocalControl:
 
     def state(self) -> ControlState:
         return self._state
+
+    @property
+    def informed(self) -> bool:
+        return True
 
     def close(self) -> None:
         pass

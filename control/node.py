@@ -123,6 +123,10 @@ class ControlNode:
     def needs_rebuild(self) -> bool:
         return self._files.rebuild_marker.exists()
 
+    @property
+    def informed(self) -> bool:
+        return self._failure is None and self._ready.is_set() and not self.needs_rebuild
+
     def rebuilt(self) -> None:
         """The state has been filled from the bucket."""
         self._files.rebuild_marker.unlink(missing_ok=True)

@@ -104,6 +104,11 @@ class ControlSupervisor:
         node = self._node
         return node is not None and node.needs_rebuild
 
+    @property
+    def informed(self) -> bool:
+        node = self._node
+        return node is not None and node.informed
+
     def rebuilt(self) -> None:
         if self._node:
             self._node.rebuilt()

@@ -7,6 +7,8 @@ import pytest
 
 import model.steps
 from archival.plan import Policy
+from control.log import LocalControl
+from manifests import keys
 from manifests.head import Head
 from model.epochs import EpochHistory
 from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, TransientError, UnfinishedSwap, UnknownOutcome, UnrelatedLog
@@ -683,3 +685,21 @@ def test_a_head_that_is_gone_is_not_made_anew(directory: Directory, agent: Agent
     emptied = Agent(directory.root, store=MemoryStore(), control=agent.control)
     with pytest.raises(CorruptData, match="no longer"):
         emptied.run()
+
+
+def test_a_lost_manifest_is_not_begun_anew_whatever_the_control_log_knows(directory: Directory, agent: Agent) -> None:
+    fill(directory, 0, 10, end=20)
+    agent.run()
+    agent.store.delete(keys.head(agent.partition))
+
+    class Uninformed(LocalControl):
+        """It was lost and is not rebuilt yet, or has no leader."""
+
+        informed = False
+
+    forgetful = Agent(directory.root, store=agent.store, control=Uninformed())
+    with pytest.raises(CorruptData, match=r"it listed the objects below data/.* and is no longer in"):
+        forgetful.run()
+    for info in list(agent.store.list("data/")):
+        agent.store.delete(info.key)
+    assert "archived" in forgetful.run()

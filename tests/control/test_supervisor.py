@@ -54,6 +54,9 @@ def test_a_node_that_found_the_disk_full_is_opened_again_when_there_is_room(
     supervised: ControlSupervisor, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervised.publish(advanced(1))
+    assert supervised.needs_rebuild == (not supervised.informed)  # its files are new: the bucket may know more
+    supervised.rebuilt()
+    assert supervised.informed
     with monkeypatch.context() as full:
         full.setattr(control.journal, "os", FullDisk())
         until_it_failed(supervised)
@@ -107,6 +110,7 @@ def test_without_a_quorum_there_is_a_start_and_a_word_about_it(tmp_path: Path, c
     supervisor = ControlSupervisor(tmp_path, ControlConfig(listen=listen, peers=tuple(peers)), clock=clock)
     assert not supervisor.ready(0)
     assert supervisor.health().healthy  # an election takes a while
+    assert not supervisor.informed
     clock.advance(int(LEADERLESS_S * 1000))
     supervisor.step()
     health = supervisor.health()
