@@ -94,7 +94,8 @@ def holding(config: Config, *, patient: bool = False) -> Iterator[Held]:
         stack.callback(control.close)
         control.ready(_CONTROL_WAIT_S)
         control.start()
-        gate = Gate(partial(_check_store, config, bucket, control, dirs), SystemClock())
+        check = partial(_check_store, config, bucket, control, dirs)
+        gate = Gate(check, SystemClock(), opened=partial(log.info, "store_available", url=bucket.store.url))
         try:
             gate.open()
         except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
@@ -131,7 +132,6 @@ def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dir
         remembered=bool(control.state().clusters.get(dirs.cluster_id)),
         before_writing=partial(check_conditional_writes, config, bucket),
     )
-    log.debug("store_checked", url=bucket.store.url)
 
 
 def _check_to_read(config: Config, bucket: Bucket) -> None:

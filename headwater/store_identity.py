@@ -139,10 +139,13 @@ def _owner(manifests: ManifestRepository) -> Owner | None:
 
 
 class Gate:
-    """Lets calls pass once `check` has succeeded; until then each raises what it failed with, and it is tried again after a pause."""
+    """Lets calls pass once `check` has succeeded; until then each raises what it failed with, and it is tried again after a pause.
 
-    def __init__(self, check: Callable[[], None], clock: Clock) -> None:
-        self._check, self._clock = check, clock
+    opened  is called when it has succeeded after all
+    """
+
+    def __init__(self, check: Callable[[], None], clock: Clock, *, opened: Callable[[], object] = lambda: None) -> None:
+        self._check, self._clock, self._opened = check, clock, opened
         self._lock = threading.Lock()
         self._passed = threading.Event()
         self._failure: HeadwaterError | None = None
@@ -167,3 +170,5 @@ class Gate:
                 self._failure, self._again_at_s = error, self._clock.monotonic_s() + RETRY_S
                 raise
             self._passed.set()
+            if self._failure is not None:
+                self._opened()

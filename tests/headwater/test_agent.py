@@ -219,6 +219,7 @@ def test_an_agent_starts_while_its_archive_is_not_mounted_and_goes_on_when_it_is
         if mount_point:
             stage.bucket.rmdir()
         away.rename(stage.bucket)
+        agent.wait_for("store_available")
         agent.wait_for("run_archived")
         assert list(consume(address, committed=False, keep=lambda topic: topic == "orders.in"))
         assert agent.stop() == 0
