@@ -8,17 +8,19 @@ import structlog
 from hydration.answers import ReadResult, Slice
 from hydration.archived import Archived
 from hydration.chunks import Chunk, ChunkPlan
+from hydration.header_walk import HeaderWalk
 from hydration.hydrator import Hydrator
+from hydration.open_segment import Allowance
 from hydration.ranges import Boundary, cut, first_at, headers
 from hydration.readahead import Ahead, Streams
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
-from hydration.transactions import follow, open_at, overlapping
+from hydration.transactions import open_at, overlapping
 from hydration.waiting import Steps
 from manifests.head import Entry
 from model.errors import CorruptData, NotFound, SourceChanged, TransientError
-from segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+from segments.transactions import AbortedTransaction, OpenTransaction
 
 log = structlog.get_logger()
 
@@ -114,7 +116,7 @@ class ArchiveTier:
         plan = yield from self._plan(entry)
         if plan.index.last_offset < min(entry.next_offset, end):
             return open_at(plan.index, offset)
-        transactions = Transactions((yield from self.open_at(entry.base_offset, end)))
+        still = yield from self.open_at(entry.base_offset, end)
         for chunk in plan.chunks:
             if chunk.first_offset >= offset:
                 break
@@ -123,10 +125,12 @@ class ArchiveTier:
             except NotFound as error:
                 raise (yield from self._gone(entry, error)) from error
             try:
-                follow(transactions, file, 0, chunk.size_bytes, up_to=offset)
+                walk = HeaderWalk(chunk.first_offset, still)
+                walk.advance(file, chunk.size_bytes, up_to=offset, allowance=Allowance())
+                still = walk.transactions.open
             finally:
                 file.release()
-        return transactions.open
+        return still
 
     def first_not_older(self, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
         """The first record in `span` that is not older than `timestamp_ms`."""

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 
-from hydration.offset_hints import hint_by_offset, hint_by_position
+from hydration.hints import hint_by_offset, hint_by_position
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
 from model.errors import CorruptData, TruncatedData, UnsupportedFormat

@@ -16,10 +16,12 @@ from hydration.archived import Archived, Extent
 from hydration.config import ReadPriority
 from hydration.hydrator import Hydrator
 from hydration.local import LocalTier
+from hydration.local_times import LocalTimes
+from hydration.local_transactions import LocalTransactions, UnknownBeginning
 from hydration.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
 from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_of
 from hydration.times import RecordTime
-from hydration.transactions import LocalScans
+from hydration.turns import Turns
 from hydration.waiting import Pending, Steps, begin, finish
 from model.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError
 from model.partition import PartitionId
@@ -102,8 +104,10 @@ class PartitionLog:
         self._left_out = local if not priority.uses_local else None  # serves nothing, but tells whether there is anything to archive
         self.archive = ArchiveTier(archived, hydrator) if archived is not None and priority.uses_archive else None
         self._hydrator = hydrator
-        self._scans = LocalScans(local) if local is not None else None
-        self._scanning = threading.Lock()
+        self._transactions = LocalTransactions(local) if local is not None else None
+        self._transaction_turns = Turns(hydrator.submit)
+        self._times = LocalTimes(local) if local is not None else None
+        self._time_turns = Turns(hydrator.submit)
         self._walk_lock = threading.Lock()
         self._walk: Future[None] | None = None  # the turn under way, or the last one
         self._last_scope: tuple[LocalLog | None, Extent | None, Scope] | None = None
@@ -473,8 +477,10 @@ class PartitionLog:
             still = yield from self.archive.open_at(scope.high_watermark, scope.high_watermark)
             open_from = min((each.first_offset for each in still), default=None)
         elif scope.local is not None:
-            found, carried = _log_of(view), (yield from self._carried(view))
-            open_from = yield self._scan_local(lambda scans: scans.open_from(found, carried))
+            found = _log_of(view)
+            if found.high_watermark != scope.local.end:  # the end of a dead branch, where the archive has a gap
+                raise TransientError(f"{self.partition}: what is open at offset {scope.local.end} is not known")
+            open_from = yield from self._find_transactions(view, lambda known, allowance: known.open_from(found, allowance))
         return scope.stable(open_from)
 
     def _aborted(self, served: Tier, view: _View, first: int, end: int) -> Steps[list[tuple[int, int]]]:
@@ -508,23 +514,29 @@ class PartitionLog:
 
     def _aborted_locally(self, view: _View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
         assert view.scope.local is not None
-        until, found, carried = view.scope.local.end, _log_of(view), (yield from self._carried(view))
-        more, is_all = yield self._scan_local(lambda scans: scans.aborted(found, Span(since, until), offsets, carried))
+        until, found = view.scope.local.end, _log_of(view)
+        more, is_all = yield from self._find_transactions(
+            view, lambda known, allowance: known.aborted(found, Span(since, until), offsets, allowance)
+        )
         return more, None if is_all else until
 
-    def _carried(self, view: _View) -> Steps[tuple[OpenTransaction, ...]]:
-        """Transactions open where the local log begins, as the archive knows them; for a log whose broker left no word of it."""
-        if view.log is None or not view.log.segments or self.archive is None:
+    def _find_transactions(self, view: _View, ask: Callable[[LocalTransactions, Allowance], T]) -> Steps[T]:
+        """What `ask` finds in the local log; told by the archive what was open where the log begins, where its broker does not say it."""
+        known = self._transactions
+        assert known is not None
+        while True:
+            try:
+                return (yield from self._transaction_turns.find(lambda allowance: ask(known, allowance)))
+            except UnknownBeginning:
+                known.begin_with(_log_of(view), (yield from self._open_at_beginning(view)))
+
+    def _open_at_beginning(self, view: _View) -> Steps[tuple[OpenTransaction, ...]]:
+        first = _log_of(view).segments[0].base_offset
+        if view.scope.archive is None or first - 1 not in view.scope.archive:
+            self._prove_hole(view, first - 1)
             return ()
-        first = view.log.segments[0]
-        if not first.base_offset or first.path.with_suffix(".snapshot").exists():
-            return ()
-        if not self.archive.archived.is_known:
-            yield from self.archive.archived.refresh(MISS_AGE_S)
-            raise _Unsettled(f"{self.partition}: the manifest has become known")
-        if view.scope.archive is None:
-            return ()
-        return (yield from self.archive.open_at(first.base_offset, view.scope.archive.end))
+        assert self.archive is not None
+        return (yield from self.archive.open_at(first, view.scope.archive.end))
 
     def _check_lineage(self, view: _View) -> None:
         """Raises SourceChanged when a manifest that came meanwhile has another branch than the view's."""
@@ -534,16 +546,6 @@ class PartitionLog:
         end = view.scope.archive.end
         if now is None or now.next_offset < end or parting_offset(view.extent.epochs, now.epochs, end) < end:
             raise SourceChanged(f"{self.partition}: the archive was cut while it was read")
-
-    def _scan_local(self, ask: Callable[[LocalScans], T]) -> Future[T]:
-        """What `ask` finds in the local log, in a worker; scans of one partition wait for each other there."""
-
-        def work() -> T:
-            assert self._scans is not None
-            with self._scanning:
-                return ask(self._scans)
-
-        return self._hydrator.submit(work)
 
     # Times
 
@@ -569,8 +571,9 @@ class PartitionLog:
         span = Span(max(searched_to, local.start), local.end if archived is None else min(archived.offset, local.end))
         if span.start >= span.end:
             return archived
-        found, carried = _log_of(view), (yield from self._carried(view))
-        later: RecordTime | None = yield self._scan_local(lambda scans: scans.first_not_older(found, timestamp_ms, span, carried))
+        found, times = _log_of(view), self._times
+        assert times is not None
+        later = yield from self._time_turns.find(lambda allowance: times.first_not_older(found, timestamp_ms, span, allowance))
         return later or archived
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hydration.hints import hint_by_offset, hint_by_position
 from hydration.local import LocalTier, OpenFiles
-from hydration.offset_hints import hint_by_offset, hint_by_position
 from hydration.open_segment import Allowance
 from model.clock import ManualClock
 from model.errors import SourceChanged, TransientError

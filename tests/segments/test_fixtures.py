@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from segments.records import Record, decode_batch
 from segments.scan import RunScan, scan_run
 from segments.snapshots import decode_snapshot, encode_snapshot, open_transactions
 from segments.transactions import OpenTransaction
+from segments.txnindex import decode_txnindex, encode_txnindex
 from tests.fixtures import NAMES, Isolation, expected, expected_offsets, unpack
 
 _INLINE_BYTES_MAX = 2048  # a longer key or value stands in the expected file as length and digest
@@ -139,7 +139,8 @@ def test_aborted_transactions_are_those_of_the_brokers_own_index(name: str) -> N
         for path, scan in scans(log):
             index = path.with_suffix(".txnindex")
             raw = index.read_bytes() if index.exists() else b""
-            assert [tuple(each) for each in scan.aborted] == [row[1:] for row in struct.iter_unpack(">hqqqq", raw)], path
+            assert scan.aborted == decode_txnindex(raw, scan.base_offset, scan.next_offset, where=str(path)), path
+            assert encode_txnindex(scan.aborted) == raw
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,144 @@
+"""Records of a local log by their time."""
+
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+from hydration.header_walk import HeaderWalk
+from hydration.hints import hint_by_offset, hint_by_time, largest_timestamp
+from hydration.local import LocalTier
+from hydration.open_segment import Allowance
+from hydration.ranges import first_at, headers
+from hydration.recovery_point import RecoveryPoint
+from hydration.runfile import RunFile
+from hydration.scans import SegmentStates, end_of, is_whole, segment_at
+from hydration.scope import Span
+from hydration.times import RecordTime, first_not_older
+from model.errors import CorruptData, UnsupportedFormat
+from segments.batches import HEADER_BYTES, read_batch_header
+from segments.log import LocalLog, LocalSegment
+
+HINTED_BYTES = 1 << 20  # looked through from where Kafka's index means; it has a place for every 4 KiB
+WALKS_MAX = 32  # whole segments whose walk is kept, per partition; one takes 24 bytes for every MiB
+
+
+@dataclass(slots=True)
+class _Segment:
+    """What is known of one.
+
+    newest_ms  no record of a whole segment is younger; None is not known
+    indexed    the broker's own index told that, and tells places; None while it was not asked
+    walk       over its headers, where no index does
+    """
+
+    made_for: tuple[int, int | None]
+    newest_ms: int | None = None
+    indexed: bool | None = None
+    walk: HeaderWalk | None = None
+
+
+class LocalTimes:
+    """Safe to use from many threads. Raises LongWalk when the allowance is used up: what was met is kept, ask again."""
+
+    def __init__(self, tier: LocalTier) -> None:
+        self._tier = tier
+        self._segments = SegmentStates(_Segment)
+        self._recovery_point = RecoveryPoint()
+        self._walked: deque[_Segment] = deque()  # to their ends; the oldest first
+
+    def first_not_older(self, log: LocalLog, timestamp_ms: int, span: Span, allowance: Allowance) -> RecordTime | None:
+        """The first record in `span` that is not older than `timestamp_ms`. Raises SourceChanged, CorruptData, UnsupportedFormat."""
+        with self._segments.undisturbed(log, allowance):
+            for number in range(segment_at(log, span.start) or 0, len(log.segments)):
+                if log.segments[number].base_offset >= span.end:
+                    break
+                found = self._first_in(log, number, timestamp_ms, span, allowance)
+                if found is not None:
+                    return found
+            return None
+
+    def _first_in(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, allowance: Allowance) -> RecordTime | None:
+        state, segment = self._segments.of(log, number), log.segments[number]
+        if state.indexed is None and is_whole(log, number):
+            state.newest_ms = self._indexed_newest_ms(log, number, allowance)
+            state.indexed = state.newest_ms is not None
+        if state.newest_ms is not None and state.newest_ms < timestamp_ms:
+            return None
+        if state.indexed:
+            allowance.take(HINTED_BYTES)
+            file = self._tier.open(segment)
+            try:
+                found = _first_by_index(file, segment, timestamp_ms, span)
+            finally:
+                file.release()
+            if found is not None:
+                return found
+            state.indexed = False
+        return self._first_by_walk(log, number, timestamp_ms, span, allowance)
+
+    def _indexed_newest_ms(self, log: LocalLog, number: int, allowance: Allowance) -> int | None:
+        """The last entry of the broker's .timeindex; None where that is not to be trusted.
+
+        Nothing protects it, and a record that it does not know of would not be found. It counts below the recovery point, to where
+        it was flushed with its segment, when the batch it names has the timestamp; not in a compacted log, whose segments are
+        replaced file by file.
+        """
+        segment = log.segments[number]
+        if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end_of(log, number), allowance):
+            return None
+        allowance.take(1)
+        newest = largest_timestamp(segment.path.with_suffix(".timeindex"), segment.base_offset)
+        if newest is None:
+            return None
+        file = self._tier.open(segment)
+        try:
+            start = _start(file, segment, newest.offset)
+            batch = first_at(partial(headers, file), newest.offset, start, min(start + HINTED_BYTES, file.size_bytes))
+            return newest.timestamp if batch is not None and batch[1].max_timestamp == newest.timestamp else None
+        except (CorruptData, UnsupportedFormat):
+            return None
+        finally:
+            file.release()
+
+    def _first_by_walk(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, allowance: Allowance) -> RecordTime | None:
+        state, segment = self._segments.of(log, number), log.segments[number]
+        if state.walk is None:
+            state.walk = HeaderWalk(segment.base_offset)
+        walk = state.walk
+        self._segments.grow(walk, self._tier, log, number, allowance)
+        if is_whole(log, number) and state not in self._walked:
+            state.newest_ms = walk.newest_ms
+            self._walked.append(state)
+            if len(self._walked) > WALKS_MAX:
+                self._walked.popleft().walk = None
+        for piece in walk.pieces(span.start, span.end, timestamp_ms):
+            allowance.take(piece.end - piece.start)
+            file = self._tier.open(segment)
+            try:
+                found = first_not_older(file, piece.start, piece.end, timestamp_ms, span)
+            finally:
+                file.release()
+            if found is not None:
+                return found
+        return None
+
+
+def _first_by_index(file: RunFile, segment: LocalSegment, timestamp_ms: int, span: Span) -> RecordTime | None:
+    """Near the place that Kafka's indexes mean; None when it is not there."""
+    older = hint_by_time(segment.path.with_suffix(".timeindex"), segment.base_offset, timestamp_ms)
+    since = span.start if older is None else max(span.start, older)
+    try:
+        start = _start(file, segment, since)
+        return first_not_older(file, start, min(start + HINTED_BYTES, file.size_bytes), timestamp_ms, span)
+    except (CorruptData, UnsupportedFormat):
+        return None
+
+
+def _start(file: RunFile, segment: LocalSegment, offset: int) -> int:
+    """The position of a batch at or before the one that holds `offset`."""
+    hint = hint_by_offset(segment.index_path, segment.base_offset, offset)
+    if hint is None:
+        return 0
+    last_offset, position = hint
+    header = read_batch_header(file.read(position, HEADER_BYTES), where=file.where)
+    return position if header.last_offset == last_offset else 0

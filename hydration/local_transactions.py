@@ -1,0 +1,208 @@
+"""The transactions of a local log: what its broker wrote beside its segments, and a walk over headers where that does not say it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from hydration.header_walk import HeaderWalk
+from hydration.local import LocalTier
+from hydration.open_segment import Allowance
+from hydration.recovery_point import RecoveryPoint
+from hydration.scans import SegmentStates, end_of, is_whole, segment_at
+from hydration.scope import Span
+from hydration.transactions import overlapping
+from model.errors import HeadwaterError, SourceChanged
+from segments.log import LocalLog
+from segments.snapshots import decode_snapshot, open_transactions
+from segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+from segments.txnindex import decode_txnindex
+
+LISTED_MAX = 1 << 16  # aborted transactions kept of those that brokers list, per partition: files of 2 MiB
+
+log = structlog.get_logger()
+
+
+class UnknownBeginning(Exception):
+    """A log begins in mid-life, and its broker left no word of what was open there: see LocalTransactions.begin_with."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """What is known of one; None is not yet.
+
+    open_before  transactions open at its base
+    aborted      those whose markers lie in it, once it is whole
+    listed       the broker's own index told them, and can be asked again
+    walk         over its headers, where that is the way to know
+    """
+
+    made_for: tuple[int, int | None]
+    open_before: tuple[OpenTransaction, ...] | None = None
+    has_no_snapshot: bool = False
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    listed: bool = False
+    walk: HeaderWalk | None = None
+
+
+class LocalTransactions:
+    """Safe to use from many threads. Every method raises LongWalk when the allowance is used up (what was met is kept: ask again),
+    UnknownBeginning, SourceChanged when the log is replaced underneath, CorruptData or UnsupportedFormat for what is no log.
+    """
+
+    def __init__(self, tier: LocalTier) -> None:
+        self._tier = tier
+        self._segments = SegmentStates(_Segment)
+        self._recovery_point = RecoveryPoint()
+        self._beginning: tuple[object, tuple[OpenTransaction, ...]] | None = None
+
+    def begin_with(self, log: LocalLog, still: tuple[OpenTransaction, ...]) -> None:
+        """Say what is open where the log begins."""
+        self._beginning = _beginning_of(log), still
+
+    def open_from(self, log: LocalLog, allowance: Allowance) -> int | None:
+        """First offset of the oldest transaction open at the high watermark; None when there is none."""
+        assert log.high_watermark is not None
+        with self._segments.undisturbed(log, allowance):
+            at = segment_at(log, log.high_watermark - 1)
+            if at is None:
+                return None
+            if is_whole(log, at):
+                still = self._open_before(log, at + 1, allowance)
+                return min((each.first_offset for each in still), default=None)
+            walk = self._walked(log, at, allowance)
+            if walk.done_to > log.high_watermark:
+                raise SourceChanged(f"{log.directory} was looked at again meanwhile")
+            return walk.transactions.open_from
+
+    def aborted(self, log: LocalLog, markers: Span, offsets: Span, allowance: Allowance) -> tuple[list[AbortedTransaction], bool]:
+        """Those that `offsets` may belong to and whose markers lie in `markers`; and whether that is all of them, however far
+        one looks. A log that counts for less than its high watermark, because the archive knows better, cannot say so.
+        """
+        assert log.high_watermark is not None
+        found: list[AbortedTransaction] = []
+        at = segment_at(log, markers.start)
+        if at is None:
+            raise SourceChanged(f"{log.directory} no longer holds offset {markers.start}")
+        with self._segments.undisturbed(log, allowance):
+            for number in range(at, len(log.segments)):
+                if log.segments[number].base_offset >= markers.end:
+                    break
+                here = self._aborted_in(log, number, allowance)
+                found.extend(each for each in overlapping(here, offsets.start, offsets.end) if each.last_offset in markers)
+                if markers.end == log.high_watermark and end_of(log, number) >= offsets.end:
+                    still = self._known_open_at_end(log, number, allowance)
+                    if still is not None and all(each.first_offset >= offsets.end for each in still):
+                        return found, True
+            return found, False
+
+    def _aborted_in(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[AbortedTransaction, ...] | list[AbortedTransaction]:
+        """Those whose markers lie in the segment, below the high watermark."""
+        state = self._segments.of(log, number)
+        if state.aborted is not None:
+            return state.aborted
+        if not is_whole(log, number):
+            return self._walked(log, number, allowance).transactions.aborted
+        found = self._listed(log, number, allowance)
+        if found is None:
+            return self._walk_through(log, number, allowance).aborted
+        state.aborted, state.listed = found, True
+        self._bound(log, number)
+        return found
+
+    def _listed(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[AbortedTransaction, ...] | None:
+        """What the broker's own .txnindex lists; None where that is not to be trusted.
+
+        No checksum protects it, and one that is not there means that there is nothing to list. So it counts, as it does for the
+        broker itself, where it was flushed together with its segment, which is below the recovery point, and where it does not
+        contradict itself. A compacted log's segments are replaced file by file: theirs does not count.
+        """
+        segment, end = log.segments[number], end_of(log, number)
+        if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end, allowance):
+            return None
+        path = segment.path.with_suffix(".txnindex")
+        try:
+            return decode_txnindex(_read(path, allowance), segment.base_offset, end, where=str(path))
+        except FileNotFoundError:
+            return ()
+        except (OSError, HeadwaterError) as error:
+            _log_bypassed(path, error)
+            return None
+
+    def _open_before(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...]:
+        """Transactions open at the segment's base: by the newest snapshot before it, and a walk from there on."""
+        back = number
+        while (still := self._known_open_before(log, back, allowance)) is None:
+            if not back:
+                raise UnknownBeginning
+            back -= 1
+        for between in range(back, number):
+            still = self._walk_through(log, between, allowance).open
+        return still
+
+    def _known_open_before(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...] | None:
+        """The same where nothing has to be walked for it."""
+        state, segment = self._segments.of(log, number), log.segments[number]
+        if state.open_before is None and not segment.base_offset:
+            state.open_before = ()
+        if state.open_before is None and not number and self._beginning is not None and self._beginning[0] == _beginning_of(log):
+            state.open_before = self._beginning[1]
+        if state.open_before is None and not state.has_no_snapshot:
+            path = segment.path.with_suffix(".snapshot")
+            try:
+                state.open_before = open_transactions(decode_snapshot(_read(path, allowance), where=str(path)))
+            except FileNotFoundError:
+                state.has_no_snapshot = True
+            except (OSError, HeadwaterError) as error:
+                state.has_no_snapshot = True
+                _log_bypassed(path, error)
+        return state.open_before
+
+    def _known_open_at_end(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...] | None:
+        if is_whole(log, number):
+            return self._known_open_before(log, number + 1, allowance)
+        return self._walked(log, number, allowance).transactions.open
+
+    def _walk_through(self, log: LocalLog, number: int, allowance: Allowance) -> Transactions:
+        """Learn all of a whole segment."""
+        state, following = self._segments.of(log, number), self._segments.of(log, number + 1)
+        transactions = self._walked(log, number, allowance).transactions
+        state.aborted, state.walk = tuple(transactions.aborted), None
+        following.open_before = transactions.open
+        return transactions
+
+    def _walked(self, log: LocalLog, number: int, allowance: Allowance) -> HeaderWalk:
+        """A walk that has come to the segment's end or the high watermark."""
+        state = self._segments.of(log, number)
+        if state.walk is None:
+            state.walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, allowance))
+        self._segments.grow(state.walk, self._tier, log, number, allowance)
+        return state.walk
+
+    def _bound(self, log: LocalLog, newest: int) -> None:
+        """Let go of lists of old segments, beyond LISTED_MAX."""
+        states = [self._segments.of(log, number) for number in range(len(log.segments))]
+        listed = sum(len(state.aborted or ()) for state in states if state.listed)
+        for number, state in enumerate(states):
+            if listed <= LISTED_MAX:
+                return
+            if state.listed and state.aborted and number != newest:
+                listed -= len(state.aborted)
+                state.aborted = None
+
+
+def _beginning_of(log: LocalLog) -> object:
+    return log.segments[0].base_offset, log.segments[0].generation[0], log.epochs.newest
+
+
+def _read(path: Path, allowance: Allowance) -> bytes:
+    """A small file beside a segment."""
+    allowance.take(1)
+    raw = path.read_bytes()
+    if allowance.left_bytes is not None:
+        allowance.left_bytes -= len(raw)
+    return raw
+
+
+def _log_bypassed(path: Path, error: Exception) -> None:
+    log.warning("broker_file_bypassed", path=str(path), reason=str(error))

@@ -1,0 +1,28 @@
+"""Up to where a broker has flushed a log: segments, and the files beside them, that lie below are whole even after a crash."""
+
+from hydration.open_segment import Allowance
+from model.errors import HeadwaterError
+from segments.checkpoints import RECOVERY_POINTS, decode_offsets
+from segments.log import LocalLog
+
+
+class RecoveryPoint:
+    """One partition's, as its log directory's checkpoint last said; read again once for every look at the log that needs more."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._epoch: int | None = None
+        self._read_for: LocalLog | None = None
+
+    def covers(self, log: LocalLog, end: int, allowance: Allowance) -> bool:
+        """Whether everything below offset `end` was flushed. A new leader epoch may have cut the log and its recovery point."""
+        known = self._read_for is not None and self._epoch == log.epochs.newest
+        if not known or (end > self._offset and self._read_for is not log):
+            allowance.take(1)
+            path = log.directory.parent / RECOVERY_POINTS
+            try:
+                self._offset = decode_offsets(path.read_bytes(), where=str(path)).get(log.partition.topic_partition, 0)
+            except (OSError, HeadwaterError):
+                self._offset = 0
+            self._epoch, self._read_for = log.epochs.newest, log
+        return end <= self._offset

@@ -1,0 +1,96 @@
+"""What is found out about a local log by reading its segments: once for each file, a turn at a time, for as long as it stays the same."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
+
+from hydration.header_walk import HeaderWalk
+from hydration.local import LocalTier
+from hydration.open_segment import Allowance, LongWalk
+from model.errors import CorruptData, SourceChanged
+from segments.batches import HEADER_BYTES
+from segments.log import LocalLog, LocalSegment
+
+
+class State(Protocol):
+    """What is known of one segment file."""
+
+    made_for: tuple[int, int | None]
+
+
+S = TypeVar("S", bound=State)
+
+
+class SegmentStates(Generic[S]):
+    """By base offset: what is known of each segment of one log. A new file, or one that a new leader may have cut, begins anew."""
+
+    def __init__(self, make: Callable[[tuple[int, int | None]], S]) -> None:
+        self._make = make
+        self._states: dict[int, S] = {}
+        self._current: LocalLog | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def undisturbed(self, log: LocalLog, allowance: Allowance) -> Iterator[None]:
+        """For one thread at a time. Whoever may read nothing does not wait either: LongWalk."""
+        if not self._lock.acquire(blocking=allowance.left_bytes != 0):
+            raise LongWalk
+        try:
+            if self._current is not log:
+                current = {segment.base_offset for segment in log.segments}
+                self._states = {base: state for base, state in self._states.items() if base in current}
+                self._current = log
+            yield
+        finally:
+            self._lock.release()
+
+    def of(self, log: LocalLog, number: int) -> S:
+        segment = log.segments[number]
+        made_for = (segment.generation[0], log.epochs.newest)
+        state = self._states.get(segment.base_offset)
+        if state is None or state.made_for != made_for:
+            state = self._states[segment.base_offset] = self._make(made_for)
+        return state
+
+    def forget(self, segment: LocalSegment) -> None:
+        self._states.pop(segment.base_offset, None)
+
+    def grow(self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, allowance: Allowance) -> None:
+        """Have `walk` go on to where the segment ends, or the high watermark. Raises SourceChanged for a file that was cut, and
+        what HeaderWalk raises.
+        """
+        segment, up_to = log.segments[number], end_of(log, number)
+        if walk.done_to >= up_to:
+            return
+        allowance.take(HEADER_BYTES)
+        file = tier.open(segment)
+        try:
+            size_bytes = file.size_bytes
+            if size_bytes < walk.position:
+                self.forget(segment)
+                raise SourceChanged(f"{segment.path} was cut")
+            walk.advance(file, size_bytes, up_to=up_to, allowance=allowance)
+            if is_whole(log, number) and walk.position < size_bytes:
+                raise CorruptData(file.where, walk.position, f"what follows is no batch below offset {up_to}")
+        finally:
+            file.release()
+
+
+def segment_at(log: LocalLog, offset: int) -> int | None:
+    """Which segment `offset` falls into; None when it lies before the first or there is none."""
+    at = bisect_right(log.segments, offset, key=lambda segment: segment.base_offset)
+    return at - 1 if at else None
+
+
+def is_whole(log: LocalLog, number: int) -> bool:
+    """Whether all of a segment lies below the high watermark, and nothing will be appended."""
+    assert log.high_watermark is not None
+    return number + 1 < len(log.segments) and log.segments[number + 1].base_offset <= log.high_watermark
+
+
+def end_of(log: LocalLog, number: int) -> int:
+    """Up to which offset a segment's batches count."""
+    assert log.high_watermark is not None
+    return log.segments[number + 1].base_offset if is_whole(log, number) else log.high_watermark

@@ -1,0 +1,325 @@
+"""Transactions of the local log: what the broker's own files are good for, and what is read where they are not."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from hydration.answers import Isolation
+from hydration.hydrator import SCAN_WORKERS
+from hydration.local_transactions import LocalTransactions, UnknownBeginning
+from hydration.open_segment import Allowance, LongWalk
+from hydration.runfile import RunFile
+from hydration.scope import Span
+from hydration.turns import Turns
+from hydration.waiting import begin, finish
+from model.clock import ManualClock
+from model.errors import CorruptData, SourceChanged
+from segments.checkpoints import RECOVERY_POINTS
+from segments.producers import ProducerState
+from segments.snapshots import encode_snapshot
+from segments.transactions import AbortedTransaction, OpenTransaction
+from segments.txnindex import encode_txnindex
+from tests.hydration.test_scans import Written, runs, write
+from tests.hydration.world import TOPIC, World
+from tests.segments.builders import Producer, a_batch, a_commit, a_segment, an_abort
+
+AWorld = Callable[..., World]
+COMMITTED = Isolation.READ_COMMITTED
+T = TypeVar("T")
+
+
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of what is read of segments."""
+    sizes: list[int] = []
+    read = RunFile.read
+
+    def counting(self: RunFile, position: int, size_bytes: int) -> bytes:
+        found = read(self, position, size_bytes)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(RunFile, "read", counting)
+    return sizes
+
+
+def set_recovery_point(world: World, offset: int) -> None:
+    (world.broker.root / RECOVERY_POINTS).write_text(f"0\n1\n{TOPIC} 0 {offset}\n")
+
+
+def write_snapshot(world: World, log: Written, base: int) -> None:
+    held = log.until(base).open()
+    states = [ProducerState(by, 0, 0, since, 0, 0, 0, since) for by, (_, since) in sorted(held.items())]
+    world.broker.path(base, "snapshot").write_bytes(encode_snapshot(states))
+
+
+def aborted_between(log: Written, base: int, end: int) -> tuple[AbortedTransaction, ...]:
+    """What a broker's index of that segment lists."""
+    found = []
+    for each in log.batches:
+        if each.outcome == "aborted" and base <= each.base < end:
+            first = log.until(each.base).open()[each.producer][1]
+            stable = min((since for _, since in log.until(each.last + 1).open().values()), default=each.last + 1)
+            found.append(AbortedTransaction(each.producer, first, each.last, stable))
+    return tuple(found)
+
+
+def test_many_segments_without_a_snapshot_are_read_one_after_the_other(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, a_batch(0, 1, producer=1, transactional=True) + a_batch(1, 2))
+    for number in range(1, 1500):
+        world.broker.write(number * 3, a_segment(number * 3, 3))
+    world.broker.set_high_watermark(4500)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 0
+    world.broker.append(4497, an_abort(4500, 1) + a_batch(4501, 1))
+    world.broker.set_high_watermark(4502)
+    world.restart()
+    with world.log.read(0, 1 << 20, COMMITTED) as answer:
+        assert (answer.last_stable_offset, answer.aborted) == (4502, [(1, 0)])
+
+
+def test_a_high_watermark_that_moves_costs_what_was_appended(a_world: AWorld, read_bytes: list[int]) -> None:
+    clock = ManualClock()
+    world = a_world(clock=clock)
+    world.broker.write(0, a_batch(0, [b"x" * 1000]))
+    world.broker.set_high_watermark(1)
+    log, steps = world.log, 300
+    log.bounds(COMMITTED)
+    read_bytes.clear()
+    for offset in range(1, steps + 1):
+        last = offset == steps
+        world.broker.append(0, an_abort(offset, 3) if last else a_batch(offset, [b"x" * 1000], producer=3, transactional=offset > 5))
+        world.broker.set_high_watermark(offset + 1)
+        clock.advance(1_500)
+        assert log.bounds(COMMITTED).last_stable_offset == (offset + 1 if offset < 6 or last else 6)
+    assert sum(read_bytes) < 2 * steps * 1200
+    with log.read(10, 1, COMMITTED) as answer:
+        assert answer.aborted == [(3, 6)]
+
+
+def test_sealed_segments_are_not_read_where_the_broker_says_it(a_world: AWorld, read_bytes: list[int]) -> None:
+    world, random = a_world(), Random(1)
+    log = write(random, 300)
+    segments = runs(random, log, 5)
+    ends = [base for base, _ in segments[1:]] + [log.next_offset]
+    for (base, run), end in zip(segments, ends, strict=True):
+        world.broker.write(base, run)
+        write_snapshot(world, log, base)
+        if rows := aborted_between(log, base, end):
+            world.broker.path(base, "txnindex").write_bytes(encode_txnindex(rows))
+    set_recovery_point(world, ends[-2])
+    world.broker.set_high_watermark(log.next_offset)
+    known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+    everything, is_all = known.aborted(look, Span(0, log.next_offset), Span(0, log.next_offset), Allowance())
+    assert tuple(everything) == aborted_between(log, 0, log.next_offset)
+    assert is_all == (not log.open())
+    assert sum(read_bytes) <= len(segments[-1][1]) + 100 * len(log.batches)
+
+
+@pytest.mark.parametrize("how", ["unflushed", "no checkpoint", "damaged", "cut", "compacted", "bad snapshots"])
+def test_what_cannot_be_trusted_is_looked_for_in_the_segments(a_world: AWorld, how: str) -> None:
+    world = a_world()
+    one, two = Producer(id=1), Producer(id=2)
+    first = a_batch(0, 2, producer=one, transactional=True) + a_batch(2, 2, producer=two, transactional=True) + an_abort(4, one)
+    second = a_commit(5, two) + a_batch(6, 1)
+    world.broker.write(0, first)
+    world.broker.write(5, second)
+    world.broker.set_high_watermark(7)
+    states = [ProducerState(2, 0, 0, 3, 0, 0, 0, 2)]
+    world.broker.path(5, "snapshot").write_bytes(encode_snapshot(states))
+    index = world.broker.path(0, "txnindex")
+    index.write_bytes(encode_txnindex((AbortedTransaction(1, 0, 4, 2),)))
+    set_recovery_point(world, 7)
+    match how:
+        case "unflushed":
+            set_recovery_point(world, 4)
+            index.unlink()
+        case "no checkpoint":
+            (world.broker.root / RECOVERY_POINTS).unlink()
+            index.unlink()
+        case "damaged":
+            index.write_bytes(bytes(34))
+        case "cut":
+            index.write_bytes(index.read_bytes()[:-3])
+        case "compacted":
+            world.broker.set_cleaned(5)
+            index.unlink()
+        case "bad snapshots":
+            index.unlink()
+            set_recovery_point(world, 0)
+            world.broker.path(5, "snapshot").write_bytes(b"x" * 60)
+    assert world.read_all(COMMITTED) == [2, 3, 6]
+
+
+def test_a_broker_that_lists_nothing_is_believed_below_its_recovery_point(a_world: AWorld, read_bytes: list[int]) -> None:
+    world = a_world()
+    world.broker.write(0, a_segment(0, 500, value_bytes=10_000))
+    world.broker.write(500, a_segment(500, 5))
+    world.broker.path(500, "snapshot").write_bytes(encode_snapshot([]))
+    set_recovery_point(world, 500)
+    world.broker.set_high_watermark(505)
+    known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+    assert known.aborted(look, Span(0, 505), Span(0, 500), Allowance()) == ([], True)
+    assert known.open_from(look, Allowance()) is None
+    assert sum(read_bytes) < 2_000  # of 5 MB
+
+
+def patiently(random: Random, ask: Callable[[Allowance], T]) -> T:
+    """The answer, however often the allowance is too small."""
+    for _ in range(100_000):
+        with suppress(LongWalk):
+            return ask(Allowance(random.choice((1, 500, 20_000))))
+    raise AssertionError("it never gets further")
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_any_mixture_of_broker_files_gives_the_same(a_world: AWorld, seed: int) -> None:
+    random = Random(seed)
+    log = write(random, 120)
+    segments = runs(random, log, random.randrange(2, 8))
+    ends = [base for base, _ in segments[1:]] + [log.next_offset]
+    world = a_world()
+    trusted = random.choice(ends)
+    for (base, run), end in zip(segments, ends, strict=True):
+        world.broker.write(base, run)
+        if random.random() < 0.5:
+            write_snapshot(world, log, base)
+        rows = aborted_between(log, base, end)
+        if rows and (end <= trusted or random.random() < 0.5):
+            damaged = random.random() < 0.2
+            world.broker.path(base, "txnindex").write_bytes(encode_txnindex(rows)[: -1 if damaged else None])
+    set_recovery_point(world, trusted)
+    high_watermark = random.choice([each.base for each in log.batches][10:])
+    world.broker.set_high_watermark(high_watermark)
+    known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+
+    for _ in range(10):
+        assert patiently(random, partial(known.open_from, look)) == min(
+            (since for _, since in log.until(high_watermark).open().values()), default=None
+        )
+        start = random.randrange(high_watermark)
+        offsets = Span(start, random.randrange(start, high_watermark) + 1)
+        found, is_all = patiently(random, partial(known.aborted, look, Span(start, high_watermark), offsets))
+        wanted = [
+            each
+            for each in aborted_between(log, start, high_watermark)
+            if each.first_offset < offsets.end and each.last_offset >= offsets.start
+        ]
+        still = [since for _, since in log.until(high_watermark).open().values() if since < offsets.end]
+        assert found == wanted
+        assert is_all == (not still)
+    assert world.read_all(COMMITTED) == log.visible(0, high_watermark, COMMITTED)
+
+
+def test_a_log_that_begins_in_mid_life_has_to_be_told_what_was_open(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(5, a_batch(5, 1) + an_abort(6, 1) + a_batch(7, 1))
+    world.broker.set_high_watermark(8)
+    known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+    with pytest.raises(UnknownBeginning):
+        known.open_from(look, Allowance())
+    known.begin_with(look, (OpenTransaction(1, 3),))
+    assert known.open_from(look, Allowance()) is None
+    assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([AbortedTransaction(1, 3, 6, 7)], True)
+
+
+def test_a_look_that_is_older_than_what_is_known_is_made_again(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, a_batch(0, 1, producer=1, transactional=True) + a_commit(1, 1))
+    world.broker.set_high_watermark(1)
+    known, old = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+    world.broker.set_high_watermark(2)
+    assert known.open_from(world.broker.look(), Allowance()) is None
+    with pytest.raises(SourceChanged):
+        known.open_from(old, Allowance())
+
+
+def test_a_segment_that_was_cut_is_looked_at_anew(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, a_batch(0, 1, producer=1, transactional=True) + a_segment(1, 9))
+    world.broker.set_high_watermark(5)
+    known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+    assert known.open_from(look, Allowance()) == 0
+    with world.broker.path(0).open("r+b") as file:
+        file.truncate(10)
+    world.broker.set_high_watermark(8)
+    with pytest.raises(SourceChanged):
+        known.open_from(world.broker.look(), Allowance())
+
+
+def test_what_is_known_is_answered_without_a_worker(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(10)
+    world.log.bounds(COMMITTED)
+    go = threading.Event()
+    try:
+        for _ in range(SCAN_WORKERS):
+            world.logs.hydrator.submit(lambda: go.wait(20))
+        with world.log.read(0, 1 << 20, COMMITTED, timeout_s=5) as answer:
+            assert answer.next_offset == 10
+    finally:
+        go.set()
+
+
+def test_a_long_walk_lets_other_partitions_have_their_turns(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hydration.turns.TURN_BYTES", 200_000)
+    world = a_world()
+    world.broker.write(0, a_segment(0, 900, value_bytes=1000))
+    world.broker.set_high_watermark(900)
+    submit = world.logs.hydrator.submit
+    turns: list[Callable[[], object]] = []
+    log = world.log
+
+    def counting(work: Callable[[], object]) -> Future[object]:
+        turns.append(work)
+        return submit(work)
+
+    monkeypatch.setattr(log._transaction_turns, "_submit", counting)
+    assert log.bounds(COMMITTED).last_stable_offset == 900
+    assert len(turns) > 3
+
+
+def test_an_error_is_told_to_who_asked() -> None:
+    work: list[Callable[[], None]] = []
+
+    def submit(task: Callable[[], object]) -> Future[object]:
+        future: Future[object] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(task())
+            except Exception as error:
+                future.set_exception(error)
+
+        work.append(run)
+        return future
+
+    turns = Turns(submit)
+    known: list[int] = []
+
+    def bad(allowance: Allowance) -> int:
+        if allowance.left_bytes == 0:
+            raise LongWalk
+        raise CorruptData("x", 0, "no batch")
+
+    def good(allowance: Allowance) -> int:
+        if not known and allowance.left_bytes == 0:
+            raise LongWalk
+        known.append(1)
+        return 7
+
+    first, second = begin(turns.find(bad)), begin(turns.find(good))
+    work.pop()()
+    with pytest.raises(CorruptData):
+        first.future.result(0)  # type: ignore[union-attr]
+    work.pop()()
+    assert second.future.result(0) == 7  # type: ignore[union-attr]
+    assert finish(turns.find(good), 0) == 7
+    assert not work
