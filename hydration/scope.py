@@ -153,7 +153,7 @@ def joined(archived: EpochHistory, local: EpochHistory) -> EpochHistory:
 
 def epoch_end(epochs: EpochHistory, epoch: int, log_end: int) -> tuple[int, int]:
     """(largest known epoch <= `epoch`, the offset just past it), as brokers answer OffsetForLeaderEpoch; (-1, -1) when undefined."""
-    if epochs.newest is None or epoch > epochs.newest:
+    if epochs.newest is None or not 0 <= epoch <= epochs.newest:
         return (-1, -1)
     following = next((first for candidate, first in epochs.steps if candidate > epoch), log_end)
     known = max((candidate for candidate, _ in epochs.steps if candidate <= epoch), default=epoch)

@@ -178,3 +178,7 @@ def test_a_log_begins_where_its_epoch_history_does_when_that_is_below_the_checkp
 ) -> None:
     scope = scope_of(a_log(base, 200, epochs=epochs, log_start=checkpoint), None, ReadPriority.LOCAL_FIRST)
     assert (scope.local, scope.log_start) == (Span(expected, 200), expected)
+
+
+def test_no_leader_epoch_has_no_end() -> None:
+    assert epoch_end(EpochHistory(((0, 3), (2, 10))), -1, 20) == (-1, -1)
