@@ -65,7 +65,7 @@ class DirectoryStore:
         self._prepared = False
         self._naming = threading.Lock()
         self._unsettled: dict[Path, object] = {}  # directories in which we made others: those names may not be on disk yet
-        self._failed: set[Path] = set()  # directories that could not be synced
+        self._failed: dict[Path, object] = {}  # directories that could not be synced
         self.progressed: Callable[[], object] = lambda: None  # told while bytes move
 
     @property
@@ -257,28 +257,33 @@ class DirectoryStore:
 
     def _sync(self, directory: Path, *above: Path) -> None:
         """Sync `directory`, and those `above` in which names were made that may not be on disk."""
-        for each in (directory, *above):
-            with self._naming:
-                made = self._unsettled.get(each)
-            if made is None and each != directory:
-                continue
+        with self._naming:
+            due = {each: self._unsettled.get(each) for each in (directory, *above) if each == directory or each in self._unsettled}
+        while due:
+            each, made = next(iter(due.items()))
             try:
                 _fsync_directory(each)
             except OSError:
-                self._failed.add(each)
+                with self._naming:
+                    self._failed |= {path: object() for path in due}  # what is named in those above is not on disk either
                 raise
+            del due[each]
             with self._naming:
                 if made is not None and self._unsettled.get(each) is made:
                     del self._unsettled[each]
 
     def _check_settled(self) -> None:
         """Nobody may build on what is visible and may not be on disk. Raises TransientError as long as it cannot be synced."""
-        for each in tuple(self._failed):
+        with self._naming:
+            failed = dict(self._failed)
+        for each, failure in failed.items():
             try:
                 _fsync_directory(each)
             except OSError as error:
                 raise TransientError(f"{self.url}: {error.strerror} while syncing {each}; what was written there may be lost") from error
-            self._failed.discard(each)
+            with self._naming:
+                if self._failed.get(each) is failure:  # none that came later, of a name that this sync knew nothing of
+                    del self._failed[each]
 
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """Depth first. A directory sorts as its name with "/", which is key order."""

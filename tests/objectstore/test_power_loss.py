@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import objectstore.directory
 from manifests.repository import ManifestRepository
 from model.errors import AlreadyExists, HeadwaterError, TransientError, UnknownOutcome
 from objectstore.directory import DirectoryStore
@@ -101,6 +102,40 @@ def test_a_directory_that_another_call_made_and_could_not_sync_is_synced_with_wh
     disk.fails = lambda _: False
     store.create("new/b", b"b")
     assert after_power_loss(disk, tmp_path).get("new/b")[0] == b"b"
+
+
+def test_a_name_that_cannot_be_synced_while_an_earlier_failure_is_made_good_stays_in_doubt(
+    disk: VolatileDisk, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("old", b"0")
+    disk.fails = directories
+    with pytest.raises(UnknownOutcome):
+        store.create("a", b"a")
+
+    def fails_again_behind(directory: Path) -> None:
+        monkeypatch.undo()
+        disk.fails = lambda _: False
+        objectstore.directory._fsync_directory(directory)
+        disk.fails = directories
+        with pytest.raises(UnknownOutcome):
+            store._settle("b", disk.root / "mnt" / "bucket")
+
+    monkeypatch.setattr(objectstore.directory, "_fsync_directory", fails_again_behind)
+    assert store.get("a")[0] == b"a"
+    with pytest.raises(TransientError, match="syncing"):
+        store.get("a")
+
+
+def test_what_is_read_back_survives_though_a_directory_halfway_up_could_not_be_synced(
+    disk: VolatileDisk, store: DirectoryStore, tmp_path: Path
+) -> None:
+    store.create("old", b"0")
+    disk.fails = lambda path: path.name == "new"
+    with pytest.raises(UnknownOutcome):
+        store.create("new/deep/a", b"a")
+    disk.fails = lambda _: False
+    assert store.get("new/deep/a")[0] == b"a"
+    assert after_power_loss(disk, tmp_path).get("new/deep/a")[0] == b"a"
 
 
 def test_a_file_that_could_not_be_synced_is_written_anew_and_never_published(

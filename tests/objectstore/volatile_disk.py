@@ -1,7 +1,7 @@
 """A disk below a real directory store that forgets, at a power loss, all that was not synced; and whose syncs can be made to fail.
 
-The most forgetful disk that POSIX allows: a file has the bytes, and a directory the names, that it had when it was last synced itself.
-Works by watching os.fsync, so what runs above it is the real store on a real file system.
+The most forgetful disk that POSIX allows: a file has the bytes, and a directory the names, that it had when it was last synced itself;
+a file that never was is empty. Works by watching os.fsync, so what runs above it is the real store on a real file system.
 """
 
 import errno
@@ -14,18 +14,23 @@ from pathlib import Path
 
 
 class VolatileDisk:
-    """`root` and all below it; `root` itself is taken to be on disk. Safe to use from many threads.
+    """`root` and all below it; what is there at first is taken to be on disk. Safe to use from many threads.
 
-    fails  asked before each sync of a path below (a directory or a file): True makes it fail with EIO, and nothing is kept
+    fails      asked before each sync of a path below (a directory or a file): True makes it fail with EIO, and nothing is kept
+    journaled  names reach the disk in the order in which they were made: with any sync, all that were made before it
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, journaled: bool = False) -> None:
+        self.root, self._journaled = root, journaled
         self.fails: Callable[[Path], bool] = lambda _: False
         self.failed = 0
         self._lock = threading.Lock()
         self._files: dict[int, bytes] = {}  # by inode
-        self._directories: dict[int, dict[str, int]] = {os.stat(root).st_ino: {}}
+        self._directories: dict[int, dict[str, int]] = {}
+        self._keep_names(str(root))
+        for path in root.rglob("*"):
+            if path.is_file():
+                self._files[path.stat().st_ino] = path.read_bytes()
 
     @contextmanager
     def watching(self) -> Iterator["VolatileDisk"]:
@@ -42,6 +47,8 @@ class VolatileDisk:
                     self.failed += 1
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
                 self._keep(fd)
+                if self._journaled:
+                    self._keep_names(str(self.root))
 
         os.fsync = fsync  # type: ignore[assignment]
         try:
@@ -52,21 +59,42 @@ class VolatileDisk:
     def _keep(self, fd: int) -> None:
         about = os.fstat(fd)
         if stat.S_ISDIR(about.st_mode):
-            with os.scandir(fd) as entries:
-                self._directories[about.st_ino] = {entry.name: entry.inode() for entry in entries}
+            self._directories[about.st_ino] = _names(fd)
         else:
             self._files[about.st_ino] = os.pread(fd, about.st_size, 0)
 
-    def after_power_loss(self, into: Path) -> Path:
-        """What is found when the power is back, written out to `into`, which must not be there."""
+    def _keep_names(self, directory: str) -> None:
+        with os.scandir(directory) as scanned:
+            entries = list(scanned)
+        self._directories[os.stat(directory).st_ino] = {entry.name: entry.inode() for entry in entries}
+        for entry in entries:
+            if entry.is_dir():
+                self._keep_names(entry.path)
+
+    def after_power_loss(self, into: Path, survives: Callable[[], bool] = lambda: False) -> Path:
+        """What is found when the power is back, written out to `into`, which must not be there.
+
+        survives  asked for each name that was made, replaced or removed and not synced: did that reach the disk all the same?
+        """
         with self._lock:
-            self._restore(os.stat(self.root).st_ino, into)
+            self._restore(os.stat(self.root).st_ino, self.root, into, survives)
         return into
 
-    def _restore(self, inode: int, path: Path) -> None:
-        if inode in self._files:
-            path.write_bytes(self._files[inode])
+    def _restore(self, inode: int, now: Path, into: Path, survives: Callable[[], bool]) -> None:
+        if inode in self._files or now.is_file():
+            into.write_bytes(self._files.get(inode, b""))
             return
-        path.mkdir()
-        for name, below in self._directories.get(inode, {}).items():
-            self._restore(below, path / name)
+        into.mkdir()
+        synced = self._directories.get(inode, {})
+        visible = _names(now) if now.is_dir() else {}
+        for name in sorted({*synced, *visible}):
+            below = synced.get(name)
+            if below != visible.get(name) and survives():
+                below = visible.get(name)
+            if below is not None:
+                self._restore(below, now / name, into / name, survives)
+
+
+def _names(directory: Path | int) -> dict[str, int]:
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.inode() for entry in entries}
