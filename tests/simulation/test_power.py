@@ -1,0 +1,99 @@
+"""What an agent released is on a disk that loses power and fails to sync, whenever that happens."""
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+from unittest.mock import patch
+
+import pytest
+
+import objectstore.directory
+from objectstore.directory import DirectoryStore
+from tests.simulation.power import tell
+
+SEEDS = 200
+_AT_ONCE = 50
+WITNESSES = (
+    "a commit that nobody heard of is on disk",
+    "error TransientError",
+    "error UnknownOutcome",
+    "killed at directory.named",
+    "killed at the sync of a directory",
+    "power fails after a release",
+    "power fails at archive.committed",
+    "power fails at archive.data_put",
+    "power fails at directory.named",
+    "power fails at directory.written",
+    "power fails at release.log_unlinked",
+    "power fails at the sync of a directory",
+    "power fails at the sync of a file",
+    "segments released",
+    "the agent cannot start",
+    "the sync of a directory fails",
+    "the sync of a file fails",
+)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
+def test_no_power_loss_violates_an_invariant(first: int) -> None:
+    for seed in range(first, first + _AT_ONCE):
+        story = tell(seed)
+        assert not story.violation, "\n".join([*story.trace, f"seed {seed}", story.violation])
+
+
+def test_the_seeds_reach_what_is_interesting() -> None:
+    seen = Counter[str]()
+    for seed in range(SEEDS):
+        seen += tell(seed).seen
+        if all(seen[witness] for witness in WITNESSES):
+            return
+    pytest.fail(f"never reached: {[witness for witness in WITNESSES if not seen[witness]]}")
+
+
+def reads_back_what_it_could_not_sync() -> Any:
+    return patch.object(DirectoryStore, "_check_settled", lambda _: None)
+
+
+def takes_a_failed_sync_for_done() -> Any:
+    real = DirectoryStore._sync
+
+    def sync(self: DirectoryStore, *directories: Path) -> None:
+        try:
+            real(self, *directories)
+        except OSError:
+            self._failed.clear()  # as if it had been no failure
+
+    return patch.object(DirectoryStore, "_sync", sync)
+
+
+def syncs_no_directory_above() -> Any:
+    real = DirectoryStore._sync
+    return patch.object(DirectoryStore, "_sync", lambda self, directory, *_: real(self, directory))
+
+
+def syncs_no_data() -> Any:
+    """Only documents, and directories."""
+    real = DirectoryStore.put
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.fsync(fd)
+
+    def put(self: DirectoryStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        with patch.object(objectstore.directory, "os", SimpleNamespace(**{**vars(os), "fsync": fsync})):
+            return real(self, key, data, size_bytes=size_bytes)
+
+    return patch.object(DirectoryStore, "put", put)
+
+
+MISTAKES = [reads_back_what_it_could_not_sync, takes_a_failed_sync_for_done, syncs_no_directory_above, syncs_no_data]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_caught(mistake: Callable[[], Any]) -> None:
+    with mistake():
+        assert any(tell(seed).violation for seed in range(SEEDS)), f"{mistake.__name__} is not caught"
