@@ -23,7 +23,7 @@ test: .venv/.tests
 	@$(BIN)/pytest -m "not peer"
 
 peers: .venv/.tests
-	@$(BIN)/pytest -n 0 -m peer
+	@$(BIN)/pytest --dist loadfile -m peer
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -2,11 +2,11 @@
 
 import base64
 import json
-import os
 import secrets
 import signal
 import socket
 import subprocess
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stub re-exports nothing
 
+from tests.peers.cache import fetched
+
 _HERE = Path(__file__).parent
-_CACHE = Path(os.environ.get("PEERS_CACHE", _HERE.parents[1] / ".peers"))  # ignored by git
 _READY_S = 60
 _TOOL_S = 120
 _LOADING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE)
@@ -25,16 +26,17 @@ _LOADING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR,
 @cache
 def class_path() -> str:
     """Kafka's jars and the compiled Peer class. The first call fetches 55 MB; later ones look once."""
-    jars = _CACHE / "jars-4.3.1"
-    if not jars.is_dir():
-        partial = jars.with_suffix(f".{os.getpid()}.partial")
-        command = ["mvn", "-B", "-q", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
+
+    def fetch(into: Path) -> None:
+        command = ["mvn", "-B", "-q", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={into}"]
         subprocess.run(command, check=True, timeout=600)
-        partial.rename(jars)
-    classes, source = _CACHE / "classes", _HERE / "Peer.java"
-    compiled = classes / "Peer.class"
-    if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+
+    jars, source = fetched("jars-4.3.1", fetch), _HERE / "Peer.java"
+
+    def compile_into(classes: Path) -> None:
         subprocess.run(["javac", "-cp", f"{jars}/*", "-d", str(classes), str(source)], check=True, timeout=_TOOL_S)
+
+    classes = fetched(f"classes-{zlib.crc32(source.read_bytes()):08x}", compile_into)
     return f"{classes}:{jars}/*"
 
 

@@ -6,11 +6,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from tests.peers.cache import fetched
 from tests.pipeline.spark import SETTINGS
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
-_CACHE = Path(os.environ.get("PEERS_CACHE", _ROOT / ".peers"))  # ignored by git
 _JARS = {"iceberg": ("org.apache.iceberg",), "delta": ("io.delta", "io.unitycatalog")}  # whose groups; what else they need, Spark has
 NAMES = {"iceberg": "lake.db.kafka", "delta": "kafka"}
 
@@ -18,29 +18,26 @@ NAMES = {"iceberg": "lake.db.kafka", "delta": "kafka"}
 @cache
 def jars(table_format: str) -> str:
     """What spark.jars wants. The first call fetches 50 MB for Iceberg, 15 MB for Delta."""
-    directory = _CACHE / f"{table_format}-1"
-    if not directory.is_dir():
-        partial = directory.with_suffix(f".{os.getpid()}.partial")
+
+    def fetch(into: Path) -> None:
         command = ["mvn", "-B", "-q", "-f", str(_HERE / "tables.xml"), "dependency:copy-dependencies"]
-        command += [f"-DincludeGroupIds={','.join(_JARS[table_format])}", f"-DoutputDirectory={partial}"]
+        command += [f"-DincludeGroupIds={','.join(_JARS[table_format])}", f"-DoutputDirectory={into}"]
         subprocess.run(command, check=True, timeout=900)
-        partial.rename(directory)
+
+    directory = fetched(f"{table_format}-1", fetch)
     return ",".join(str(jar) for jar in sorted(directory.glob("*.jar")))
 
 
 @cache
 def python_path(table_format: str) -> str:
     """For a program that is to run on the format's Spark: this environment's, or one of its own before it."""
-    own = []
-    if table_format == "iceberg":
-        directory = _CACHE / "spark-4.1.4"
-        if not directory.is_dir():
-            partial = directory.with_suffix(f".{os.getpid()}.partial")
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--require-hashes"]
-            command += ["--target", str(partial), "--requirement", str(_HERE / "spark-4.1.txt")]
-            subprocess.run(command, check=True, timeout=900)
-            partial.rename(directory)
-        own = [str(directory)]
+
+    def install(into: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--require-hashes"]
+        command += ["--target", str(into), "--requirement", str(_HERE / "spark-4.1.txt")]
+        subprocess.run(command, check=True, timeout=900)
+
+    own = [str(fetched("spark-4.1.4", install))] if table_format == "iceberg" else []
     return os.pathsep.join([*own, str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
