@@ -19,7 +19,7 @@ from segments.log import LocalLog
 
 LOOKS_MAX = 32  # per partition
 KEEP_MS = 90 * 24 * 3600 * 1000  # of a partition that is not looked at any more, because it is gone
-REFRESH_MS = 300_000  # an idle partition is looked at for this alone that often
+REFRESH_MS = 300_000  # an idle partition is looked at for this alone that often, or four times in delete.retention.ms
 _UNSAVED_MS = 60_000  # a look that is repeated is worth a write of the file only so often
 
 
@@ -47,8 +47,8 @@ class CleanerLooks:
         """Has `log` not been looked at for so long that a look should be taken, whatever else there is to do?"""
         if not log.topic_policy_proves_compaction:
             return False
-        looks = self.of(log.partition)
-        return not looks or not 0 <= self.now_ms() - looks[-1].seen_ms < REFRESH_MS
+        looks, refresh_ms = self.of(log.partition), min(REFRESH_MS, (log.delete_retention_ms or 0) // 4 or REFRESH_MS)
+        return not looks or not 0 <= self.now_ms() - looks[-1].seen_ms < refresh_ms
 
     def of(self, partition: PartitionId) -> tuple[Look, ...]:
         with self._lock:
@@ -73,15 +73,20 @@ class CleanerLooks:
 
 def with_look(looks: Sequence[Look], look: Look) -> tuple[Look, ...]:
     """`looks`, oldest first, and one more: the same again only moves its time. Looks that a clock dated which has since been put
-    back leave, and beyond the limit the one whose neighbours are nearest to each other."""
+    back leave, and beyond the limit the one whose neighbours are nearest to each other for its age: what counts is how long ago
+    something was seen last, so that the newest lie densely however long a log has been looked at."""
     kept = [each for each in looks if each.seen_ms <= look.seen_ms + CLOCK_STEP_MS]
     if kept and (kept[-1].cleaned_to, kept[-1].sealed_to) == (look.cleaned_to, look.sealed_to):
         last = kept.pop()
         look = Look(look.cleaned_to, look.sealed_to, max(last.seen_ms, look.seen_ms))
     kept.append(look)
     if len(kept) > LOOKS_MAX:
-        del kept[min(range(1, len(kept) - 1), key=lambda at: kept[at + 1].seen_ms - kept[at - 1].seen_ms)]
+        del kept[min(range(1, len(kept) - 1), key=lambda at: _room_ms(kept, at) / max(look.seen_ms - kept[at].seen_ms, 1))]
     return tuple(kept)
+
+
+def _room_ms(looks: Sequence[Look], at: int) -> int:
+    return looks[at + 1].seen_ms - looks[at - 1].seen_ms
 
 
 _Looks = dict[str, tuple[Look, ...]]

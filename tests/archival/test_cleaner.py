@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archival.cleaner import CLOCK_STEP_MS, Look, clean_below, clean_under, clean_with, is_clean, overtaken
-from archival.looks import KEEP_MS, LOOKS_MAX, CleanerLooks, with_look
+from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
 from archival.plan import Policy
 from archival.source import open_segment
 from manifests.head import Entry
@@ -315,6 +315,30 @@ def test_looks_are_few_and_only_ever_made_ones(rows: list[tuple[int, int, int]])
         assert set(kept) <= set(made[: at + 1])
         assert kept[-1].seen_ms >= look.seen_ms
         assert all(each.seen_ms <= look.seen_ms + CLOCK_STEP_MS for each in kept)
+
+
+def test_however_long_a_log_is_looked_at_the_latest_looks_lie_densely() -> None:
+    kept: tuple[Look, ...] = ()
+    for minute in range(0, 60 * 24 * 60, 5):  # sixty days of a log that rolls and is cleaned all the time
+        kept = with_look(kept, Look(minute, minute + 1, minute * 60_000))
+        if minute < 50 * 24 * 60:
+            continue
+        for age in (5, 60, 6 * 60, 12 * 60):  # what was seen so long ago is remembered by a look that is not much older
+            assert any(minute - 2 * age <= each.cleaned_to <= minute - age for each in kept)
+    assert kept[0] == Look(0, 1, 0)
+
+
+@pytest.mark.parametrize(("retention_ms", "refresh_ms"), [(None, REFRESH_MS), (0, REFRESH_MS), (DAY_MS, REFRESH_MS), (60_000, 15_000)])
+def test_a_short_retention_is_looked_at_more_often(retention_ms: int | None, refresh_ms: int) -> None:
+    clock = ManualClock()
+    looks = CleanerLooks(None, clock)
+    log = replace(a_compacted_log(0, 10, cleaned_to=10), delete_retention_ms=retention_ms)
+    assert looks.is_due(log)
+    looks.saw(log, clock.now_ms())
+    clock.advance(refresh_ms - 1)
+    assert not looks.is_due(log)
+    clock.advance(1)
+    assert looks.is_due(log)
 
 
 class KeyedLog:
