@@ -203,9 +203,9 @@ class PartitionArchiver:
     # Claim and commit
 
     def _claim(self, step: Claim, log: LocalLog) -> Outcome:
-        self._topics.ensure(self.partition)
-        self._check_still(log)
         held = self.head
+        self._topics.ensure(self.partition, anew=held is None)
+        self._check_still(log)
         if held is None:
             remembered = self._announcer.known_version(self.partition)
             if remembered or (not self._announcer.informed and self._has_objects()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from manifests.repository import ManifestRepository
 from manifests.topic import NO_METADATA, Sight, TopicManifest
 from model.clock import Clock
+from model.errors import StoreGone
 from model.partition import PartitionId
 
 MOVED_LATELY_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
@@ -37,10 +38,13 @@ class TopicRecords:
         self._owned: set[str] = set()
         self._topics: dict[tuple[str, str], _Topic] = {}
 
-    def ensure(self, partition: PartitionId) -> None:
-        """Raises ForeignOwner when the bucket or the topic is another cluster's."""
+    def ensure(self, partition: PartitionId, *, anew: bool = False) -> None:
+        """Raises ForeignOwner when the bucket or the topic is another cluster's.
+
+        anew  nothing of the partition is in the bucket: see that it is still the one that it was, and not what an unmounted disk leaves
+        """
         facts = self._describe(partition)
-        self._ensure_owner(partition.cluster_id)
+        self._ensure_owner(partition.cluster_id, anew)
         with self._lock:
             topic = self._topics.setdefault((partition.cluster_id, partition.topic_id), _Topic())
         with topic.lock:
@@ -66,8 +70,11 @@ class TopicRecords:
             for key in [key for key, topic in self._topics.items() if key not in present and not topic.lock.locked()]:
                 del self._topics[key]
 
-    def _ensure_owner(self, cluster_id: str) -> None:
-        if cluster_id not in self._owned:
+    def _ensure_owner(self, cluster_id: str, anew: bool) -> None:
+        if cluster_id in self._owned:
+            if anew and self._repository.owner() is None:
+                raise StoreGone(f"{self._repository.store.url} has no headwater.json any more: mount it again, or restore the bucket")
+        else:
             with self._owning:
                 if cluster_id not in self._owned:
                     self._repository.ensure_owner(cluster_id)

@@ -1,6 +1,7 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -8,8 +9,9 @@ from archival.topics import MOVED_LATELY_MS, NAME_RETRY_S, TopicFacts, TopicReco
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight
 from model.clock import ManualClock
-from model.errors import ForeignOwner
+from model.errors import ForeignOwner, StoreGone
 from model.partition import PartitionId, topic_id_text
+from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from tests.archival.builders import PARTITION
@@ -43,6 +45,24 @@ def test_another_clusters_bucket_is_refused() -> None:
     repository.ensure_owner("another")
     with pytest.raises(ForeignOwner, match="another"):
         TopicRecords(repository, lambda _: TopicFacts()).ensure(PARTITION)
+
+
+def test_a_partition_does_not_begin_in_what_an_unmounted_disk_leaves(tmp_path: Path) -> None:
+    root, mounted = tmp_path / "archive", tmp_path / "elsewhere"
+    root.mkdir()
+    repository = ManifestRepository(DirectoryStore(root))
+    records = TopicRecords(repository, lambda _: TopicFacts())
+    records.ensure(PARTITION, anew=True)
+    root.rename(mounted)
+    root.mkdir()  # the mount point
+    another = PartitionId(PARTITION.cluster_id, PARTITION.topic_id, 1, PARTITION.topic)
+    with pytest.raises(StoreGone, match="mount it again"):
+        records.ensure(another, anew=True)
+    assert list(root.rglob("*")) == []
+    root.rmdir()
+    mounted.rename(root)
+    records.ensure(another, anew=True)
+    assert repository.resolve(PARTITION.topic).partitions == 2
 
 
 class Gates(MemoryStore):
