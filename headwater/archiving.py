@@ -361,9 +361,11 @@ class Archiving:
         identity = self._identities.get(widest)
         if identity is None:
             try:
-                self._identities[widest] = identity = self.logs.look(widest).partition
+                identity = self.logs.look(widest).partition
             except HeadwaterError:
                 return None
+            with self._making:  # another thread may be going through the table
+                self._identities[widest] = identity
         return widest.partition + 1 if identity.topic_id == partition.topic_id else None
 
     @contextmanager
