@@ -103,13 +103,16 @@ def turn_to(
 
     Topic ids have no order, but a cluster's metadata has: what it says at a higher offset is later. So who knows an offset wins
     over who knows none, and the higher one over the lower; a broker that comes back with an old disk has old metadata too, or new
-    metadata that knows better. Where nobody knows an offset the name goes to a newcomer, but not while the one that has it moves
-    (`moves`, asked last), and never back. What a person chose stays until the cluster names one that was not known then.
+    metadata that knows better. The lowest offset at which an incarnation was seen counts: a cluster that was recovered under its
+    old id begins its metadata anew, and what it makes later is later than that. Where nobody knows an offset the name goes to a
+    newcomer, but not while the one that has it moves (`moves`, asked last), and never back. What a person chose stays until the
+    cluster names one that was not known then.
     """
     if held is None:
         return Current(cluster_id=seen.cluster_id, topic=seen.topic, topic_id=seen.topic_id, as_of=sight.as_of)
     if seen.topic_id == held.topic_id:
-        if held.as_of is not None or sight.as_of is None:
+        lowers = held.as_of is None or (held.cluster_id == seen.cluster_id and not held.chosen)
+        if sight.as_of is None or not lowers or (held.as_of is not None and held.as_of <= sight.as_of):
             return None
         return msgspec.structs.replace(held, format=FORMAT, version=held.version + 1, as_of=sight.as_of)
     known = held.as_of if held.cluster_id == seen.cluster_id else None

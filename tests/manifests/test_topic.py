@@ -156,6 +156,17 @@ def test_the_first_offset_that_is_known_is_kept() -> None:
     assert turn_to(held, NEW, Sight(as_of=9)) is None
 
 
+def test_what_a_recovered_cluster_makes_under_its_old_id_takes_the_name() -> None:
+    held = turn_to(None, OLD, Sight(as_of=5_000_000))
+    assert turn_to(held, NEW, Sight(as_of=400)) is None  # a broker with an old disk, for all that is known
+    held = turn_to(held, OLD, Sight(as_of=300))  # the same incarnation after the recovery, whose metadata begins anew
+    assert held is not None
+    assert held.as_of == 300
+    turned = turn_to(held, NEW, Sight(as_of=400))
+    assert turned is not None
+    assert turned.topic_id == NEW.topic_id
+
+
 def test_offsets_of_another_cluster_are_not_compared() -> None:
     held = turn_to(None, msgspec.structs.replace(OLD, cluster_id="cluster-0"), Sight(as_of=900))
     turned = turn_to(held, NEW, Sight(as_of=5))
