@@ -13,7 +13,7 @@ from manifests.head import Entry, Head
 from manifests.repository import Versioned
 from model.clock import Clock
 from model.epochs import EpochHistory
-from model.errors import HeadwaterError
+from model.errors import HeadwaterError, TransientError
 from model.partition import PartitionId
 
 RETRY_S = 1.0  # after a failure nobody asks the store again for so long: everyone gets the same error at once
@@ -152,6 +152,8 @@ class Archived:
         asked_s = self._clock.monotonic_s()
         try:
             found = self._heads.load(self.partition)
+            if found is None and self.extent is not None:  # it is never deleted: the archive is not mounted any more, most likely
+                raise TransientError(f"{self.partition}: its manifest was there and is gone")
         except HeadwaterError as error:
             self._failure = (self._clock.monotonic_s(), error)
             raise

@@ -1,0 +1,29 @@
+from concurrent.futures import Future
+
+import pytest
+
+from hydration.archived import Archived, HeldEntries
+from manifests.repository import Versioned
+from model.clock import ManualClock
+from model.errors import TransientError
+from model.partition import PartitionId
+from tests.manifests.builders import a_head, an_entry
+
+HEAD = a_head(an_entry(0, 9))
+
+
+class Shelf:
+    held: Versioned | None = Versioned(HEAD, "tag", 1)
+
+    def load(self, partition: PartitionId) -> Versioned | None:
+        return self.held
+
+
+def test_a_manifest_that_is_gone_does_not_empty_an_archive_that_was_there() -> None:
+    shelf = Shelf()
+    archived = Archived(HEAD.partition_id, shelf, HeldEntries(), ManualClock(), lambda work: Future())
+    archived.load()
+    shelf.held = None
+    with pytest.raises(TransientError, match="gone"):
+        archived.load()
+    assert archived.entry_at(5) is not None
