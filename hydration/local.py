@@ -171,6 +171,18 @@ class LocalTier:
             self.look_again()
             raise
 
+    def check_named(self, segment: LocalSegment) -> None:
+        """Raises SourceChanged when another file or none has the segment's name by now, though it may still be open here."""
+        try:
+            if segment.path.stat().st_ino == segment.generation[0]:
+                return
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise TransientError(f"{segment.path}: {error.strerror}") from error
+        self.look_again()
+        raise SourceChanged(f"{segment.path} is gone or was replaced")
+
     def read(self, log: LocalLog, offset: int, limit: int, max_bytes: int, allowance: Allowance) -> tuple[Slice | None, int]:
         """Whole batches of one segment from `offset` on and below `limit`, and the offset to go on with. Without a slice there
         are none below that.

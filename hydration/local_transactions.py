@@ -115,19 +115,22 @@ class LocalTransactions:
 
         No checksum protects it, and one that is not there means that there is nothing to list. So it counts, as it does for the
         broker itself, where it was flushed together with its segment, which is below the recovery point, and where it does not
-        contradict itself. A compacted log's segments are replaced file by file: theirs does not count.
+        contradict itself. A compacted log's segments are replaced file by file: theirs does not count. Raises SourceChanged when
+        the segment is not there any more.
         """
         segment, end = log.segments[number], end_of(log, number)
         if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end, allowance):
             return None
         path = segment.path.with_suffix(".txnindex")
         try:
-            return decode_txnindex(_read(path, allowance), segment.base_offset, end, where=str(path))
+            found = decode_txnindex(_read(path, allowance), segment.base_offset, end, where=str(path))
         except FileNotFoundError:
-            return ()
+            found = ()
         except (OSError, HeadwaterError) as error:
             _log_bypassed(path, error)
             return None
+        self._tier.check_named(segment)  # brokers take away or replace a segment first, then what lies beside it
+        return found
 
     def _open_before(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...]:
         """Transactions open at the segment's base: by the newest snapshot before it, and a walk from there on."""

@@ -19,7 +19,7 @@ from hydration.scope import Span
 from hydration.turns import Turns
 from hydration.waiting import begin, finish
 from model.clock import ManualClock
-from model.errors import CorruptData, SourceChanged
+from model.errors import CorruptData, OffsetOutOfRange, SourceChanged, TransientError
 from segments.checkpoints import RECOVERY_POINTS
 from segments.producers import ProducerState
 from segments.snapshots import encode_snapshot
@@ -168,6 +168,30 @@ def test_a_broker_that_lists_nothing_is_believed_below_its_recovery_point(a_worl
     assert known.aborted(look, Span(0, 505), Span(0, 500), Allowance()) == ([], True)
     assert known.open_from(look, Allowance()) is None
     assert sum(read_bytes) < 2_000  # of 5 MB
+
+
+@pytest.mark.parametrize("how", ["retention", "topic deletion"])
+def test_an_index_that_went_with_its_segment_lists_something_else_than_nothing(a_world: AWorld, how: str) -> None:
+    """Brokers rename a segment and then what lies beside it; readers go on in the file, which is open, for as long as their look counts."""
+    world = a_world(clock=ManualClock())
+    world.broker.write(0, a_batch(0, 2, producer=1, transactional=True) + an_abort(2, 1))
+    world.broker.path(0, "txnindex").write_bytes(encode_txnindex((AbortedTransaction(1, 0, 2, 3),)))
+    world.broker.write(3, a_segment(3, 3))
+    world.broker.path(3, "snapshot").write_bytes(encode_snapshot([]))
+    set_recovery_point(world, 3)
+    world.broker.set_high_watermark(6)
+    log = world.log
+    assert log.bounds(COMMITTED).last_stable_offset == 6
+    with log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED) as answer:
+        assert answer.next_offset == 3
+    if how == "retention":
+        for suffix in ("log", "txnindex"):
+            path = world.broker.path(0, suffix)
+            path.rename(path.with_name(path.name + ".deleted"))
+    else:
+        world.broker.directory.rename(world.broker.root / f"{TOPIC}-0.0123456789abcdef-delete")
+    with pytest.raises((OffsetOutOfRange, TransientError)):
+        log.read(0, 1 << 20, COMMITTED).close()
 
 
 def patiently(random: Random, ask: Callable[[Allowance], T]) -> T:
