@@ -72,6 +72,7 @@ class LocalTransactions:
                 return min((each.first_offset for each in still), default=None)
             walk = self._walked(log, at, allowance)
             if walk.done_to > log.high_watermark:
+                self._segments.forget(log.segments[at])  # if it was cut, no later look will have come so far either
                 raise SourceChanged(f"{log.directory} was looked at again meanwhile")
             return walk.transactions.open_from
 

@@ -277,6 +277,27 @@ def test_a_segment_that_was_cut_is_looked_at_anew(a_world: AWorld) -> None:
         known.open_from(world.broker.look(), Allowance())
 
 
+def test_a_follower_that_was_cut_below_what_is_known_is_read_anew(a_world: AWorld) -> None:
+    """Its epoch history tells of the new leader only with the first batch of it, which may not come for long."""
+    clock = ManualClock()
+    world = a_world(clock=clock)
+    world.broker.write(0, a_batch(0, 1) + a_batch(1, 1, producer=1, transactional=True) + a_batch(2, 1))
+    world.broker.set_high_watermark(3)
+    log = world.log
+    assert log.bounds(COMMITTED).last_stable_offset == 1
+    with world.broker.path(0).open("r+b") as file:
+        file.truncate(len(a_batch(0, 1)))
+    world.broker.set_high_watermark(1)
+    clock.advance(10_000)
+    assert log.bounds(COMMITTED).last_stable_offset == 1
+    with log.read(0, 1 << 20, COMMITTED) as answer:
+        assert (answer.next_offset, answer.aborted) == (1, [])
+    world.broker.append(0, a_batch(1, 1) + a_batch(2, 1))
+    world.broker.set_high_watermark(3)
+    clock.advance(10_000)
+    assert log.bounds(COMMITTED).last_stable_offset == 3
+
+
 def test_what_is_known_is_answered_without_a_worker(a_world: AWorld) -> None:
     world = a_world()
     world.broker.write(0, a_segment(0, 10))
