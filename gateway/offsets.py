@@ -60,8 +60,8 @@ class LookUps:
         def from_log(log: PartitionLog, bounds: Bounds, asked: Facts, deadline_s: float) -> Place:
             return find(log, bounds, asked["timestamp"], deadline_s)
 
-        def from_known(log: PartitionLog, scope: Scope, asked: Facts) -> Place | None:
-            return known_place(log, scope, asked["timestamp"], isolation)
+        def from_known(log: PartitionLog, scope: Scope, asked: Facts, deadline_s: float) -> Place | None:
+            return known_place(log, scope, asked["timestamp"], isolation, deadline_s)
 
         topics: dict[Any, list[Facts]] = {}
         asked = once_each(body["topics"], "name", "partition_index")
@@ -75,7 +75,7 @@ class LookUps:
         def from_log(log: PartitionLog, bounds: Bounds, asked: Facts, deadline_s: float) -> tuple[int, int]:
             return log.epoch_end(asked["leader_epoch"], timeout_s=left(deadline_s))
 
-        def from_known(log: PartitionLog, scope: Scope, asked: Facts) -> tuple[int, int]:
+        def from_known(log: PartitionLog, scope: Scope, asked: Facts, _: float) -> tuple[int, int]:
             return epoch_end(scope.epochs, asked["leader_epoch"], scope.high_watermark)
 
         topics: dict[Any, list[Facts]] = {}
@@ -92,7 +92,7 @@ class LookUps:
         asked: dict[Any, dict[int, dict[str, Any]]],
         isolation: Isolation,
         from_log: Callable[[PartitionLog, Bounds, Facts, float], T],
-        from_known: Callable[[PartitionLog, Scope, Facts], T | None],
+        from_known: Callable[[PartitionLog, Scope, Facts, float], T | None],
     ) -> list[_LookUp[T]]:
         deadline_s = monotonic() + LOOK_UP_S
         lookups: list[_LookUp[T]] = [_LookUp(topic, facts) for topic, each in asked.items() for facts in each.values()]
@@ -124,7 +124,7 @@ class LookUps:
                     each.found = from_log(each.log, each.bounds, each.asked, deadline_s)
                 except TransientError:
                     scope = each.log.known_scope()
-                    each.found = from_known(each.log, scope, each.asked) if scope is not None else None
+                    each.found = from_known(each.log, scope, each.asked, deadline_s) if scope is not None else None
                     if each.found is None:
                         raise
             except Exception as error:
@@ -180,7 +180,7 @@ async def _are_done(futures: "list[Future[Bounds]]", timeout_s: float) -> bool:
     return done.is_set()
 
 
-def known_place(log: PartitionLog, scope: Scope, timestamp: int, isolation: Isolation) -> Place | None:
+def known_place(log: PartitionLog, scope: Scope, timestamp: int, isolation: Isolation, deadline_s: float) -> Place | None:
     """What `find` answers for a place, from what is known; None where that does not say it."""
     match timestamp:
         case _ if timestamp == EARLIEST:
@@ -189,7 +189,7 @@ def known_place(log: PartitionLog, scope: Scope, timestamp: int, isolation: Isol
         case _ if timestamp == LATEST and isolation is Isolation.READ_UNCOMMITTED:
             return scope.high_watermark, -1, scope.leader_epoch
         case _ if timestamp == LATEST:
-            with log.read(scope.high_watermark, 1, isolation, timeout_s=STABLE_S) as at_end:
+            with log.read(scope.high_watermark, 1, isolation, timeout_s=min(STABLE_S, left(deadline_s))) as at_end:
                 end = at_end.last_stable_offset
             return None if end is None else (end, -1, scope.leader_epoch)
         case _:

@@ -1,19 +1,27 @@
 """Where things are while the store hangs: one deadline per request, and what was known before is told."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 import gateway.offsets
 from gateway.apis import Api, Code
+from gateway.complaints import Complaints
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
-from hydration.config import HydrationConfig
+from hydration.answers import Bounds, Isolation, ReadResult
+from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
+from hydration.scope import Scope, scope_of
+from hydration.waiting import Pending
+from model.clock import SystemClock
+from model.errors import TransientError
 from objectstore.memory import MemoryStore
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from tests.fixtures import unpack
@@ -130,3 +138,34 @@ def test_what_was_never_seen_is_to_be_asked_again_by_one_deadline(store: Hanging
         assert monotonic() - began_s < 7.0
         store.answers.set()
     logs.close()
+
+
+class SlowLog:
+    """What is open at its end is not known, and takes a long time to find out."""
+
+    partition = "slow:0"
+
+    def try_bounds(self, isolation: Isolation) -> Pending[Bounds]:
+        return Pending(Future())
+
+    def known_scope(self) -> Scope:
+        return scope_of(None, None, ReadPriority.LOCAL_FIRST)
+
+    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float) -> ReadResult:
+        sleep(timeout_s)
+        raise TransientError("not there")
+
+
+class SlowLogs:
+    def partition(self, topic: str, number: int) -> SlowLog:
+        return SlowLog()
+
+
+def test_last_stable_offsets_of_many_partitions_have_one_deadline_together() -> None:
+    with ThreadPoolExecutor(16) as threads:
+        look_ups = gateway.offsets.LookUps(SlowLogs(), lambda *_: -1, Complaints(SystemClock()), threads)  # type: ignore[arg-type]
+        partitions = [{"partition_index": at, "timestamp": LATEST} for at in range(40)]
+        began_s = monotonic()
+        answer = asyncio.run(look_ups.list_offsets({"isolation_level": 1, "topics": [{"name": "slow", "partitions": partitions}]}))
+    assert monotonic() - began_s < 5.0  # not ten: a second each, four at a time
+    assert {each["error_code"] for each in answer["topics"][0]["partitions"]} == {Code.KAFKA_STORAGE_ERROR}
