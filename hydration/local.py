@@ -115,6 +115,7 @@ class LocalTier:
             with self._lock:
                 if began_s - self.last.began_s >= max_age_s:
                     self.publish(self._looked(began_s))
+        self._awaited_since_s = None  # also when there was none to take: whoever asked for one need not wait
         if self.last.failure is not None:
             raise self.last.failure
         return self.last.log
@@ -215,8 +216,11 @@ class LocalTier:
         return None, limit
 
     def end_offset(self, allowance: Allowance) -> int:
-        """The offset behind the last whole batch on disk, whether it is readable yet or not. Raises as read does."""
-        log = self.log(float("inf"))
+        """The offset behind the last whole batch on disk, whether it is readable yet or not, as far as the last look tells. Raises
+        as read does."""
+        log, failure = self.last.log, self.last.failure
+        if failure is not None:
+            raise failure
         if log is None or not log.segments:
             return log.log_start if log is not None else 0
         segment = log.segments[-1]

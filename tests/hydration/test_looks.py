@@ -13,6 +13,7 @@ from hydration import local
 from hydration.answers import Isolation, ReadResult
 from hydration.local import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
+from hydration.waiting import Steps
 from model.clock import ManualClock
 from model.errors import TransientError
 from model.partition import TopicPartition
@@ -75,6 +76,43 @@ def test_a_read_never_waits_for_a_look_in_its_callers_thread(a_world: AWorld, di
     disk.answers.set()
     with read.future.result(20) as result:
         assert result.next_offset == 10
+
+
+def test_the_logs_end_takes_no_look_in_the_callers_thread(a_world: AWorld, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this reader's look has found is overtaken by another's while it asks for an offset beyond the high watermark."""
+    world = a_world(clock=ManualClock())
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(5)
+    log = world.log
+    assert log.local is not None
+    log.bounds()
+    known_view, local, looks = log._known_view, log.local, disk.looks
+
+    def overtaken(**how: bool) -> Steps[object]:
+        view = yield from known_view(**how)
+        local.look_again()
+        return view
+
+    monkeypatch.setattr(log, "_known_view", overtaken)
+    log.read(7, 1, UNCOMMITTED).close()
+    assert disk.looks == looks
+
+
+def test_a_look_that_proved_needless_is_no_disk_that_hangs(a_world: AWorld) -> None:
+    clock = ManualClock()
+    world = a_world(clock=clock)
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(10)
+    log = world.log
+    assert log.bounds().high_watermark == 10
+    assert log.local is not None
+    clock.advance(60)
+    assert log.local.needs_look(0.05)
+    log.local.log(LOOK_S)  # by somebody who asked before, and is content with what was found since
+    clock.advance(int(HANGS_S * 1000))
+    assert log.bounds().high_watermark == 10
+    with log.read(0, 1 << 20, UNCOMMITTED) as answer:
+        assert answer.next_offset == 10
 
 
 def test_a_survey_is_a_look_at_every_partition(a_world: AWorld, disk: Disk) -> None:
