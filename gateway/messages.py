@@ -48,8 +48,8 @@ _FIXED = {  # struct formats, big-endian
 }
 _ZERO_UUID = bytes(16)
 _NO_TAGS = b"\0"  # an empty list of tagged fields
-ELEMENTS_MAX = 20_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here. A consumer of
-# ten thousand partitions names each once
+ELEMENTS_MAX = 40_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here. A consumer of
+# twenty thousand topics of one partition names each twice
 
 
 class _LongRequest(bytes):

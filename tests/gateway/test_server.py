@@ -572,7 +572,7 @@ def test_kept_encodings_are_bounded_in_bytes() -> None:
     ("api", "version", "facts"),
     [
         (Api.METADATA, 4, {"topics": [{"name": str(at)} for at in range(10_001)], "allow_auto_topic_creation": False}),
-        (Api.OFFSET_FETCH, 6, {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0] * 20_001}], "require_stable": False}),
+        (Api.OFFSET_FETCH, 6, {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0] * 40_001}], "require_stable": False}),
     ],
 )
 def test_a_request_for_too_much_closes_its_connection(server: GatewayServer, api: Api, version: int, facts: dict[str, Any]) -> None:
