@@ -85,7 +85,9 @@ def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[Look], now_
     if log.cleaned_to is None or not holds_records(head):
         return ""
     floor = max(first, head.clean_to, stale_keys_below or 0)
-    if log.cleaned_to <= floor:
+    # The cleaner leaves the active segment alone: a checkpoint beyond its base is left from before a truncation.
+    cleaned_to = min(log.cleaned_to, log.segments[-1].base_offset) if log.segments else log.cleaned_to
+    if cleaned_to <= floor:
         return ""
     retention_ms = log.delete_retention_ms or 0
     dated = [look for look in looks if look.seen_ms <= now_ms + CLOCK_STEP_MS]
@@ -97,9 +99,9 @@ def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[Look], now_
     since = "was never seen" if at_floor_ms is None else f"was last seen {max(now_ms - at_floor_ms, 0) // 1000} s ago"
     known = "is not known without the broker's metadata log" if log.delete_retention_ms is None else f"is {retention_ms} ms"
     return (
-        f"needs replacement: compaction has got to offset {log.cleaned_to}, the archive to {first}. It {since} at or below {floor}, and "
+        f"needs replacement: compaction has got to offset {cleaned_to}, the archive to {first}. It {since} at or below {floor}, and "
         f"delete.retention.ms {known}: deletions of archived keys may be gone from the log, and such a key would come back in what is "
         "read or recovered from the archive. What is archived stays as it is and the broker goes on; the partition is not archived "
         "further until its archive can be replaced as a whole, which takes a later version. To go on today, and keep the keys that were "
-        f'deleted in between: stale_keys_below = {log.cleaned_to} under [topics."{log.partition.topic}"]'
+        f'deleted in between: stale_keys_below = {cleaned_to} under [topics."{log.partition.topic}"]'
     )

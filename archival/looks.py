@@ -39,7 +39,8 @@ class CleanerLooks:
         """`log` was looked at, not earlier than `at_ms`."""
         if not log.topic_policy_proves_compaction or not log.segments:
             return
-        look = Look(log.cleaned_to or 0, log.segments[-1].base_offset, at_ms)
+        sealed_to = log.segments[-1].base_offset
+        look = Look(min(log.cleaned_to or 0, sealed_to), sealed_to, at_ms)  # see `cleaner.overtaken`
         with self._lock:
             self._looks[_key(log.partition)] = with_look(self._looks.get(_key(log.partition), ()), look)
 

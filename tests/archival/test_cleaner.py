@@ -484,3 +484,20 @@ def test_an_archive_that_follows_is_never_stopped() -> None:
         log.wait(20)
         assert not archive.is_stopped
     assert archive.head.next_offset > 400
+
+
+def test_a_checkpoint_from_before_a_truncation_stops_nothing() -> None:
+    """The broker disbelieves one beyond the active segment, and cleans nothing by it."""
+    log = KeyedLog()
+    archive = KeyedArchive(log)
+    for at in range(8):
+        log.write("abc"[at % 3], at)
+        if at % 2:
+            log.roll()
+    while archive.head.next_offset < log.bases[-1]:
+        archive.step()
+    archive.restart()
+    for at in range(8):
+        log.write("abc"[at % 3], at)
+    stale = replace(log.look(), cleaned_to=1_000)
+    assert overtaken(stale, archive.head, archive.head.next_offset, (), log.now_ms, stale_keys_below=None) == ""
