@@ -95,7 +95,8 @@ def holding(config: Config, *, patient: bool = False) -> Iterator[Held]:
         control.ready(_CONTROL_WAIT_S)
         control.start()
         check = partial(_check_store, config, bucket, control, dirs)
-        gate = Gate(check, SystemClock(), opened=partial(log.info, "store_available", url=bucket.store.url))
+        again = partial(check_belongs, bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
+        gate = Gate(check, SystemClock(), again=again, opened=partial(log.info, "store_available", url=bucket.store.url))
         try:
             gate.open()
         except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
@@ -103,7 +104,7 @@ def holding(config: Config, *, patient: bool = False) -> Iterator[Held]:
                 raise
             say_so = log.warning if isinstance(error, TransientError) else log.error
             say_so("store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers")
-        readable = GuardedStore(bucket.store, Gate(partial(_check_to_read, config, bucket), SystemClock()).passing)
+        readable = GuardedStore(bucket.store, Gate(partial(_check_to_read, config, bucket), SystemClock(), again=again).passing)
         guarded = GuardedStore(bucket.store, gate.passing)
         writable = Bucket(guarded, ManifestRepository(guarded))
         stack.enter_context(_rebuilding(writable.manifests, control, again=patient))

@@ -21,6 +21,7 @@ from model.oserrors import translated
 
 NAME = "store.json"
 RETRY_S = 10.0
+AGAIN_S = 10.0  # one small request in that time
 
 
 @prepared
@@ -141,15 +142,24 @@ def _owner(manifests: ManifestRepository) -> Owner | None:
 class Gate:
     """Lets calls pass once `check` has succeeded; until then each raises what it failed with, and it is tried again after a pause.
 
-    opened  is called when it has succeeded after all
+    again   is asked now and then after that: StoreGone and WrongStore close the gate. A disk may be unmounted, or another one mounted
+            in its place, while everything runs
+    opened  is called when the check has succeeded after all
     """
 
-    def __init__(self, check: Callable[[], None], clock: Clock, *, opened: Callable[[], object] = lambda: None) -> None:
-        self._check, self._clock, self._opened = check, clock, opened
+    def __init__(
+        self,
+        check: Callable[[], None],
+        clock: Clock,
+        *,
+        again: Callable[[], None] = lambda: None,
+        opened: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._check, self._clock, self._again, self._opened = check, clock, again, opened
         self._lock = threading.Lock()
         self._passed = threading.Event()
         self._failure: HeadwaterError | None = None
-        self._again_at_s = float("-inf")
+        self._due_at_s = float("-inf")  # of the next attempt, or of the next look
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -157,18 +167,37 @@ class Gate:
         yield
 
     def open(self) -> None:
-        if self._passed.is_set():
+        if self._passed.is_set() and self._is_still_right():
             return
         with self._lock:
             if self._passed.is_set():
                 return
-            if self._failure is not None and self._clock.monotonic_s() < self._again_at_s:
+            if self._failure is not None and self._clock.monotonic_s() < self._due_at_s:
                 raise self._failure
             try:
                 self._check()
             except HeadwaterError as error:
-                self._failure, self._again_at_s = error, self._clock.monotonic_s() + RETRY_S
+                self._failure, self._due_at_s = error, self._clock.monotonic_s() + RETRY_S
                 raise
+            self._due_at_s = self._clock.monotonic_s() + AGAIN_S
             self._passed.set()
-            if self._failure is not None:
+            failed_before, self._failure = self._failure is not None, None
+            if failed_before:
                 self._opened()
+
+    def _is_still_right(self) -> bool:
+        """As far as is known; one caller at a time asks, when it is due."""
+        if self._clock.monotonic_s() < self._due_at_s or not self._lock.acquire(blocking=False):
+            return True
+        try:
+            self._due_at_s = self._clock.monotonic_s() + AGAIN_S
+            self._again()
+        except (StoreGone, WrongStore) as error:
+            self._failure, self._due_at_s = error, float("-inf")
+            self._passed.clear()
+            return False
+        except HeadwaterError:
+            pass  # of a store that cannot be asked now; the call itself will say so
+        finally:
+            self._lock.release()
+        return True

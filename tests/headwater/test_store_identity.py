@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headwater.store_identity import NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
+from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner, decode_owner, encode_owner
 from model.clock import ManualClock
-from model.errors import CorruptData, ForeignOwner, StoreGone, TransientError, UsageError, WrongStore
+from model.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.probe import probe
@@ -115,6 +115,30 @@ def test_a_gate_asks_again_after_a_pause_and_never_once_it_is_open() -> None:
         with gate.passing():
             pass
     assert len(asked) == 2
+
+
+def test_a_gate_closes_when_the_store_is_found_gone_and_opens_when_it_is_back() -> None:
+    clock, gone, opened = ManualClock(), list[HeadwaterError](), list[int]()
+
+    def again() -> None:
+        for error in gone:
+            raise error
+
+    gate = Gate(again, clock, again=again, opened=lambda: opened.append(1))
+    gate.open()
+    gone.append(TransientError("away"))  # says nothing about whose store it is
+    clock.advance(int(AGAIN_S * 1000))
+    gate.open()
+    gone[:] = [StoreGone("not mounted")]
+    gate.open()  # asked a moment ago
+    clock.advance(int(AGAIN_S * 1000))
+    for _ in range(2):
+        with pytest.raises(StoreGone):
+            gate.open()
+    gone.clear()
+    clock.advance(int(RETRY_S * 1000))
+    gate.open()
+    assert opened == [1]
 
 
 # The whole program
