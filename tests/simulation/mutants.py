@@ -96,7 +96,7 @@ def _patch(stack: ExitStack, where: Any, name: str, value: Any) -> None:
 # Lineage
 
 
-@mutant("a run that lies on the history proves the entries before it", theme="gaps", rare=True)
+@mutant("a run that lies on the history proves the entries before it", theme="gaps", told=True)
 def proven_by_the_next_entry(stack: ExitStack) -> None:
     real = archival.lineage._spans
 
@@ -107,7 +107,7 @@ def proven_by_the_next_entry(stack: ExitStack) -> None:
     _patch(stack, archival.lineage, "_spans", spans)
 
 
-@mutant("a cut takes with it what is proven behind the dead run", theme="gaps", rare=True)
+@mutant("a cut takes with it what is proven behind the dead run", theme="gaps", told=True)
 def cut_takes_all(stack: ExitStack) -> None:
     _patch(stack, archival.plan, "resumes_at", lambda *_: None)
 
@@ -173,7 +173,7 @@ def begin_anew_unasked(stack: ExitStack) -> None:
     _patch(stack, archival.plan, "supersede", supersede)
 
 
-@mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", rare=True)
+@mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", told=True)
 def stop_on_an_old_head(stack: ExitStack) -> None:
     def stop(self: PartitionArchiver, step: Stop, log: LocalLog) -> Outcome:
         raise step.error

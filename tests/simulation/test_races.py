@@ -231,6 +231,68 @@ def truncated_below_its_start(stage: Stage) -> None:
     stage.go_on(stage.a)
 
 
+def lost_its_disk_and_remembers(stage: Stage) -> None:
+    """The head as the agent knows it shares nothing with its log, all of which the other one has written and archived since."""
+    brokers, first, second = stage.brokers, stage.first, stage.second
+    stage.write(5, first)
+    brokers.follow()
+    brokers.fall_behind()
+    stage.write(12, first)
+    stage.archive_all(stage.a)
+    remembered = first.end
+    stage.take_over(unclean=True)
+    if second.end > remembered - 2:
+        raise NotToThePoint
+    stage.write(remembered + 8, second)
+    stage.archive_all(stage.b)
+    delete_records(stage, remembered - 1)
+    brokers.write_checkpoint()
+    brokers.replace_disk(first)
+    brokers.follow()
+    stage.take_over(unclean=False)
+    stage._finish(stage.a)
+
+
+def silent_about_a_dead_run(stage: Stage) -> None:
+    """What one log archived behind a dead run, which lies before its start, it has released too; then the other one leads, which
+    holds what came in place of that run; and then the first one again."""
+    brokers, first, second = stage.brokers, stage.first, stage.second
+    stage.write(5, first)
+    brokers.follow()
+    brokers.fall_behind()
+    stage.write(12, first)
+    stage.archive_all(stage.a)
+    stage.take_over(unclean=True)
+    stage.write(first.end, second)
+    brokers.roll(second)
+    start = second.end
+    stage.write(start + 4, second)
+    brokers.roll(second)
+    stage.write(second.end + 4, second)
+    brokers.follow()
+    delete_records(stage, start)
+    stage.archive_all(stage.b)
+    stage.b.release()
+    stage.go_on(stage.b)
+    stage.take_over(unclean=False)
+    brokers.write_checkpoint()
+    while not (outcome := stage.a.step_now()).startswith("cut"):
+        stage.checks.after_action()
+        if outcome.startswith("idle"):
+            stage.checks.at_rest()
+            raise NotToThePoint
+    brokers.follow()
+    stage.take_over(unclean=False)
+    stage._finish(stage.b)
+
+
+def delete_records(stage: Stage, below: int) -> None:
+    """DeleteRecords on the leader, of which its follower has not heard yet."""
+    brokers = stage.brokers
+    brokers._move_start(brokers.leader, below)
+    brokers.leader.policy = brokers.removed_to = below
+
+
 RACES: list[tuple[Callable[[Stage], None], str, bool]] = [
     (deposed_while_it_releases, "release_without_in_sync_set", False),
     (leads_again_while_it_releases, "release_without_stamp", False),
@@ -241,6 +303,9 @@ RACES: list[tuple[Callable[[Stage], None], str, bool]] = [
     (compacted_within_a_look, "one_look", True),
     (rewritten_before_it_is_sent, "digest_not_compared", False),
     (truncated_below_its_start, "log_start_from_checkpoint", False),
+    (lost_its_disk_and_remembers, "stop_on_an_old_head", False),
+    (silent_about_a_dead_run, "cut_takes_all", False),
+    (silent_about_a_dead_run, "proven_by_the_next_entry", False),
 ]
 
 
