@@ -231,6 +231,13 @@ class PartitionArchiver:
             after = replace(held, fence=held.fence + 1, writer=self._writer, leader_epoch=step.leader_epoch, clean_to=clean_to)
         head = self._commit(after, "archive.claimed", claims=True)
         self._log.info("partition_claimed", fence=head.fence, leader_epoch=head.leader_epoch)
+        if held is not None and held.writer != self._writer and _node_of(held.writer) == _node_of(self._writer):
+            self._log.warning(
+                "claim_taken_from_a_namesake",
+                other=held.writer,
+                reason="another data directory of a node of this name held the claim: it was lost or replaced, or two agents archive one "
+                "log directory and take each other's claims; then stop one of them",
+            )
         return Outcome(action="claimed")
 
     def _has_objects(self) -> bool:
@@ -582,6 +589,11 @@ class PartitionArchiver:
 def _nameless(entry: Entry) -> Entry:
     """What an entry says of its bytes, whatever they are called."""
     return replace(entry, uid="", key="", index_key="", cleaned=False)
+
+
+def _node_of(writer: str) -> str:
+    """A writer is a node's id and a random word that stays with its data directory."""
+    return writer.rpartition("-")[0]
 
 
 def _extent(step: Upload, scan: RunScan, log: LocalLog, size: int) -> tuple[int, int]:
