@@ -173,7 +173,7 @@ def test_an_object_that_ends_too_early_spoils_only_what_it_lacks(cold: Cold, mon
     cold.get_ready(chunks)
     cold.expect(chunks[:2])
     for chunk in chunks[2:]:
-        with pytest.raises(TruncatedData):
+        with pytest.raises(CorruptData):
             cold.read(chunk)
     assert cold.blocks.taken == 0
 
