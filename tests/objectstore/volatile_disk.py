@@ -1,7 +1,7 @@
 """A disk below a real directory store that forgets, at a power loss, all that was not synced; and whose syncs can be made to fail.
 
 The most forgetful disk that POSIX allows: a file has the bytes, and a directory the names, that it had when it was last synced itself;
-a file that never was is empty. Works by watching os.fsync, so what runs above it is the real store on a real file system.
+a file that never was is empty. Works by watching os.fsync and os.fdatasync, so what runs above it is the real store on a real file system.
 """
 
 import errno
@@ -34,8 +34,8 @@ class VolatileDisk:
 
     @contextmanager
     def watching(self) -> Iterator["VolatileDisk"]:
-        """Between entering and leaving, every os.fsync below the root is one of this disk."""
-        real = os.fsync
+        """Between entering and leaving, every sync below the root is one of this disk."""
+        real, real_data = os.fsync, os.fdatasync
 
         def fsync(fd: int) -> None:
             path = Path(os.readlink(f"/proc/self/fd/{fd}"))
@@ -50,18 +50,18 @@ class VolatileDisk:
                 if self._journaled:
                     self._keep_names(str(self.root))
 
-        os.fsync = fsync  # type: ignore[assignment]
+        os.fsync = os.fdatasync = fsync  # type: ignore[assignment]
         try:
             yield self
         finally:
-            os.fsync = real
+            os.fsync, os.fdatasync = real, real_data
 
     def _keep(self, fd: int) -> None:
         about = os.fstat(fd)
         if stat.S_ISDIR(about.st_mode):
             self._directories[about.st_ino] = _names(fd)
         else:
-            self._files[about.st_ino] = os.pread(fd, about.st_size, 0)
+            self._files[about.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()  # it may be open for writing only
 
     def _keep_names(self, directory: str) -> None:
         with os.scandir(directory) as scanned:
