@@ -318,6 +318,8 @@ class PartitionLog:
         last = self.local.last
         if self.local.hangs:
             return None, TransientError(f"the local log of {self.partition} cannot be looked at: its disk does not answer"), last.seen_s
+        if last.log is not None and not last.log.settled:
+            return last.log, _between_renames(last.log), last.seen_s
         return last.log, last.failure, last.seen_s
 
     def _absent(self) -> TransientError | None:
@@ -407,8 +409,13 @@ class PartitionLog:
         assert scope.local is not None
         read = partial(self.local.read, view.log, cursor, min(limit, scope.local.end), max_bytes)
         piece, moved = yield from self._walk_local(read, lambda found: _release(found[0]))
+        if piece is None and moved < scope.local.end <= limit and scope.local.end != view.log.high_watermark:
+            self._move_over_hole(view, cursor, scope.local.end)  # what is left crosses into the dead branch, so it is of that branch
+            return scope.local.end
         try:
             begins = moved if piece is None else _base_offset(piece)
+            if begins > cursor and not view.log.settled:
+                raise _between_renames(view.log)
             if begins > cursor and not scope.compacted:
                 archived = self._next_archived(scope, cursor)
                 if archived == cursor:
@@ -580,6 +587,11 @@ class PartitionLog:
 def _look(local: LocalTier, max_age_s: float | None) -> None:
     with suppress(HeadwaterError):  # it is published with the look
         local.log(local.max_age_s if max_age_s is None else max_age_s)
+
+
+def _between_renames(found: LocalLog) -> SourceChanged:
+    """What a compaction has made is under its own name not yet, and what it replaces no more: offsets that seem to be gone are not."""
+    return SourceChanged(f"{found.directory}: a compaction is in the middle of its renames")
 
 
 def _log_of(view: _View) -> LocalLog:

@@ -7,9 +7,10 @@ import pytest
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from manifests.head import Entry
-from model.errors import CorruptData
+from model.epochs import EpochHistory
+from model.errors import CorruptData, TransientError
 from tests.hydration.world import World
-from tests.segments.builders import BASE_TIME, a_segment
+from tests.segments.builders import BASE_TIME, a_batch, a_segment
 
 AWorld = Callable[..., World]
 BOTH = (ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST)
@@ -69,3 +70,29 @@ def test_what_is_damaged_in_the_local_log_is_not_moved_over_as_a_gap(a_world: AW
     world.broker.set_high_watermark(50)
     with pytest.raises(CorruptData):
         world.log.read(20, 1, Isolation.READ_UNCOMMITTED)
+
+
+@pytest.mark.parametrize("priority", BOTH)
+def test_a_dead_batch_that_reaches_out_of_a_gap_keeps_no_reader_there(a_world: AWorld, priority: ReadPriority) -> None:
+    world = a_world(priority=priority)
+    world.archive.commit(Entry(base_offset=0, last_offset=4, gap=True), world.archive.upload(a_batch(5, 2, epoch=2)))
+    world.broker.write(0, a_batch(0, 3, epoch=1) + a_batch(3, 3, epoch=1))
+    world.broker.set_epochs(EpochHistory.of([(1, 0)]))
+    world.broker.set_high_watermark(6)
+    assert world.read_all() == [0, 1, 2, 5, 6]
+    assert world.read_all(first=3) == [5, 6]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_segment_between_its_names_is_not_taken_for_what_compaction_took(a_world: AWorld, first: int) -> None:
+    world = a_world()
+    for base in (0, 2, 4):
+        world.broker.write(base, a_segment(base, 2))
+    world.broker.set_high_watermark(6)
+    world.broker.set_cleaned(4)
+    between = world.broker.path(first, "log.swap")
+    world.broker.path(first).rename(between)
+    with pytest.raises(TransientError):
+        world.log.read(first, 1 << 20, Isolation.READ_UNCOMMITTED)
+    between.rename(world.broker.path(first))
+    assert world.read_all() == [*range(6)]
