@@ -4,7 +4,8 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from random import Random
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from segments.log import LocalLog, LocalSegment
 from tests.objectstore.faulty import FaultyStore
 from tests.simulation.actors import Actor, Crash
+from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Violation
 
 if TYPE_CHECKING:
@@ -231,10 +233,31 @@ class Errand:
         return f"  {self._agent.name} {self.doing}: {f'… {self.actor.at}' if self.is_busy else self._outcome}"
 
 
+class Surroundings(Protocol):
+    """What looks and calls to the store need of the world that they happen in."""
+
+    @property
+    def random(self) -> Random: ...
+
+    @property
+    def brokers(self) -> Brokers: ...
+
+    @property
+    def compacted(self) -> bool: ...
+
+    @property
+    def trouble(self) -> "Trouble": ...
+
+    @property
+    def running(self) -> Actor | None: ...
+
+    def pause(self, at: str) -> None: ...
+
+
 class LookedAtLogs:
     """What LogDirs tells of a broker's directory, at its worst: a look is torn over several moments."""
 
-    def __init__(self, world: "World", beside: int) -> None:
+    def __init__(self, world: "Surroundings", beside: int) -> None:
         self._world, self._beside = world, beside
 
     def look(self, partition: TopicPartition) -> LocalLog:
@@ -302,7 +325,7 @@ class LookedAtLogs:
 class PausingStore:
     """A store whose every call is a place to be overtaken, before and after."""
 
-    def __init__(self, world: "World", inner: FaultyStore) -> None:
+    def __init__(self, world: "Surroundings", inner: FaultyStore) -> None:
         self._world, self._inner = world, inner
 
     @property

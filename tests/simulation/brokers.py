@@ -74,6 +74,7 @@ class Replica:
 
     policy  everything below was removed by the broker's own retention, not by us
     full    are all replicas in sync, as this broker last saw it while leading
+    cuts    how often the end of its log was cut off
     """
 
     node: int
@@ -93,6 +94,7 @@ class Replica:
     cleaning: "Cleaning | None" = None
     damaged: set[Path] = field(default_factory=set)
     was_damaged: bool = False
+    cuts: int = 0
 
     def batches(self) -> list[Batch]:
         """All on disk."""
@@ -609,6 +611,7 @@ class Brokers:
     def _truncate(self, replica: Replica, offset: int) -> None:
         """Remove every batch that ends at or beyond `offset`."""
         self.heal(replica)
+        replica.cuts += offset <= max(replica.end - 1, replica.segments[-1].base)
         while len(replica.segments) > 1 and replica.segments[-1].base >= offset:
             replica.segments.pop().path.unlink()
         segment = replica.segments[-1]

@@ -36,12 +36,16 @@ from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.plan import Cut, Idle, Policy, Step, Stop
 from archival.release import Releaser
 from archival.tails import Tails
+from hydration.archived import Archived
+from hydration.partition_log import PartitionLog
+from hydration.scope import Span, Tier
+from hydration.waiting import Steps
 from manifests import keys
 from manifests.head import Entry, Head, decode_head, encode_head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
 from model.epochs import EpochHistory
-from model.errors import AlreadyExists, Conflict, Fenced, NotFound, TransientError, UnknownOutcome
+from model.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
 from model.partition import PartitionId
 from segments.log import LocalLog
 from segments.scan import RunScan
@@ -587,3 +591,32 @@ def name_always_turns(stack: ExitStack) -> None:
         return Current(cluster_id=seen.cluster_id, topic=seen.topic, topic_id=seen.topic_id, version=version)
 
     _patch(stack, manifests.repository, "turn_to", turn)
+
+
+# Readers
+
+
+@mutant("a reader of the local log asks nobody else which transactions were aborted")
+def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
+    real = PartitionLog._aborted
+
+    def aborted(self: PartitionLog, served: Tier, view: Any, first: int, end: int) -> Steps[list[tuple[int, int]]]:
+        if served is not Tier.LOCAL:
+            return (yield from real(self, served, view, first, end))
+        found, _ = yield from self._aborted_locally(view, first, Span(first, end))
+        return sorted({(each.producer_id, each.first_offset) for each in found}, key=lambda each: (each[1], each[0]))
+
+    _patch(stack, PartitionLog, "_aborted", aborted)
+
+
+@mutant("a head that cannot be read is taken for an empty archive")
+def no_head_is_an_empty_archive(stack: ExitStack) -> None:
+    real = Archived.load
+
+    def load(self: Archived) -> None:
+        try:
+            real(self)
+        except HeadwaterError:
+            self.note(None)
+
+    _patch(stack, Archived, "load", load)

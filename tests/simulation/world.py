@@ -27,6 +27,7 @@ from tests.simulation.actors import Actor
 from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
+from tests.simulation.readers import Reader
 
 ACTIONS = 140
 _STEPS_TO_REST = 80
@@ -185,10 +186,13 @@ class World:
         self._patched.enter_context(patch.object(steps, "reached", self._step_reached))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
+        self.reader = None if theme_of.damage else Reader(self, 0 if theme_of.alone else story.seed % 2)
 
     def close(self) -> None:
         for agent in self.agents:
             agent.kill()
+        if self.reader:
+            self.reader.close()
         self._patched.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -212,6 +216,8 @@ class World:
             self._act()
             self.checks.after_action()
             self._witness()
+            if self.reader:
+                self.reader.after_action()
         self._come_to_rest()
 
     def _act(self) -> None:
@@ -395,6 +401,8 @@ class World:
         else:
             raise Violation(f"I15 {agent.name} does not come to rest: {outcome}")
         self.checks.at_rest()
+        if self.reader:
+            self.reader.rest()
         if progressed:  # else the newest head may be one that garbage collection has written, which tells nobody
             self.story.seen["the control log is compared with the head"] += 1
             self.checks.control(self.control.state())
