@@ -230,6 +230,10 @@ class Moments:
         looked before reads what came after in the same file, and takes for readable what is not; until the next look and checkpoint.
         """
         kept = [directory for _, directory, _ in self._since(moment)]
+        for _, directory, _ in reversed(self._kept[: -len(kept)]):
+            if directory.checkpoint != kept[0].checkpoint:
+                break
+            kept.insert(0, directory)  # what was walked under that checkpoint is not walked again
         return len({each.cuts for each in kept}) > 1 or any(each.checkpoint > each.end for each in kept)
 
     def since(self, moment: int) -> list[Served]:
@@ -611,9 +615,16 @@ class Reader:
             raise Crash
 
     def _may_be_gone(self, key: Key) -> bool:
-        """Has compaction taken all of a batch?"""
+        """Has compaction taken all of a batch, or would it seem so? A release in the middle of a pass may leave the segment that the
+        pass makes in front of those it has removed. To a reader of the directory that is a hole as compaction leaves it.
+        """
         brokers = self._world.brokers
-        return brokers.compacted and all(brokers.may_be_gone(row) for row in brokers.rows[self._partition.topic_id].get(key, ()))
+        if not brokers.compacted:
+            return False
+        if any((batch.base, batch.epoch) == key for batch in brokers.replicas[self._at].ghost):
+            self._saw("a hole of a release looks like one of compaction")
+            return True
+        return all(brokers.may_be_gone(row) for row in brokers.rows[self._partition.topic_id].get(key, ()))
 
     def _witness(self, answer: Answered) -> bool:
         """Whether what was answered is in the archive alone."""
