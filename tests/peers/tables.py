@@ -1,17 +1,22 @@
 """Spark with a table format, for the peer tests: Maven fetches the formats' jars once, pip the Spark that Iceberg has a package for."""
 
+import json
 import os
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.peers.cache import fetched
-from tests.pipeline.spark import SETTINGS
+from tests.pipeline.spark import SETTINGS, need_java
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 _JARS = {"iceberg": ("org.apache.iceberg",), "delta": ("io.delta", "io.unitycatalog")}  # whose groups; what else they need, Spark has
+FORMATS = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 NAMES = {"iceberg": "lake.db.kafka", "delta": "kafka"}
 
 
@@ -63,3 +68,25 @@ def settings(table_format: str, place: Path) -> dict[str, str]:
 def submit_arguments(table_format: str, place: Path) -> str:
     """PYSPARK_SUBMIT_ARGS, with which the command line gets such a session."""
     return " ".join(f'--conf "{name}={value}"' for name, value in settings(table_format, place).items()) + " pyspark-shell"
+
+
+def environment(table_format: str) -> dict[str, str]:
+    need_java()
+    return {**os.environ, "PYTHONPATH": python_path(table_format), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def run(story: str, table_format: str, place: Path, kill_at: str = "") -> tuple[int, Any]:
+    command = [sys.executable, "-m", "tests.peers.table_program", story, table_format, str(place)]
+    ran = subprocess.run(
+        command,
+        cwd=place,
+        env={**environment(table_format), "HEADWATER_KILL_AT": kill_at},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    if kill_at:
+        return ran.returncode, None
+    assert ran.returncode == 0, ran.stderr[-6000:]
+    return 0, json.loads(ran.stdout.splitlines()[-1])
