@@ -55,10 +55,19 @@ class LocalTransactions:
         self._segments = SegmentStates(_Segment)
         self._recovery_point = RecoveryPoint()
         self._beginning: tuple[object, tuple[OpenTransaction, ...]] | None = None
+        self._is_guess = False
 
-    def begin_with(self, log: LocalLog, still: tuple[OpenTransaction, ...]) -> None:
-        """Say what is open where the log begins."""
-        self._beginning = _beginning_of(log), still
+    def begin_with(self, log: LocalLog, still: tuple[OpenTransaction, ...], *, is_guess: bool = False) -> None:
+        """Say what is open where the log begins.
+
+        is_guess  nobody holds what came before, as far as is known now
+        """
+        self._beginning, self._is_guess = (_beginning_of(log), still), is_guess
+
+    def forget_guess(self) -> None:
+        """Somebody holds what came before after all: whatever followed from the guess is found out again."""
+        if self._is_guess:
+            self._beginning, self._is_guess, self._segments = None, False, SegmentStates(_Segment)
 
     def open_from(self, log: LocalLog, allowance: Allowance) -> int | None:
         """First offset of the oldest transaction open at the high watermark; None when there is none."""

@@ -27,7 +27,7 @@ from model.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChang
 from model.partition import PartitionId
 from segments.batches import HEADER_BYTES, read_batch_header
 from segments.log import LocalLog
-from segments.scan import AbortedTransaction, OpenTransaction
+from segments.scan import AbortedTransaction
 
 __all__ = ["Bounds", "Isolation", "PartitionLog", "Pending", "ReadResult", "Slice"]
 
@@ -529,21 +529,23 @@ class PartitionLog:
 
     def _find_transactions(self, view: _View, ask: Callable[[LocalTransactions, Allowance], T]) -> Steps[T]:
         """What `ask` finds in the local log; told by the archive what was open where the log begins, where its broker does not say it."""
-        known = self._transactions
+        known, log = self._transactions, _log_of(view)
         assert known is not None
+        first = log.segments[0].base_offset if log.segments else 0
+        archive_knows = view.scope.archive is not None and first - 1 in view.scope.archive
+        if archive_knows:
+            known.forget_guess()
         while True:
             try:
                 return (yield from self._transaction_turns.find(lambda allowance: ask(known, allowance)))
             except UnknownBeginning:
-                known.begin_with(_log_of(view), (yield from self._open_at_beginning(view)))
-
-    def _open_at_beginning(self, view: _View) -> Steps[tuple[OpenTransaction, ...]]:
-        first = _log_of(view).segments[0].base_offset
-        if view.scope.archive is None or first - 1 not in view.scope.archive:
-            self._prove_hole(view, first - 1)
-            return ()
-        assert self.archive is not None
-        return (yield from self.archive.open_at(first, view.scope.archive.end))
+                if archive_knows:
+                    assert self.archive is not None
+                    assert view.scope.archive is not None
+                    known.begin_with(log, (yield from self.archive.open_at(first, view.scope.archive.end)))
+                else:
+                    self._prove_hole(view, first - 1)
+                    known.begin_with(log, (), is_guess=True)
 
     def _check_lineage(self, view: _View) -> None:
         """Raises SourceChanged when a manifest that came meanwhile has another branch than the view's."""

@@ -253,6 +253,21 @@ def test_a_log_that_begins_in_mid_life_has_to_be_told_what_was_open(a_world: AWo
     assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([AbortedTransaction(1, 3, 6, 7)], True)
 
 
+def test_what_was_open_before_the_log_is_asked_again_once_somebody_holds_it(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(5, a_batch(5, 1) + an_abort(6, 1) + a_batch(7, 1))
+    world.broker.set_high_watermark(8)
+    known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+    known.begin_with(look, (), is_guess=True)
+    assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([], True)
+    known.forget_guess()
+    with pytest.raises(UnknownBeginning):
+        known.aborted(look, Span(5, 8), Span(0, 8), Allowance())
+    known.begin_with(look, (OpenTransaction(1, 3),))
+    known.forget_guess()  # it is none
+    assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([AbortedTransaction(1, 3, 6, 7)], True)
+
+
 def test_a_look_that_is_older_than_what_is_known_is_made_again(a_world: AWorld) -> None:
     world = a_world()
     world.broker.write(0, a_batch(0, 1, producer=1, transactional=True) + a_commit(1, 1))
