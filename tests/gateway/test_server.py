@@ -20,6 +20,7 @@ from gateway.apis import VERSIONS, Api, Code
 from gateway.catalogue import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
 from gateway.config import GatewayConfig
 from gateway.line import RECEIVE_BYTES
+from gateway.messages import preload
 from gateway.server import GatewayServer
 from hydration.partition_log import Isolation
 from model.clock import SystemClock
@@ -586,6 +587,7 @@ def test_a_fetch_that_waits_keeps_none_of_its_request(server: GatewayServer, sou
     facts = a_fetch(("soup", 0, 100), max_wait=60_000)
     facts["topics"][0]["partitions"] *= 19_000
     frame = a_request(Api.FETCH, 4, facts)
+    preload(VERSIONS)  # the server does so beside serving, and it is no part of a request
     with RawClient(server.address) as client:
         client.ask(Api.FETCH, 4, **a_fetch(("soup", 0, 100)))
         tracemalloc.start()
