@@ -199,19 +199,21 @@ class _Asking:
 
     def _load(self, partitions: Collection[PartitionId]) -> None:
         todo = deque(sorted(partitions))
-        failed: list[HeadwaterError] = []
+        failed: list[Exception] = []
 
         def work() -> None:
-            while todo and not failed:
-                with suppress(IndexError):
+            while not failed:
+                try:
                     partition = todo.popleft()
-                    try:
-                        self.heads[partition] = load_head(self._bucket, partition)
-                    except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
-                        self.heads[partition] = None
-                        self.damage[partition] = str(error)
-                    except HeadwaterError as error:
-                        failed.append(error)
+                except IndexError:
+                    return
+                try:
+                    self.heads[partition] = load_head(self._bucket, partition)
+                except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+                    self.heads[partition] = None
+                    self.damage[partition] = str(error)
+                except Exception as error:  # whatever it is: a head that was not read must not pass for one that is not there
+                    failed.append(error)
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(min(LOADERS, len(todo)))]
         for thread in threads:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from headwater import survey
+from headwater.opening import Bucket, load_head
+from manifests.head import Head
+from model.partition import PartitionId
 from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_agent import running
 from tests.s3server import S3Server
@@ -65,3 +68,18 @@ def test_without_an_agent_a_store_that_hangs_is_not_waited_for(
     assert silent.code == 5
     assert {row["state"] for row in silent.rows} == {"unknown"}
     assert all(row["known_age_s"] is None and row["high_watermark"] is not None for row in silent.rows)
+
+
+def test_a_head_that_could_not_be_read_does_not_pass_for_one_that_is_not_there(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = stage.log("kitchen")
+    assert stage.run("flush", log=log).code == 0
+
+    def load(bucket: Bucket, partition: PartitionId) -> Head | None:
+        if partition.topic == "orders.in":
+            raise OSError("input/output error")
+        return load_head(bucket, partition)
+
+    monkeypatch.setattr(survey, "load_head", load)
+    ran = stage.run("status", "-o", "jsonl", log=log)
+    assert (ran.code, ran.out) == (1, "")
+    assert "input/output error" in ran.err
