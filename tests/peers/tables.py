@@ -27,7 +27,7 @@ def jars(table_format: str) -> str:
     def fetch(into: Path) -> None:
         command = ["mvn", "-B", "-q", "-f", str(_HERE / "tables.xml"), "dependency:copy-dependencies"]
         command += [f"-DincludeGroupIds={','.join(_JARS[table_format])}", f"-DoutputDirectory={into}"]
-        subprocess.run(command, check=True, timeout=900)
+        subprocess.run(command, check=True, timeout=900, stdout=2)  # what Maven writes even when it is quiet is no part of a story
 
     directory = fetched(f"{table_format}-1", fetch)
     return ",".join(str(jar) for jar in sorted(directory.glob("*.jar")))
@@ -40,7 +40,7 @@ def python_path(table_format: str) -> str:
     def install(into: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--require-hashes"]
         command += ["--target", str(into), "--requirement", str(_HERE / "spark-4.1.txt")]
-        subprocess.run(command, check=True, timeout=900)
+        subprocess.run(command, check=True, timeout=900, stdout=2)
 
     own = [str(fetched("spark-4.1.4", install))] if table_format == "iceberg" else []
     return os.pathsep.join([*own, str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
