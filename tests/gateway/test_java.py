@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -21,6 +22,7 @@ from tests.gateway.test_tiers import drop_sealed_segments
 from tests.peers.kafka import KafkaBroker, console_consume, java_consume, java_offsets_for_times, java_seek, produce_aborts_over_segments
 
 pytestmark = pytest.mark.peer
+_READY_S = 60
 
 
 @pytest.fixture(scope="module", params=["pantry", "kitchen"])
@@ -118,15 +120,16 @@ def test_times_and_places_are_what_the_broker_says(tmp_path: Path) -> None:
 
 
 def _listed(admin: AdminClient, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], tuple[int, int]]:
-    for _ in range(10):
+    until_s = monotonic() + _READY_S
+    while True:
         try:
             asked = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=20)
             found = {(at.topic, at.partition): future.result() for at, future in asked.items()}
             return {place: (each.offset, each.timestamp) for place, each in found.items()}
         except KafkaException as error:  # a broker that has just started tells of leader epochs that it follows a moment later
-            if error.args[0].code() != KafkaError.UNKNOWN_LEADER_EPOCH:
+            if error.args[0].code() != KafkaError.UNKNOWN_LEADER_EPOCH or monotonic() > until_s:
                 raise
-    raise AssertionError("the broker does not come to know its own leader epoch")
+            sleep(0.1)
 
 
 @pytest.mark.parametrize("local_segments", [0, 1, 3])
