@@ -211,7 +211,7 @@ def broker(log: BenchLog, server: S3Server, bucket: str, work: Path) -> Iterator
     """A real one, over the same records."""
     store = open_store(f"s3://{bucket}/for-the-broker", endpoint_url=server.endpoint_url, region=server.region)
     archive(log.directory, store, workers=WORKERS)
-    with running_broker(work, store) as bootstrap:
+    with running_broker(work, store, log) as bootstrap:
         host, _, port = bootstrap.rpartition(":")
         yield host, int(port)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import recovery
+from bench.logs import BenchLog
 from manifests.repository import ManifestRepository
 from objectstore.store import ObjectStore
 from tests.peers.kafka import KafkaBroker
@@ -46,9 +47,10 @@ def running_server(directory: Path) -> Iterator[tuple[str, S3Server]]:
 
 
 @contextlib.contextmanager
-def running_broker(work: Path, store: ObjectStore) -> Iterator[str]:
-    """A Kafka broker over what is recovered from the archive; its bootstrap address."""
-    recovery.apply(recovery.plan(ManifestRepository(store), None), work / "kafka", store)
+def running_broker(work: Path, store: ObjectStore, log: BenchLog) -> Iterator[str]:
+    """A Kafka broker over `log` as it is recovered from the archive; its bootstrap address."""
+    counts = {log.topic: log.partitions}  # there is no metadata log beside the log that could have said so
+    recovery.apply(recovery.plan(ManifestRepository(store), None, recovery.Options(partition_counts=counts)), work / "kafka", store)
     with KafkaBroker(work / "kafka", work / "broker", compaction=False) as broker:
         yield broker.bootstrap
 

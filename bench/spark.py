@@ -208,7 +208,7 @@ def measure(root: Path, server: S3Server, records: str, each: Shape, report: Rep
     directory = in_directory(work / "archive", log)
     archive(log.directory, store, workers=PARTITIONS)
     notes = []
-    with running_broker(work, store) as bootstrap, session(work) as spark:
+    with running_broker(work, store, log) as bootstrap, session(work) as spark:
         spark.dataSource.register(HeadwaterSource)
         sources = Sources(spark, directory, s3, bootstrap, work / "parquet")
         compare(sources, log, records, report)
