@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from archival import plan
-from archival.announce import Announcer
+from archival.announcer import Announcer
 from archival.archived import ArchivedEntries
 from archival.cleaner import clean_under, clean_with, is_clean, overtaken
 from archival.entries import entries_before, in_order, part_of, place, rest_of, with_gap

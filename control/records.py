@@ -7,11 +7,10 @@ Format: docs/formats/control-records.md.
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 
-from manifests.head import Head
 from model.errors import CorruptData, UsageError
 from model.partition import PartitionId
 
@@ -105,14 +104,6 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def claim_of(head: Head) -> Claim:
-    return Claim(**_facts(head))
-
-
-def advanced_of(head: Head) -> Advanced:
-    return Advanced(**_facts(head))
-
-
 def encode(records: Sequence[Record]) -> bytes:
     """One command. Raises UsageError when a record, or the command, is beyond its cap."""
     if not 0 < len(records) <= RECORDS_MAX:
@@ -144,10 +135,6 @@ def decode(command: bytes) -> list[Record]:
     if not 0 < len(told) <= RECORDS_MAX:
         raise CorruptData("control command", 4, f"{len(told)} records")
     return records
-
-
-def _facts(head: Head) -> dict[str, Any]:
-    return {name: getattr(head, name) for name in _OfPartition.__struct_fields__}
 
 
 def _check(record: Record) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import structlog
 
-from archival.announce import Announcer
+from archival.announcer import Announcer
 from archival.archiver import PartitionArchiver
 from archival.due_queue import DueQueue
 from archival.looks import CleanerLooks

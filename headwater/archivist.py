@@ -11,9 +11,9 @@ from uuid import uuid4
 import structlog
 
 from archival.config import ArchivalConfig
+from archival.control_rebuild import rebuild_control_if_needed
 from archival.plan import Policy
 from control.lock import DataDirLock
-from control.rebuild import rebuild_if_needed
 from control.supervisor import ControlSupervisor
 from headwater import agent_socket
 from headwater.archiving import Archived, Archiving
@@ -154,7 +154,7 @@ def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, ag
     def work() -> None:
         while not stop.is_set():
             try:
-                rebuild_if_needed(manifests, control, over=stop.is_set)
+                rebuild_control_if_needed(manifests, control, over=stop.is_set)
             except Exception as error:  # whatever it is, the control log is a help only
                 log.warning("rebuild_postponed", reason=str(error) or repr(error))
             if not again:

@@ -13,9 +13,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer d
     ("gateway", "pipeline"),
     ("recovery",),
     ("archival", "hydration"),
-    ("control",),
     ("manifests",),
-    ("layouts",),
+    ("control", "layouts"),
     ("segments", "objectstore"),
     ("model",),
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from archival.announce import Announcer
+from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.plan import Policy

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from archival.announcer import advanced_of
+from archival.control_rebuild import rebuild_control, rebuild_control_if_needed
 from control.config import ControlConfig
 from control.journal import Journal
 from control.node import ControlNode, check_config
-from control.rebuild import rebuild, rebuild_if_needed
-from control.records import RecoveryStarted, advanced_of
+from control.records import RecoveryStarted
 from control.snapshot import read_snapshot, write_snapshot
 from control.state import EMPTY, apply_all
 from manifests import keys
@@ -168,7 +169,7 @@ def test_a_lone_node_keeps_its_log_whatever_its_address_and_opens_no_port(tmp_pa
 def test_damaged_files_are_kept_aside_and_the_state_is_rebuilt_from_the_bucket(file: str, damage: str, tmp_path: Path) -> None:
     repository = a_bucket(partitions=3)
     with a_node(tmp_path) as node:
-        rebuild_if_needed(repository, node)
+        rebuild_control_if_needed(repository, node)
         node.compact()
         node.publish(advanced(1))
         known = node.state().digest()
@@ -177,9 +178,9 @@ def test_damaged_files_are_kept_aside_and_the_state_is_rebuilt_from_the_bucket(f
     damaged(path, damage)
     with a_node(tmp_path) as node:
         if node.needs_rebuild:
-            rebuild_if_needed(repository, node)
+            rebuild_control_if_needed(repository, node)
         elif damage == "tail":
-            rebuild(repository, node)  # a cut at the end of a frame looks like an older file
+            rebuild_control(repository, node)  # a cut at the end of a frame looks like an older file
         assert not node.needs_rebuild
         assert node.state().digest() == known
         node.publish(advanced(9))
@@ -296,11 +297,11 @@ def test_a_rebuild_announces_every_head_and_keeps_what_is_known_better(tmp_path:
     repository = a_bucket(partitions=3)
     with a_node(tmp_path) as node:
         node.publish(advanced(5))
-        rebuilt = rebuild_if_needed(repository, node)
+        rebuilt = rebuild_control_if_needed(repository, node)
         assert rebuilt is not None
         assert (rebuilt.partitions, rebuilt.unreadable) == (3, ())
         assert {partition.partition: state.last_offset for partition, state in node.state().partitions()} == {0: 49, 1: 10, 2: 11}
-        assert rebuild_if_needed(repository, node) is None
+        assert rebuild_control_if_needed(repository, node) is None
 
 
 def test_one_unreadable_head_does_not_stop_a_rebuild(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_one_unreadable_head_does_not_stop_a_rebuild(tmp_path: Path) -> None:
     store.create(keys.head(PARTITION), b"rubbish")
     store.create(f"meta/lost/{TOPIC_ID}/0/manifest.json", b"{}")
     with a_node(tmp_path) as node:
-        rebuilt = rebuild(repository, node)
+        rebuilt = rebuild_control(repository, node)
         assert rebuilt.partitions == 1
         assert [name for name, _ in rebuilt.unreadable] == ["lost", "orders:0"]
         assert node.state().partition(good) is not None

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, advanced_of, claim_of, decode, encode
+from control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, decode, encode
 from model.errors import CorruptData, UsageError
 from tests.control.builders import advanced, claim, records, retired, settings
-from tests.manifests.builders import a_head, an_entry
 
 
 @given(st.lists(records, min_size=1, max_size=5))
@@ -92,11 +91,3 @@ def test_a_command_has_a_bound() -> None:
         encode([RecoveryStarted(recovery_id="r", at_ms=0, summary="s" * 1000)] * (COMMAND_BYTES_MAX // 1000))
     with pytest.raises(CorruptData):
         decode(bytes(COMMAND_BYTES_MAX + 1))
-
-
-def test_a_head_is_announced_as_it_stands() -> None:
-    head = a_head(an_entry(10, 19), version=7, fence=3, writer="agent-b")
-    for record in (advanced_of(head), claim_of(head)):
-        assert record.partition_id == head.partition_id
-        assert (record.version, record.fence, record.writer) == (7, 3, "agent-b")
-        assert (record.start_offset, record.last_offset) == (10, 19)

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
-from archival.announce import Announcer
+from archival.announcer import Announcer
 from archival.archiver import PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.plan import Policy

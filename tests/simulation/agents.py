@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from archival.announce import Announcer
+from archival.announcer import Announcer
 from archival.archiver import PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.plan import Policy

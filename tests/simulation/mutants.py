@@ -29,7 +29,7 @@ import archival.release
 import archival.tails
 import layouts.segment
 import manifests.repository
-from archival.announce import Announcer
+from archival.announcer import Announcer
 from archival.archived import ArchivedEntries
 from archival.archiver import Outcome, PartitionArchiver
 from archival.lineage import Behind, CutAt, Ok, Verdict

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archival.announce import RETRY_S, Announcer
+from archival.announcer import RETRY_S, Announcer, advanced_of, claim_of
 from control.log import LocalControl
 from control.records import Advanced, Record, Retired
 from model.clock import ManualClock, SystemClock
@@ -163,3 +163,11 @@ def test_the_end_publishes_what_is_due() -> None:
     announcer.close()
     announcer.close()
     assert announcer.known_version(PARTITION) == 9
+
+
+def test_a_head_is_announced_as_it_stands() -> None:
+    head = a_head(an_entry(10, 19), version=7, fence=3, writer="agent-b")
+    for record in (advanced_of(head), claim_of(head)):
+        assert record.partition_id == head.partition_id
+        assert (record.version, record.fence, record.writer) == (7, 3, "agent-b")
+        assert (record.start_offset, record.last_offset) == (10, 19)

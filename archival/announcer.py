@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Collection
+from typing import Any
 
 import structlog
 
 from control.log import PUBLISH_TIMEOUT_S, ControlLog
-from control.records import Advanced, Claim, Retired, advanced_of, claim_of
+from control.records import Advanced, Claim, Retired
 from manifests.head import Head
 from model.clock import Clock
 from model.errors import HeadwaterError
@@ -140,3 +141,15 @@ class Announcer:
         except Exception as error:  # a mistake of ours is no reason to fall silent for good
             log.exception("announcements_failed")
             self._pause(repr(error))
+
+
+def claim_of(head: Head) -> Claim:
+    return Claim(**_facts(head))
+
+
+def advanced_of(head: Head) -> Advanced:
+    return Advanced(**_facts(head))
+
+
+def _facts(head: Head) -> dict[str, Any]:
+    return {name: getattr(head, name) for name in Advanced.__struct_fields__}  # a claim's are the same

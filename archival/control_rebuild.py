@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from archival.announcer import advanced_of
 from control.log import PUBLISH_TIMEOUT_S, ControlLog
 from control.node import ControlNode
-from control.records import Advanced, Record, advanced_of
+from control.records import Advanced, Record
 from control.supervisor import ControlSupervisor
 from manifests.repository import ManifestRepository
 from model.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat
@@ -21,7 +22,7 @@ class Rebuilt:
     unreadable: tuple[tuple[str, str], ...]
 
 
-def rebuild(
+def rebuild_control(
     repository: ManifestRepository, control: ControlLog, *, timeout_s: float = PUBLISH_TIMEOUT_S, over: Callable[[], bool] = lambda: False
 ) -> Rebuilt:
     """Announce every head in the bucket. Repeatable: what the log knows better stays.
@@ -44,17 +45,17 @@ def rebuild(
     return Rebuilt(announced, tuple(unreadable))
 
 
-def rebuild_if_needed(
+def rebuild_control_if_needed(
     repository: ManifestRepository,
     node: ControlNode | ControlSupervisor,
     *,
     timeout_s: float = PUBLISH_TIMEOUT_S,
     over: Callable[[], bool] = lambda: False,
 ) -> Rebuilt | None:
-    """As `rebuild`, when the node's files were missing or damaged; None when they were not."""
+    """As `rebuild_control`, when the node's files were missing or damaged; None when they were not."""
     if not node.needs_rebuild:
         return None
-    rebuilt = rebuild(repository, node, timeout_s=timeout_s, over=over)
+    rebuilt = rebuild_control(repository, node, timeout_s=timeout_s, over=over)
     node.rebuilt()
     return rebuilt
 
