@@ -8,10 +8,10 @@ import structlog
 
 from control.log import PUBLISH_TIMEOUT_S, ControlLog
 from control.records import Advanced, Claim, Retired
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError
+from headwater_core.partition import PartitionId
 from manifests.head import Head
-from model.clock import Clock
-from model.errors import HeadwaterError
-from model.partition import PartitionId
 
 RETRY_S = 30.0  # after a failure, so that a control log without a leader costs one time-out per half minute
 LAST_WORD_S = 2.0  # what the end of the program waits for a last announcement

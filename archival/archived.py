@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import BinaryIO, cast
 
+from headwater_core.errors import CorruptData, NotFound
 from layouts import open_layout
 from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry
-from model.errors import CorruptData, NotFound
 from objectstore.store import ObjectStore
 from segments.runindex import RunIndex
 from segments.scan import RunScan, scan_run

@@ -22,14 +22,14 @@ from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Stop, Upload, n
 from archival.source import Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
+from headwater_core import steps
+from headwater_core.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
+from headwater_core.partition import PartitionId
 from layouts import Offloader
 from manifests import keys
 from manifests.document import check_ours
 from manifests.head import Entry, Head, check_room, fullness
 from manifests.repository import CommitLost, ManifestRepository, Versioned
-from model import steps
-from model.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
-from model.partition import PartitionId
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
 from segments.log import LocalLog, LocalSegment

@@ -28,8 +28,8 @@ from collections.abc import Sequence
 import msgspec
 
 from archival.lineage import written_epochs
+from headwater_core.epochs import EpochHistory
 from manifests.head import Entry, Head
-from model.epochs import EpochHistory
 from segments.log import LocalLog
 
 CLOCK_STEP_MS = 60_000  # a look dated later than that from now was dated by a clock that has been put back: it says nothing

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

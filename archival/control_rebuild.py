@@ -8,8 +8,8 @@ from control.log import PUBLISH_TIMEOUT_S, ControlLog
 from control.node import ControlNode
 from control.records import Advanced, Record
 from control.supervisor import ControlSupervisor
+from headwater_core.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat
 
 _BATCH = 500  # records per command: about 100 KB
 

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from model.partition import TopicPartition
+from headwater_core.partition import TopicPartition
 
 PAUSE_S = 1.0  # after the first failure; it doubles with each one more
 PAUSE_MAX_S = 60.0  # few enough tries for ten thousand partitions without a store, soon enough after it has come back

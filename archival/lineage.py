@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headwater_core.epochs import EpochHistory
 from manifests.head import Entry, Head
-from model.epochs import EpochHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import msgspec
 import structlog
 
 from archival.cleaner import CLOCK_STEP_MS, Look
-from model.clock import Clock
-from model.partition import PartitionId
+from headwater_core.clock import Clock
+from headwater_core.partition import PartitionId
 from segments.log import LocalLog
 
 LOOKS_MAX = 32  # per partition

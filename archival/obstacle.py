@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from archival.plan import Acting, Idle, standing
-from model.epochs import EpochHistory
-from model.errors import CorruptData, HeadwaterError, SuspectedHole, UnsupportedFormat
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import CorruptData, HeadwaterError, SuspectedHole, UnsupportedFormat
 from segments.log import LocalLog, LocalSegment
 
 

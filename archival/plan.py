@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from archival.config import ArchivalConfig
 from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
+from headwater_core.errors import HeadwaterError, NeedsReplacement, UnfinishedSwap, UnrelatedLog
 from manifests import keys
 from manifests.head import Entry, Head
-from model.errors import HeadwaterError, NeedsReplacement, UnfinishedSwap, UnrelatedLog
 from segments.log import LocalLog, LocalSegment
 
 

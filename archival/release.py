@@ -15,10 +15,10 @@ from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at
 from archival.plan import Acting, Idle, log_start, standing
 from archival.source import Logs, local_errors
+from headwater_core import steps
+from headwater_core.errors import SourceChanged, UsageError
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from model import steps
-from model.errors import SourceChanged, UsageError
 from segments.log import LocalLog, LocalSegment
 
 STEPS = ("release.head_read", "release.planned", "release.log_unlinked", "release.unlinked")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
-from model.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
-from model.oserrors import translated
-from model.partition import TopicPartition
+from headwater_core.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
+from headwater_core.oserrors import translated
+from headwater_core.partition import TopicPartition
 from segments.batches import headers
 from segments.log import LocalLog, LocalSegment
 

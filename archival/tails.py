@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from model.clock import Clock
-from model.oserrors import kind_of
-from model.partition import PartitionId
+from headwater_core.clock import Clock
+from headwater_core.oserrors import kind_of
+from headwater_core.partition import PartitionId
 
 
 class _Tail(msgspec.Struct, frozen=True):

@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from headwater_core.clock import Clock
+from headwater_core.errors import StoreGone
+from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository
 from manifests.topic import NO_METADATA, Sight, TopicManifest
-from model.clock import Clock
-from model.errors import StoreGone
-from model.partition import PartitionId
 
 MOVED_LATELY_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
 NAME_RETRY_S = 600.0

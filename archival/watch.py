@@ -16,7 +16,7 @@ import structlog
 from watchdog.events import DirCreatedEvent, DirMovedEvent, FileCreatedEvent, FileMovedEvent, FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
-from model.partition import TopicPartition
+from headwater_core.partition import TopicPartition
 from segments.checkpoints import HIGH_WATERMARKS
 from segments.discover import parse_directory_name
 

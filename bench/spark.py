@@ -30,7 +30,7 @@ from rich.table import Table
 from bench.logs import FIRST_TIMESTAMP, BenchLog, Shape, make_log
 from bench.run import archived_keys, ranged_gets
 from bench.servers import running_broker, running_server
-from model.clock import SystemClock
+from headwater_core.clock import SystemClock
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
 from pipeline.jobs import Threads

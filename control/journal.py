@@ -21,8 +21,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from model.errors import CorruptData
-from model.oserrors import translated
+from headwater_core.errors import CorruptData
+from headwater_core.oserrors import translated
 
 MAGIC = b"HWCTRL\x00\x01"
 BODY_BYTES_MAX = 8 << 20  # a command has 1 MiB at most; the library wraps it

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from model.errors import Locked, UsageError
-from model.oserrors import kind_of
+from headwater_core.errors import Locked, UsageError
+from headwater_core.oserrors import kind_of
 
 _NAME = "headwater.lock"
 

@@ -40,8 +40,8 @@ from control.log import PUBLISH_TIMEOUT_S
 from control.records import Record, decode, encode
 from control.snapshot import read_snapshot, write_snapshot
 from control.state import EMPTY, ControlState, apply_all
-from model.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
-from model.oserrors import translated
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
+from headwater_core.oserrors import translated
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import get_args
 
 import msgspec
 
-from model.errors import CorruptData, UsageError
-from model.partition import PartitionId
+from headwater_core.errors import CorruptData, UsageError
+from headwater_core.partition import PartitionId
 
 COMMAND_BYTES_MAX = 1 << 20
 RECORDS_MAX = 10_000

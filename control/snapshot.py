@@ -10,7 +10,7 @@ import msgspec
 
 from control.journal import Entry, write_whole
 from control.state import ControlState, decode_state, encode_state
-from model.errors import CorruptData
+from headwater_core.errors import CorruptData
 
 MAGIC = b"HWSNAP\x00\x01"
 SNAPSHOT_BYTES_MAX = 1 << 30

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
-from model.errors import CorruptData, UsageError
-from model.partition import PartitionId
+from headwater_core.errors import CorruptData, UsageError
+from headwater_core.partition import PartitionId
 from objectstore.digest import digest_of
 
 RECOVERIES_MAX = 1_000  # the oldest are forgotten first

@@ -12,8 +12,8 @@ from control.log import PUBLISH_TIMEOUT_S
 from control.node import ControlNode, check_config
 from control.records import Record
 from control.state import EMPTY, ControlState
-from model.clock import Clock
-from model.errors import HeadwaterError, TransientError
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, TransientError
 
 REOPEN_S = 30.0  # between two attempts to open a node whose files or port have failed
 LEADERLESS_S = 10.0  # without a leader for so long is worth a word

@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from model.errors import CorruptData, NotFound, OffsetOutOfRange
+from headwater_core.errors import CorruptData, NotFound, OffsetOutOfRange
 
 
 class Api(IntEnum):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.slices import Answer
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError
+from headwater_core.partition import topic_id_bytes
 from hydration.logs import Logs
 from hydration.partition_log import Pending
-from model.clock import Clock
-from model.errors import HeadwaterError
-from model.partition import topic_id_bytes
 
 ENCODINGS_MAX = 256  # clients ask for few different sets of topics; the oldest encoding makes room
 ENCODINGS_BYTES_MAX = 32 << 20  # of all of them together; one that is larger alone is made anew each time

@@ -4,8 +4,8 @@ from collections import OrderedDict
 
 import structlog
 
-from model.clock import Clock
-from model.errors import HeadwaterError, NotFound, OffsetOutOfRange, TransientError
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, TransientError
 
 QUIET_S = 10.0
 REMEMBERED_MAX = 1000  # beyond it the longest forgotten complaint may be repeated early

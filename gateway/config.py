@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 CONNECTIONS_MOST = 1_000_000  # descriptors end long before
 WORKERS_MOST = 1024

@@ -16,9 +16,9 @@ from gateway.messages import Facts
 from gateway.offsets import check_leader_epoch, isolation_of, once_each
 from gateway.patience import Patience, Place
 from gateway.slices import NO_RECORDS, Records
+from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
-from model.errors import TransientError
 
 READS_PER_TURN = 64  # partitions looked at before other connections get the event loop
 

@@ -3,7 +3,7 @@
 import struct
 from typing import NamedTuple
 
-from model.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError
 
 _SIZE_BYTES = 4
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id

@@ -8,7 +8,7 @@ from types import TracebackType
 from gateway.config import GatewayConfig
 from gateway.deadline import Deadline
 from gateway.frames import MalformedRequest, announced_size, take_frame
-from model.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError
 
 RECEIVE_BYTES = 64 << 10  # at once; and taken in of what a client sends ahead of its answers
 LONG_BYTES_MAX = 32 << 20  # of requests longer than that, over all connections, from their beginning to their answer

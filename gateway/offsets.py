@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 from gateway.apis import Code, code_for
 from gateway.complaints import Complaints
 from gateway.messages import Facts
+from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
 from hydration.scope import Scope, epoch_end
-from model.errors import TransientError
 
 ToldEpoch = Callable[[str, int], int]
 Place = tuple[int, int, int]  # offset, timestamp, leader epoch; -1 is unknown

@@ -21,8 +21,8 @@ from gateway.metadata import Address, api_versions, describe_cluster, metadata
 from gateway.offsets import LookUps
 from gateway.produce import refuse
 from gateway.slices import Answer, Framed
+from headwater_core.clock import Clock
 from hydration.logs import Logs
-from model.clock import Clock
 
 LONG_BYTES = 16 << 10  # a longer request is taken apart beside the event loop, and so is its answer put together: it may take 0.1 s
 

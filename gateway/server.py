@@ -21,9 +21,9 @@ from gateway.metadata import Address
 from gateway.process import prepare_process
 from gateway.requests import Requests
 from gateway.slices import FileSlice, Framed
+from headwater_core.clock import Clock, SystemClock
+from headwater_core.errors import UsageError
 from hydration.logs import Logs
-from model.clock import Clock, SystemClock
-from model.errors import UsageError
 
 BACKLOG = 512
 BUFFERS_MAX = 1024  # in one system call; Linux takes no more (IOV_MAX)

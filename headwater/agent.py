@@ -25,9 +25,9 @@ from headwater.opening import open_logs
 from headwater.options import parse_selection
 from headwater.scheduler import Scheduler
 from headwater.survey import Knowledge, survey
+from headwater_core.clock import SystemClock
+from headwater_core.errors import HeadwaterError, TransientError, UsageError
 from hydration.logs import Logs
-from model.clock import SystemClock
-from model.errors import HeadwaterError, TransientError, UsageError
 
 T = TypeVar("T")
 log = structlog.get_logger()

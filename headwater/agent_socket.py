@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from model import errors
+from headwater_core import errors
 
 NAME = "agent.sock"
 FRAME_BYTES_MAX = 1 << 20

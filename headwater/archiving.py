@@ -26,13 +26,13 @@ from control.log import ControlLog
 from headwater.config import Config
 from headwater.opening import Bucket
 from headwater.standing import KnownHead
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
+from headwater_core.oserrors import kind_of
+from headwater_core.partition import PartitionId, TopicPartition
 from layouts import open_layout
 from manifests.head import Head
 from manifests.topic import Sight
-from model.clock import Clock
-from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
-from model.oserrors import kind_of
-from model.partition import PartitionId, TopicPartition
 from segments.discover import Listing, LogDirs, parse_directory_name
 from segments.log import LocalLog
 

@@ -21,10 +21,10 @@ from headwater.config import Config
 from headwater.opening import Bucket, check_conditional_writes, open_bucket, open_log_dirs, writer_id
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
+from headwater_core.clock import SystemClock
+from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised
+from headwater_core.partition import TopicPartition
 from manifests.repository import ManifestRepository
-from model.clock import SystemClock
-from model.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised
-from model.partition import TopicPartition
 from objectstore.guarded import GuardedStore
 from segments.discover import LogDirs
 

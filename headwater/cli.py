@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from headwater.output import ReaderGone, discard_output, open_missing_streams, say
-from model.errors import HeadwaterError, Unauthorised
+from headwater_core.errors import HeadwaterError, Unauthorised
 
 INTERRUPTED = 130
 VERBS = {  # verb: where it lives, what it does

@@ -23,8 +23,8 @@ from archival.config import ArchivalConfig
 from control.config import ControlConfig
 from gateway.config import GatewayConfig
 from headwater.units import duration_text, parse_duration, parse_size, size_text
+from headwater_core.errors import UsageError
 from hydration.config import HydrationConfig
-from model.errors import UsageError
 from objectstore.config import StoreConfig
 
 DEFAULT_FILE = Path("headwater.toml")

@@ -22,7 +22,7 @@ from headwater.output import Progress
 from headwater.replay import Place, compare, expected_records
 from headwater.serving import serving
 from headwater.units import size_text
-from model.errors import NotFound
+from headwater_core.errors import NotFound
 from segments.discover import LogDirs
 
 CLUSTER = "pantry"

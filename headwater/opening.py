@@ -13,13 +13,13 @@ import structlog
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
+from headwater_core.clock import SystemClock
+from headwater_core.errors import DiskFull, NotFound, UsageError
+from headwater_core.oserrors import kind_of
+from headwater_core.partition import PartitionId
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest
-from model.clock import SystemClock
-from model.errors import DiskFull, NotFound, UsageError
-from model.oserrors import kind_of
-from model.partition import PartitionId
 from objectstore.guarded import GuardedStore
 from objectstore.open import open_store
 from objectstore.probe import probe

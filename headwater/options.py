@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from model.errors import UsageError
-from model.partition import TopicPartition, check_topic_name
+from headwater_core.errors import UsageError
+from headwater_core.partition import TopicPartition, check_topic_name
 
 if TYPE_CHECKING:
     from headwater.config import Config

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config

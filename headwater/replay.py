@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.errors import TransientError, VerificationFailed
+from headwater_core.errors import TransientError, VerificationFailed
 
 VALUE_BYTES_MAX = 2048  # of a longer value the expectation holds length and SHA-256
 SILENCE_S = 20.0  # without a record or an end of partition for so long, the endpoint is taken for stuck

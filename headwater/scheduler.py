@@ -18,9 +18,9 @@ from archival.due_queue import DueQueue
 from archival.plan import Policy, PolicyFor
 from headwater.archiving import LOG_DIRS, WORKERS, Archived
 from headwater.trouble_log import TroubleLog
-from model.clock import Clock
-from model.errors import HeadwaterError, SourceChanged
-from model.partition import TopicPartition
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, SourceChanged
+from headwater_core.partition import TopicPartition
 from segments.discover import Glimpse, Listing
 
 log = structlog.get_logger()

@@ -6,9 +6,9 @@ from archival import plan
 from archival.lineage import Behind, verdict
 from archival.plan import Idle, Policy, Stop, log_start, next_steps
 from archival.source import open_segment
+from headwater_core.errors import HeadwaterError
+from headwater_core.partition import PartitionId
 from manifests.head import Head
-from model.errors import HeadwaterError
-from model.partition import PartitionId
 from segments.batches import headers, locate
 from segments.log import LocalLog
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from control.journal import write_whole
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, StoreGone, WrongStore
+from headwater_core.oserrors import translated
 from manifests.document import FORMAT, prepared, seal, unseal
 from manifests.repository import ManifestRepository, foreign_bucket
 from manifests.topic import Owner, check_owner
-from model.clock import Clock
-from model.errors import HeadwaterError, StoreGone, WrongStore
-from model.oserrors import translated
 
 NAME = "store.json"
 RETRY_S = 10.0

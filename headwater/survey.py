@@ -19,12 +19,21 @@ from headwater.options import parse_selection
 from headwater.output import say
 from headwater.standing import KnownHead, Standing, backlog, standing
 from headwater.store_identity import check_belongs
+from headwater_core.clock import SystemClock
+from headwater_core.errors import (
+    CorruptData,
+    ForeignOwner,
+    HeadwaterError,
+    NotFound,
+    Partial,
+    TransientError,
+    Unauthorised,
+    UnsupportedFormat,
+)
+from headwater_core.partition import PartitionId, TopicPartition
 from hydration.cache import folder
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
-from model.clock import SystemClock
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, Partial, TransientError, Unauthorised, UnsupportedFormat
-from model.partition import PartitionId, TopicPartition
 from objectstore.metered import MeteredStore
 from recovery import awaits_broker
 from segments.discover import parse_directory_name

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from headwater.archiving import LOG_DIRS, Archived
-from model.clock import Clock
-from model.errors import TransientError
-from model.partition import TopicPartition
+from headwater_core.clock import Clock
+from headwater_core.errors import TransientError
+from headwater_core.partition import TopicPartition
 
 log = structlog.get_logger()
 

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 _SIZES = {
     "": 1,

@@ -5,6 +5,7 @@ from functools import partial
 
 import structlog
 
+from headwater_core.errors import CorruptData, NotFound, SourceChanged, TransientError
 from hydration.answers import ReadResult, Slice
 from hydration.archived import Archived
 from hydration.chunks import Chunk, ChunkPlan
@@ -19,7 +20,6 @@ from hydration.times import RecordTime, first_not_older
 from hydration.transactions import open_at, overlapping
 from hydration.waiting import Steps
 from manifests.head import Entry
-from model.errors import CorruptData, NotFound, SourceChanged, TransientError
 from segments.transactions import AbortedTransaction, OpenTransaction
 
 log = structlog.get_logger()

@@ -8,13 +8,13 @@ from typing import Protocol
 
 import structlog
 
+from headwater_core.clock import Clock
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import HeadwaterError, TransientError
+from headwater_core.partition import PartitionId
 from hydration.waiting import Steps
 from manifests.head import Entry, Head
 from manifests.repository import Versioned
-from model.clock import Clock
-from model.epochs import EpochHistory
-from model.errors import HeadwaterError, TransientError
-from model.partition import PartitionId
 
 RETRY_S = 1.0  # after a failure nobody asks the store again for so long: everyone gets the same error at once
 

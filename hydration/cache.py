@@ -26,10 +26,10 @@ from typing import BinaryIO
 
 import structlog
 
+from headwater_core.clock import Clock
+from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
+from headwater_core.partition import PartitionId
 from hydration.runfile import RunFile
-from model.clock import Clock
-from model.errors import CorruptData, DiskFull, HeadwaterError, TransientError
-from model.partition import PartitionId
 from segments.checksums import sums_of
 
 OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are opened anew

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 
 class ReadPriority(Enum):

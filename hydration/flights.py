@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from headwater_core.errors import TransientError
 from hydration.runfile import RunFile
-from model.errors import TransientError
 
 Start = Callable[["Errand"], object]
 """Has an errand run in some thread; raises RuntimeError when none will any more."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from headwater_core.errors import CorruptData, TruncatedData
 from hydration.open_segment import Allowance
 from hydration.ranges import Readable
-from model.errors import CorruptData, TruncatedData
 from segments.batches import HEADER_BYTES, LENGTH_FROM, check_batch, read_batch_header
 from segments.markers import ABORT, COMMIT, read_marker
 from segments.runindex import NO_TIMESTAMP

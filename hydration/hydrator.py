@@ -12,6 +12,9 @@ from typing import BinaryIO, TypeVar
 
 import structlog
 
+from headwater_core.clock import Clock
+from headwater_core.errors import CorruptData, TransientError
+from headwater_core.partition import PartitionId
 from hydration.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache import ChunkCache, chunk_name, index_name
 from hydration.chunks import Chunk, ChunkPlan, plan_chunks
@@ -22,9 +25,6 @@ from hydration.runfile import RunFile
 from hydration.waiting import Steps
 from layouts import open_layout
 from manifests.head import Entry
-from model.clock import Clock
-from model.errors import CorruptData, TransientError
-from model.partition import PartitionId
 from objectstore.digest import digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from segments.batches import BatchWalk, check_batches

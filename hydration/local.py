@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from hydration.answers import Slice
 from hydration.open_segment import Allowance, OpenSegment, Places
 from hydration.runfile import RunFile
-from model.clock import Clock
-from model.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from segments.log import LocalLog, LocalSegment
 
 LOOK_S = 1.0  # a directory is looked at again after that; the high watermark's own checkpoint is up to 5 s old

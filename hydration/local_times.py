@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
+from headwater_core.errors import CorruptData, UnsupportedFormat
 from hydration.header_walk import HeaderWalk
 from hydration.hints import hint_by_offset, hint_by_time, largest_timestamp
 from hydration.local import LocalTier
@@ -14,7 +15,6 @@ from hydration.runfile import RunFile
 from hydration.scans import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
-from model.errors import CorruptData, UnsupportedFormat
 from segments.batches import HEADER_BYTES, read_batch_header
 from segments.log import LocalLog, LocalSegment
 

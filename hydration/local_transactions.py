@@ -5,6 +5,7 @@ from pathlib import Path
 
 import structlog
 
+from headwater_core.errors import HeadwaterError, SourceChanged
 from hydration.header_walk import HeaderWalk
 from hydration.local import LocalTier
 from hydration.open_segment import Allowance
@@ -12,7 +13,6 @@ from hydration.recovery_point import RecoveryPoint
 from hydration.scans import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
 from hydration.transactions import overlapping
-from model.errors import HeadwaterError, SourceChanged
 from segments.log import LocalLog
 from segments.snapshots import decode_snapshot, open_transactions
 from segments.transactions import AbortedTransaction, OpenTransaction, Transactions

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import structlog
 
+from headwater_core.clock import Clock, SystemClock
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
+from headwater_core.partition import PartitionId, TopicPartition
 from hydration.archived import Archived, EntryIndex, HeldEntries
 from hydration.cache import ChunkCache
 from hydration.config import HydrationConfig, ReadPriority
@@ -18,9 +21,6 @@ from hydration.partition_log import PartitionLog
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from model.clock import Clock, SystemClock
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
-from model.partition import PartitionId, TopicPartition
 from objectstore.store import ObjectStore
 from segments.discover import LogDirs, Survey
 from segments.log import LocalLog

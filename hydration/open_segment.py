@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from hydration.hints import hint_by_offset, hint_by_position
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
 from segments.log import LocalSegment
 

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import structlog
 
+from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError
+from headwater_core.partition import PartitionId
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
 from hydration.archive_tier import ArchiveTier
 from hydration.archived import Archived, Extent
@@ -23,8 +25,6 @@ from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_
 from hydration.times import RecordTime
 from hydration.turns import Turns
 from hydration.waiting import Pending, Steps, begin, finish
-from model.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError
-from model.partition import PartitionId
 from segments.batches import HEADER_BYTES, read_batch_header
 from segments.log import LocalLog
 from segments.scan import AbortedTransaction

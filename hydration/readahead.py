@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from model.clock import Clock
+from headwater_core.clock import Clock
 
 _STREAMS_MAX = 64  # sequential readers of one partition told apart
 _CHUNKS_PER_GET_MAX = 4  # a request costs as much as moving a MiB; more of them at once only make bursts

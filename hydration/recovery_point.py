@@ -1,7 +1,7 @@
 """Up to where a broker has flushed a log: segments, and the files beside them, that lie below are whole even after a crash."""
 
+from headwater_core.errors import HeadwaterError
 from hydration.open_segment import Allowance
-from model.errors import HeadwaterError
 from segments.checkpoints import RECOVERY_POINTS, decode_offsets
 from segments.log import LocalLog
 

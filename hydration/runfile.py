@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from model.errors import TransientError
+from headwater_core.errors import TransientError
 
 
 class RunFile:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
+from headwater_core.errors import CorruptData, SourceChanged
 from hydration.header_walk import HeaderWalk
 from hydration.local import LocalTier
 from hydration.open_segment import Allowance, LongWalk
-from model.errors import CorruptData, SourceChanged
 from segments.batches import HEADER_BYTES
 from segments.log import LocalLog, LocalSegment
 

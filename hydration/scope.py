@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from headwater_core.epochs import EpochHistory
 from hydration.archived import Extent
 from hydration.config import ReadPriority
-from model.epochs import EpochHistory
 from segments.log import LocalLog
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from model.errors import TransientError
+from headwater_core.errors import TransientError
 
 T = TypeVar("T")
 Steps = Generator[Future[Any], Any, T]

@@ -4,9 +4,9 @@ import io
 from collections.abc import Generator, Sequence
 from typing import BinaryIO
 
+from headwater_core import steps
+from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
 from layouts.offloader import Offloaded
-from model import steps
-from model.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
 from objectstore.digest import digest_in_store, digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from segments.runindex import RunIndex, decode_index, encode_index

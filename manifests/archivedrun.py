@@ -2,9 +2,9 @@
 
 import io
 
+from headwater_core.errors import CorruptData, NotFound, TruncatedData
 from layouts import open_layout
 from manifests.head import Entry
-from model.errors import CorruptData, NotFound, TruncatedData
 from objectstore.store import ObjectStore
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from model.errors import CorruptData, NeedsUpgrade, UnsupportedFormat, UsageError
+from headwater_core.errors import CorruptData, NeedsUpgrade, UnsupportedFormat, UsageError
 from objectstore.digest import digest_of
 
 FORMAT_MAJOR = 1

@@ -7,10 +7,10 @@ from bisect import bisect_right
 
 import msgspec
 
+from headwater_core.errors import CorruptData, ForeignOwner, ManifestFull, UnsupportedFormat
+from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, prepared, seal, unseal
-from model.errors import CorruptData, ForeignOwner, ManifestFull, UnsupportedFormat
-from model.partition import PartitionId
 from objectstore.digest import is_digest
 from objectstore.store import DOCUMENT_BYTES_MAX
 

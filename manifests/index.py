@@ -25,10 +25,10 @@ from typing import Self
 import lmdb
 import msgspec
 
+from headwater_core.errors import DiskFull, TransientError, UsageError
+from headwater_core.oserrors import kind_of
+from headwater_core.partition import PartitionId, topic_id_bytes
 from manifests.head import OFFSET_MAX, Entry, Head
-from model.errors import DiskFull, TransientError, UsageError
-from model.oserrors import kind_of
-from model.partition import PartitionId, topic_id_bytes
 
 MAP_BYTES = 16 << 30  # address space, not disk: about 100 million entries
 _PARTITION = struct.Struct(">8s16sI")

@@ -4,8 +4,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from model.errors import UsageError
-from model.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name
+from headwater_core.errors import UsageError
+from headwater_core.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name
 from objectstore.store import check_key
 
 OWNER = "headwater.json"

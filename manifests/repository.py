@@ -12,6 +12,19 @@ from uuid import uuid4
 
 import msgspec
 
+from headwater_core.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    Fenced,
+    ForeignOwner,
+    HeadwaterError,
+    NotFound,
+    TransientError,
+    UnknownOutcome,
+    UnsupportedFormat,
+)
+from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, check_ours
 from manifests.head import Head, decode_head, encode_head
@@ -31,19 +44,6 @@ from manifests.topic import (
     merge,
     turn_to,
 )
-from model.errors import (
-    AlreadyExists,
-    Conflict,
-    CorruptData,
-    Fenced,
-    ForeignOwner,
-    HeadwaterError,
-    NotFound,
-    TransientError,
-    UnknownOutcome,
-    UnsupportedFormat,
-)
-from model.partition import PartitionId
 from objectstore.store import ObjectStore
 
 _ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading back

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from headwater_core.errors import CorruptData, ForeignOwner, UsageError
+from headwater_core.partition import PartitionId, check_topic_id, topic_id_text
 from manifests.document import FORMAT, prepared, seal, unseal
-from model.errors import CorruptData, ForeignOwner, UsageError
-from model.partition import PartitionId, check_topic_id, topic_id_text
 
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
 PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and whoever reads the number makes room for as many

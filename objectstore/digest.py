@@ -9,7 +9,7 @@ import re
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
-from model.errors import CorruptData
+from headwater_core.errors import CorruptData
 from objectstore.store import ObjectStore
 
 _NAME = "crc64nvme:"

@@ -29,8 +29,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from model import steps
-from model.errors import (
+from headwater_core import steps
+from headwater_core.errors import (
     AlreadyExists,
     Conflict,
     CorruptData,
@@ -42,7 +42,7 @@ from model.errors import (
     UnknownOutcome,
     UsageError,
 )
-from model.oserrors import kind_of
+from headwater_core.oserrors import kind_of
 from objectstore.digest import Digest
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
 

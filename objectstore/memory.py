@@ -5,8 +5,8 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO
 
-from model.clock import Clock, SystemClock
-from model.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
+from headwater_core.clock import Clock, SystemClock
+from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
 from objectstore.digest import digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore
 

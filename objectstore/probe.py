@@ -6,7 +6,7 @@ remove, and no right to delete is needed.
 
 from dataclasses import dataclass
 
-from model.errors import AlreadyExists, Conflict
+from headwater_core.errors import AlreadyExists, Conflict
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
 

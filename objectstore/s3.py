@@ -36,7 +36,7 @@ from botocore.exceptions import (
 )
 from urllib3.exceptions import HTTPError
 
-from model.errors import (
+from headwater_core.errors import (
     AlreadyExists,
     Conflict,
     CorruptData,

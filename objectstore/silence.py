@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-from model.clock import Clock
-from model.errors import HeadwaterError, TransientError
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, TransientError
 
 SILENCE_S = 10.0
 REPEAT_S = 30.0

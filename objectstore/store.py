@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 DOCUMENT_BYTES_MAX = 64 << 20  # no document of ours comes near it; a larger one is refused before it is read
 

@@ -6,11 +6,11 @@ from functools import lru_cache, partial
 
 import structlog
 
+from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
+from headwater_core.partition import PartitionId, TopicPartition
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
-from model.partition import PartitionId, TopicPartition
 from objectstore.store import ObjectStore
 from pipeline.pieces import cut, fetch, read_index
 from pipeline.query import Bound, Edge, Place, Predicate, Query, Selection, Time

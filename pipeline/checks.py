@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from headwater_core.errors import HeadwaterError, UnsupportedFormat
+from headwater_core.partition import PartitionId
 from layouts import open_layout
 from manifests import keys
 from manifests.head import Entry, Head, check_entry, check_head
-from model.errors import HeadwaterError, UnsupportedFormat
-from model.partition import PartitionId
 from objectstore.store import ObjectInfo
 from pipeline.findings import Finding, Kind
 

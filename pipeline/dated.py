@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model import steps
-from model.errors import UsageError
-from model.oserrors import kind_of
+from headwater_core import steps
+from headwater_core.errors import UsageError
+from headwater_core.oserrors import kind_of
 from objectstore.store import ObjectStore
 from pipeline.decode import arrow_schema
 from pipeline.ledger import Pending, sync_directory

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from model.errors import CorruptData
+from headwater_core.errors import CorruptData
 from pipeline import kernels
 from pipeline.kernels import Bytes, Flags, Ints, Longs
 from segments.batches import HEADER_BYTES, BatchWalk, wrong_crc

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
 from layouts import open_layout
 from manifests import keys
 from manifests.head import Entry, decode_head
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
 from objectstore.digest import digest_in_store
 from objectstore.store import ObjectStore
 from pipeline.checks import Check

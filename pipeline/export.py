@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from headwater_core import steps
+from headwater_core.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
 from manifests.head import Head
-from model import steps
-from model.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
 from objectstore.store import ObjectStore
 from pipeline.backlog import WORDS, Failure, find_backlog
 from pipeline.catalogue import OffsetRange

@@ -13,7 +13,7 @@ from itertools import islice
 from multiprocessing.connection import wait as wait_for_any
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from headwater_core.errors import Locked, UsageError
+from headwater_core.oserrors import translated
+from headwater_core.partition import PartitionId
 from manifests.document import FORMAT, seal, unseal
-from model.errors import Locked, UsageError
-from model.oserrors import translated
-from model.partition import PartitionId
 from pipeline.backlog import Places, TopicProgress, decode_places, encode_places
 from pipeline.progress import Incarnation, Progress, decode_progress
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat, UsageError
+from headwater_core.partition import TopicPartition, check_topic_id
 from manifests.head import OFFSET_MAX, Entry, Head
-from model.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat, UsageError
-from model.partition import TopicPartition, check_topic_id
 from pipeline.query import Words
 
 VERSION = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from model.errors import AlreadyExists, Conflict, CorruptData, TransientError
+from headwater_core.errors import AlreadyExists, Conflict, CorruptData, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.open import open_store
 from objectstore.store import ObjectStore

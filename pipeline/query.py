@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from headwater_core.errors import UsageError
+from headwater_core.partition import TopicPartition, check_topic_id, check_topic_name
 from manifests.head import OFFSET_MAX, Entry
-from model.errors import UsageError
-from model.partition import TopicPartition, check_topic_id, check_topic_name
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")  # Spark's own names and order
 END_OF_OFFSETS = OFFSET_MAX + 1  # exclusive: beyond every offset there can be

@@ -8,10 +8,19 @@ from dataclasses import asdict, dataclass, fields, replace
 import pyarrow as pa
 import structlog
 
+from headwater_core.errors import (
+    CorruptData,
+    DataLoss,
+    HeadwaterError,
+    NotFound,
+    Superseded,
+    TransientError,
+    TruncatedData,
+    UnsupportedFormat,
+)
 from hydration.transactions import overlapping
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, DataLoss, HeadwaterError, NotFound, Superseded, TransientError, TruncatedData, UnsupportedFormat
 from objectstore.store import ObjectStore
 from pipeline.buffers import PIECE_BYTES, Buffer
 from pipeline.catalogue import LOOKS_MAX, OffsetRange, load_head

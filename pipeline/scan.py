@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model.errors import UsageError
-from model.oserrors import kind_of
+from headwater_core.errors import UsageError
+from headwater_core.oserrors import kind_of
 from objectstore.open import open_store
 from objectstore.store import ObjectStore
 from pipeline.catalogue import LostDocument, OffsetRange

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from model import steps
-from model.clock import Clock
-from model.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed
+from headwater_core import steps
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed
 from objectstore.digest import Digest
 from objectstore.store import ObjectStore
 from pipeline.checks import Check, swaps

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from headwater_core import steps
+from headwater_core.errors import CorruptData, HeadwaterError, UsageError
+from headwater_core.oserrors import kind_of
 from manifests.document import FORMAT, seal, unseal
-from model import steps
-from model.errors import CorruptData, HeadwaterError, UsageError
-from model.oserrors import kind_of
 
 STEPS = ("scrub.state_written", "scrub.state_renamed")
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 from pipeline.filters import push
 from pipeline.jobs import processors
 from pipeline.quarantine import open_quarantine, read_catalogue

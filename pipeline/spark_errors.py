@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from model import errors
-from model.errors import HeadwaterError
+from headwater_core import errors
+from headwater_core.errors import HeadwaterError
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 _RAISED = re.compile(r"^(?:\w+\.)*errors\.(\w+): (.*)$", re.MULTILINE)  # the end of a Python traceback

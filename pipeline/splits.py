@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from headwater_core.errors import DataLoss
+from headwater_core.partition import PartitionId
 from manifests.head import Entry
-from model.errors import DataLoss
-from model.partition import PartitionId
 from pipeline.catalogue import OffsetRange
 from pipeline.query import Query
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from headwater_core.errors import TransientError, UsageError
+from headwater_core.partition import TopicPartition
 from manifests.head import Head
-from model.errors import TransientError, UsageError
-from model.partition import TopicPartition
 from pipeline.catalogue import Catalogue, LostDocument, OffsetRange, latest
 from pipeline.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
 from pipeline.quarantine import read_catalogue

@@ -16,8 +16,8 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody who reads Spark code knows it
 
+from headwater_core.errors import CorruptData, UsageError
 from manifests.document import FORMAT, seal, unseal
-from model.errors import CorruptData, UsageError
 from pipeline.backlog import TopicProgress
 
 _PROPERTY = "headwater.export"

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody who reads Spark code knows it
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from headwater_core import steps
+from headwater_core.errors import DiskFull, HeadwaterError, Locked, Unauthorised, UsageError
+from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository
-from model import steps
-from model.errors import DiskFull, HeadwaterError, Locked, Unauthorised, UsageError
-from model.partition import PartitionId
 from objectstore.store import ObjectStore
 from pipeline.backlog import WORDS, Backlog, Failure, Places, decode_places, encode_places, find_backlog
 from pipeline.catalogue import Catalogue

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 from objectstore import ObjectStore
 from pipeline.jobs import StorePlace
 from pipeline.query import Query

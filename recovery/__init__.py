@@ -5,8 +5,8 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
+from headwater_core.clock import Clock, SystemClock
 from manifests.repository import ManifestRepository
-from model.clock import Clock, SystemClock
 from recovery.apply import STEPS, Progress, RecoveryReport, RecoveryStatus, apply, status
 from recovery.discover import discover, find_holes
 from recovery.endings import with_endings

@@ -15,10 +15,10 @@ import structlog
 
 from control.log import ControlLog
 from control.records import Record, RecoveryFinished, RecoveryStarted
+from headwater_core import steps
+from headwater_core.clock import Clock, SystemClock
+from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, UsageError, VerificationFailed
 from manifests.head import Entry
-from model import steps
-from model.clock import Clock, SystemClock
-from model.errors import CorruptData, DiskFull, NotFound, TransientError, UsageError, VerificationFailed
 from objectstore.store import ObjectStore
 from recovery import layout, once
 from recovery.endings import with_endings

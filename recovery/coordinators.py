@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from model.errors import CorruptData
+from headwater_core.errors import CorruptData
 from segments.coordinator_records import (
     CommitKey,
     CommitValue,

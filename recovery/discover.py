@@ -4,12 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from headwater_core.errors import (
+    CorruptData,
+    ForeignOwner,
+    HeadwaterError,
+    NotFound,
+    NothingExamined,
+    UnsupportedFormat,
+    VerificationFailed,
+)
+from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, UnsupportedFormat, VerificationFailed
-from model.partition import PartitionId
 from objectstore.store import ObjectStore
 from recovery.plan import Hole, PartitionPlan, RecoveryPlan, TopicPlan
 

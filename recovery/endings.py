@@ -15,8 +15,8 @@ from typing import BinaryIO, NamedTuple
 from msgspec.structs import replace
 
 from archival.entries import part_of
+from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
 from manifests.head import Entry
-from model.errors import CorruptData, NotFound, UnsupportedFormat
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from model.errors import DiskFull
-from model.oserrors import kind_of
+from headwater_core.errors import DiskFull
+from headwater_core.oserrors import kind_of
 
 PARTIAL = ".partial"
 

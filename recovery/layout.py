@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from model.epochs import EpochHistory
-from model.partition import TopicPartition
+from headwater_core.epochs import EpochHistory
+from headwater_core.partition import TopicPartition
 from recovery.bootstrap import bootstrap_checkpoint
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan, Written

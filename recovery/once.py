@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+from headwater_core.errors import AlreadyExists, NotFound, TransientError, Unauthorised, UnknownOutcome, UsageError
 from manifests import keys
 from manifests.document import FORMAT, prepared, seal, unseal
-from model.errors import AlreadyExists, NotFound, TransientError, Unauthorised, UnknownOutcome, UsageError
 from objectstore.store import ObjectStore
 from recovery.plan import RecoveryPlan
 

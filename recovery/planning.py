@@ -5,9 +5,9 @@ from itertools import dropwhile
 
 from msgspec.structs import replace
 
+from headwater_core.errors import HeadwaterError, UsageError, VerificationFailed
 from manifests.head import Entry, Head
 from manifests.topic import PARTITIONS_MAX
-from model.errors import HeadwaterError, UsageError, VerificationFailed
 from recovery.discover import ArchivedTopic, Found
 from recovery.plan import (
     NODE_ID_MAX,

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from headwater_core import steps
+from headwater_core.errors import CorruptData, NotFound
 from layouts import open_layout
 from manifests.head import Entry
-from model import steps
-from model.errors import CorruptData, NotFound
 from objectstore.digest import Digest
 from objectstore.store import ObjectStore
 from recovery.files import PARTIAL, disk_errors, publish, sync_directory

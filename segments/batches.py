@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 from awscrt.checksums import crc32c, crc64nvme
 
-from model.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED = struct.Struct(">qiibI2xi30xi")  # the fields that a check needs

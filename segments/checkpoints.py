@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from model.epochs import EpochHistory
-from model.errors import CorruptData, UnsupportedFormat, UsageError
-from model.partition import TopicPartition, check_topic_id
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError
+from headwater_core.partition import TopicPartition, check_topic_id
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

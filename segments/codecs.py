@@ -2,7 +2,7 @@
 
 import cramjam
 
-from model.errors import CorruptData, UnsupportedFormat
+from headwater_core.errors import CorruptData, UnsupportedFormat
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -6,7 +6,7 @@ Sources: Kafka 4.3's schemas OffsetCommitKey, OffsetCommitValue, TransactionLogK
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from model.errors import CorruptData
+from headwater_core.errors import CorruptData
 from segments import flexible
 
 _COMMITS = (0, 1)  # record types; 0 is the older one

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, cast
 
-from model.epochs import EpochHistory
-from model.errors import (
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import (
     CorruptData,
     ForeignOwner,
     HeadwaterError,
@@ -22,7 +22,7 @@ from model.errors import (
     UnsupportedFormat,
     UsageError,
 )
-from model.partition import PartitionId, TopicPartition
+from headwater_core.partition import PartitionId, TopicPartition
 from segments import checkpoints, metadata_log
 from segments.checkpoints import MetaProperties
 from segments.log import Leadership, LocalLog, LocalSegment

@@ -4,8 +4,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from model.errors import CorruptData, TruncatedData
-from model.partition import topic_id_bytes, topic_id_text
+from headwater_core.errors import CorruptData, TruncatedData
+from headwater_core.partition import topic_id_bytes, topic_id_text
 from segments.varint import read_uvarint, uvarint
 
 T = TypeVar("T")

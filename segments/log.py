@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.epochs import EpochHistory
-from model.partition import PartitionId
+from headwater_core.epochs import EpochHistory
+from headwater_core.partition import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import struct
 from typing import NamedTuple
 
-from model.errors import CorruptData
+from headwater_core.errors import CorruptData
 from segments.batches import HEADER_BYTES
 from segments.varint import read_varint
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from model.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
 from segments.bootstrap import write_bootstrap_checkpoint
 from segments.markers import read_marker

@@ -6,7 +6,7 @@ Source: the message schemas of Kafka 4.3 (docs/formats/kafka-log.md, "The metada
 from dataclasses import dataclass
 from typing import ClassVar
 
-from model.errors import UnsupportedFormat
+from headwater_core.errors import UnsupportedFormat
 from segments import flexible
 from segments.flexible import Reader
 from segments.varint import uvarint

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from model.errors import CorruptData, TruncatedData
+from headwater_core.errors import CorruptData, TruncatedData
 from segments import codecs
 from segments.batches import HEADER_BYTES, read_batch_header
 from segments.markers import read_marker

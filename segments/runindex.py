@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from awscrt.checksums import crc32c
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.batches import OFFSET_MAX
 from segments.producers import ProducerState
 from segments.transactions import AbortedTransaction, OpenTransaction

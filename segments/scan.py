@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from model.errors import UnsupportedFormat
+from headwater_core.errors import UnsupportedFormat
 from segments import markers, runindex
 from segments.batches import BatchHeader, BatchWalk
 from segments.producers import Producers

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from awscrt.checksums import crc32c
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.producers import ProducerState
 from segments.transactions import OpenTransaction
 

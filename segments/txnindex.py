@@ -2,7 +2,7 @@
 
 import struct
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.transactions import AbortedTransaction
 
 _ENTRY = struct.Struct(">hqqqq")  # version, producer id, first offset, the marker's offset, last stable offset right behind it

@@ -1,6 +1,6 @@
 """Kafka's variable-length integers, zigzag (records) and unsigned (flexible messages)."""
 
-from model.errors import CorruptData, TruncatedData
+from headwater_core.errors import CorruptData, TruncatedData
 
 _BYTES_MAX = 10  # of 64 bits, seven at a time
 

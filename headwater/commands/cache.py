@@ -8,7 +8,7 @@ import click
 from headwater.options import Selection, configured, parse_selection, selection_argument
 from headwater.output import Column, as_duration, as_size, emit, format_option, say
 from headwater.units import size_text
-from model.errors import NotFound, UsageError
+from headwater_core.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config

@@ -6,7 +6,7 @@ import click
 
 from headwater.options import configured
 from headwater.output import Column, emit, emit_document, format_option
-from model.errors import HeadwaterError, UsageError
+from headwater_core.errors import HeadwaterError, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config

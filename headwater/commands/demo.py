@@ -9,7 +9,7 @@ import click
 
 from headwater.output import as_size, progress, say
 from headwater.units import duration_text
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console

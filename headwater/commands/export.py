@@ -11,7 +11,7 @@ from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, progress, say, summarise
 from headwater.placing import place_of, placed
 from headwater.units import parse_size, size_text
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

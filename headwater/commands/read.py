@@ -10,7 +10,7 @@ import click
 from headwater.options import Selection, configured, parse_selection
 from headwater.output import emit
 from headwater.units import parse_time
-from model.errors import HeadwaterError, OffsetOutOfRange, Partial, UsageError
+from headwater_core.errors import HeadwaterError, OffsetOutOfRange, Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, emit_document, format_option, progress, say
 from headwater.units import duration_text, size_text
-from model.errors import HeadwaterError, Locked, NotFound, Partial, UsageError, VerificationFailed
-from model.partition import check_topic_name
+from headwater_core.errors import HeadwaterError, Locked, NotFound, Partial, UsageError, VerificationFailed
+from headwater_core.partition import check_topic_name
 
 if TYPE_CHECKING:
     from control.log import ControlLog

@@ -9,7 +9,7 @@ import click
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, progress, say
 from headwater.units import duration_text, parse_size, parse_time, size_text
-from model.errors import Partial, UsageError
+from headwater_core.errors import Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -83,7 +83,7 @@ def scan(
     """
     from headwater import logs as events
     from headwater.opening import open_bucket
-    from model.clock import SystemClock
+    from headwater_core.clock import SystemClock
     from pipeline.query import parse_query
 
     events.configure(quiet=True)

@@ -10,7 +10,7 @@ from headwater.options import configured, parse_selection, selection_argument
 from headwater.output import emit, format_option, progress, say, summarise
 from headwater.placing import placed
 from headwater.units import parse_duration, size_text
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -46,7 +46,7 @@ def scrub(
     be examined; 10: there was nothing to examine.
     """
     from headwater.opening import open_bucket
-    from model.clock import SystemClock
+    from headwater_core.clock import SystemClock
     from pipeline.scrub import Sample, Scope, Scrub
     from pipeline.seen import Seen
 

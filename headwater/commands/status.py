@@ -7,7 +7,7 @@ import click
 
 from headwater.options import configured, selection_argument
 from headwater.output import Column, as_duration, as_size, emit, format_option
-from model.errors import TransientError, Unauthorised
+from headwater_core.errors import TransientError, Unauthorised
 
 if TYPE_CHECKING:
     from headwater.config import Config

@@ -9,13 +9,13 @@ import click
 
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, say
-from model.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat, UsageError
+from headwater_core.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
     from headwater.opening import Bucket
+    from headwater_core.partition import PartitionId
     from manifests.topic import TopicManifest
-    from model.partition import PartitionId
 
 
 @click.group()
@@ -155,7 +155,7 @@ def set_(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, 
     one; nothing is deleted, and agents leave the name alone until the cluster creates the topic once more.
     """
     from headwater.opening import open_bucket
-    from model.partition import check_topic_id, check_topic_name
+    from headwater_core.partition import check_topic_id, check_topic_name
 
     check_topic_name(topic)
     check_topic_id(topic_id)

@@ -35,7 +35,7 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
     `headwater jobs scrub` is the same check for large archives.
     """
     from headwater.opening import open_bucket
-    from model.clock import SystemClock
+    from headwater_core.clock import SystemClock
     from pipeline.jobs import Threads
     from pipeline.scrub import Scope, Scrub
 

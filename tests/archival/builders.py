@@ -13,12 +13,12 @@ from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from control.log import LocalControl
+from headwater_core.clock import ManualClock
+from headwater_core.epochs import EpochHistory
+from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from layouts import open_layout
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from model.clock import ManualClock
-from model.epochs import EpochHistory
-from model.partition import PartitionId, TopicPartition, topic_id_text
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore
 from segments import checkpoints

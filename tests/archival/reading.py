@@ -4,8 +4,8 @@ import base64
 import hashlib
 from typing import Any
 
+from headwater_core.partition import PartitionId
 from manifests.head import Head
-from model.partition import PartitionId
 from objectstore.store import ObjectStore
 from segments.batches import read_batch_header
 from segments.records import Record, decode_batch

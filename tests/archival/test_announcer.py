@@ -8,9 +8,9 @@ import pytest
 from archival.announcer import RETRY_S, Announcer, advanced_of, claim_of
 from control.log import LocalControl
 from control.records import Advanced, Record, Retired
-from model.clock import ManualClock, SystemClock
-from model.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError
-from model.partition import PartitionId
+from headwater_core.clock import ManualClock, SystemClock
+from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError
+from headwater_core.partition import PartitionId
 from tests.archival.builders import Agent, Directory
 from tests.manifests.builders import PARTITION, a_head, an_entry
 from tests.segments.builders import a_segment

@@ -6,14 +6,23 @@ from typing import BinaryIO
 import pytest
 import structlog
 
-import model.steps
+import headwater_core.steps
 from archival.plan import Policy
 from control.log import LocalControl
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import (
+    CorruptData,
+    Fenced,
+    SourceChanged,
+    SuspectedHole,
+    TransientError,
+    UnfinishedSwap,
+    UnknownOutcome,
+    UnrelatedLog,
+)
+from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from manifests import keys
 from manifests.head import Head
-from model.epochs import EpochHistory
-from model.errors import CorruptData, Fenced, SourceChanged, SuspectedHole, TransientError, UnfinishedSwap, UnknownOutcome, UnrelatedLog
-from model.partition import PartitionId, TopicPartition, topic_id_text
 from objectstore.memory import MemoryStore
 from segments.log import LocalLog
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, batches_of, live_bytes, load, ranges
@@ -280,10 +289,10 @@ def test_a_cleaner_that_is_still_writing_stops_nothing(directory: Directory, mon
     cleaned.write_bytes(b"")
     assert [agent.step().action for _ in range(2)] == ["claimed", "archived"]
     cleaned.unlink()
-    monkeypatch.setattr(model.steps, "reached", lambda step: cleaned.write_bytes(b"") if step == "archive.planned" else None)
+    monkeypatch.setattr(headwater_core.steps, "reached", lambda step: cleaned.write_bytes(b"") if step == "archive.planned" else None)
     assert agent.step().action == "archived"
     swap = cleaned.with_suffix(".swap")
-    monkeypatch.setattr(model.steps, "reached", lambda step: cleaned.rename(swap) if step == "archive.planned" else None)
+    monkeypatch.setattr(headwater_core.steps, "reached", lambda step: cleaned.rename(swap) if step == "archive.planned" else None)
     with pytest.raises(SourceChanged):
         agent.step()
     assert agent.step().reason == "a compaction is in the middle of its renames"

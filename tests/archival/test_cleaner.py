@@ -14,10 +14,10 @@ from archival.cleaner import CLOCK_STEP_MS, Look, clean_below, clean_under, clea
 from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
 from archival.plan import Policy
 from archival.source import open_segment
+from headwater_core.clock import ManualClock
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import NeedsReplacement, SourceChanged
 from manifests.head import Entry
-from model.clock import ManualClock
-from model.epochs import EpochHistory
-from model.errors import NeedsReplacement, SourceChanged
 from segments.log import LocalLog, LocalSegment
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, a_log
 from tests.manifests.builders import a_gap, a_head, an_entry

@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from archival.due_queue import CHANGES_MAX, PAUSE_MAX_S, PAUSE_S, DueQueue
-from model.partition import TopicPartition
+from headwater_core.partition import TopicPartition
 
 A, B, C = (TopicPartition("soup", number) for number in range(3))
 

@@ -14,7 +14,7 @@ from archival.lineage import (
     verdict,
     written_epochs,
 )
-from model.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory
 from tests.manifests.builders import a_gap, a_head, an_entry
 
 HISTORY = EpochHistory.of([(2, 10), (4, 47)])

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from archival.obstacle import Obstacle
-from model.epochs import EpochHistory
-from model.errors import CorruptData, HeadwaterError, SuspectedHole, TransientError, Unauthorised, UnsupportedFormat
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import CorruptData, HeadwaterError, SuspectedHole, TransientError, Unauthorised, UnsupportedFormat
 from segments.log import LocalLog
 from tests.archival.builders import a_log
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, next_steps, standing
+from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from manifests.head import Head
-from model.errors import UnfinishedSwap, UnrelatedLog
 from segments.log import LocalLog
 from tests.archival.builders import PARTITION, a_log, led_by
 from tests.manifests import builders

@@ -6,8 +6,8 @@ import pytest
 
 from archival.plan import Policy
 from archival.release import plan_release, release_bound
+from headwater_core.errors import SourceChanged, UsageError
 from manifests.head import Head
-from model.errors import SourceChanged, UsageError
 from segments.log import LocalLog
 from tests.archival.builders import PARTITION, Agent, Directory, a_log, led_by
 from tests.manifests import builders

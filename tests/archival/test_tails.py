@@ -6,9 +6,9 @@ import pytest
 
 from archival.config import ArchivalConfig
 from archival.tails import Tails
-from model.clock import ManualClock
-from model.errors import TransientError, UsageError
-from model.partition import PartitionId
+from headwater_core.clock import ManualClock
+from headwater_core.errors import TransientError, UsageError
+from headwater_core.partition import PartitionId
 from tests.archival.builders import PARTITION
 
 

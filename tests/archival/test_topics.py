@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from archival.topics import MOVED_LATELY_MS, NAME_RETRY_S, TopicFacts, TopicRecords
+from headwater_core.clock import ManualClock
+from headwater_core.errors import ForeignOwner, StoreGone
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight
-from model.clock import ManualClock
-from model.errors import ForeignOwner, StoreGone
-from model.partition import PartitionId, topic_id_text
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore

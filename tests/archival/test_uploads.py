@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import manifests.head
 from archival.plan import Policy
+from headwater_core.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
+from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, seal
 from manifests.head import decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from model.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
-from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, live_bytes, ranges
 from tests.segments.builders import a_batch, a_segment

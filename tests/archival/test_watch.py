@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from archival.watch import Watch
-from model.partition import TopicPartition
+from headwater_core.partition import TopicPartition
 
 _LONG_S = 30.0
 

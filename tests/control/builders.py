@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
-from model.partition import PartitionId, topic_id_text
+from headwater_core.partition import PartitionId, topic_id_text
 
 TOPIC_ID = topic_id_text(bytes(range(16)))
 PARTITION = PartitionId("cluster-1", TOPIC_ID, 0, "orders")

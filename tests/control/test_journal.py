@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from control.journal import Journal
-from model.errors import CorruptData, TransientError
+from headwater_core.errors import CorruptData, TransientError
 
 
 def entries(journal: Journal) -> list[tuple[bytes, int, int]]:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from control.journal import Entry, Journal
-from model.errors import TransientError
+from headwater_core.errors import TransientError
 from tests.objectstore.volatile_disk import VolatileDisk
 
 _SEEDS = 100

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from control.lock import DataDirLock
-from model.errors import Locked, UsageError
+from headwater_core.errors import Locked, UsageError
 
 _WAIT = "import sys; print(flush=True); sys.stdin.read()"
 _HOLD = f"import sys; from pathlib import Path; from control.lock import DataDirLock; lock = DataDirLock(Path(sys.argv[1])); {_WAIT}"

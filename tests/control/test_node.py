@@ -21,11 +21,11 @@ from control.node import ControlNode, check_config
 from control.records import RecoveryStarted
 from control.snapshot import read_snapshot, write_snapshot
 from control.state import EMPTY, apply_all
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
+from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from model.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
-from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from tests.control.builders import PARTITION, TOPIC_ID, advanced, claim, settings
@@ -339,7 +339,7 @@ def test_a_full_disk_ends_the_node_with_a_clear_error_and_nothing_lost(tmp_path:
 import resource, signal, sys
 from pathlib import Path
 from control.node import ControlNode
-from model.errors import DiskFull
+from headwater_core.errors import DiskFull
 from tests.control.builders import advanced
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 node = ControlNode(Path(sys.argv[1]))

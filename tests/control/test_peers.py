@@ -16,7 +16,7 @@ import pytest
 from control.config import ControlConfig
 from control.node import ControlNode
 from control.records import Advanced
-from model.errors import TransientError
+from headwater_core.errors import TransientError
 from tests.control.builders import PARTITION, advanced
 
 

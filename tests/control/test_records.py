@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, decode, encode
-from model.errors import CorruptData, UsageError
+from headwater_core.errors import CorruptData, UsageError
 from tests.control.builders import advanced, claim, records, retired, settings
 
 

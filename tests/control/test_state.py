@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from control.log import LocalControl
 from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired
 from control.state import EMPTY, NODES_MAX, RECOVERIES_MAX, RETIRED_MAX, apply, apply_all, decode_state, encode_state
-from model.partition import PartitionId, topic_id_text
+from headwater_core.partition import PartitionId, topic_id_text
 from tests.control.builders import PARTITION, TOPIC_ID, advanced, claim, records, retired, settings
 
 

@@ -12,8 +12,8 @@ import control.journal
 from control.config import ControlConfig
 from control.node import ControlNode
 from control.supervisor import LEADERLESS_S, REOPEN_S, ControlSupervisor
-from model.clock import ManualClock
-from model.errors import DiskFull, HeadwaterError, TransientError, UsageError
+from headwater_core.clock import ManualClock
+from headwater_core.errors import DiskFull, HeadwaterError, TransientError, UsageError
 from tests.control.builders import PARTITION, advanced
 from tests.peers.kafka import free_port
 

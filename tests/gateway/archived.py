@@ -11,10 +11,10 @@ from archival.plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from control.log import LocalControl
+from headwater_core.clock import SystemClock
+from headwater_core.partition import PartitionId
 from layouts import open_layout
 from manifests.repository import ManifestRepository
-from model.clock import SystemClock
-from model.partition import PartitionId
 from objectstore.store import ObjectStore
 from segments.discover import LogDirs
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange
+from headwater_core.partition import PartitionId
 from hydration.logs import Logs, Topic
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult, Slice
 from hydration.runfile import RunFile
 from hydration.times import RecordTime
-from model.errors import HeadwaterError, NotFound, OffsetOutOfRange
-from model.partition import PartitionId
 from segments.batches import read_batch_header
 
 CLUSTER = "fake-cluster"

@@ -15,13 +15,13 @@ from gateway.apis import Api, Code
 from gateway.complaints import Complaints
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
+from headwater_core.clock import SystemClock
+from headwater_core.errors import TransientError
 from hydration.answers import Bounds, Isolation, ReadResult
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
 from hydration.scope import Scope, scope_of
 from hydration.waiting import Pending
-from model.clock import SystemClock
-from model.errors import TransientError
 from objectstore.memory import MemoryStore
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from tests.fixtures import unpack

@@ -22,10 +22,10 @@ from gateway.config import GatewayConfig
 from gateway.line import RECEIVE_BYTES
 from gateway.messages import preload
 from gateway.server import GatewayServer
+from headwater_core.clock import SystemClock
+from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
+from headwater_core.partition import topic_id_bytes
 from hydration.partition_log import Isolation
-from model.clock import SystemClock
-from model.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
-from model.partition import topic_id_bytes
 from tests.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
 from tests.gateway.raw import RawClient, a_fetch, a_request
 

@@ -12,9 +12,9 @@ import pytest
 from gateway.apis import Api, Code
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
+from headwater_core.errors import TransientError
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
-from model.errors import TransientError
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.store import ObjectStore

@@ -13,11 +13,11 @@ from headwater.archiving import Archiving
 from headwater.config import load
 from headwater.opening import Bucket
 from headwater.scheduler import Scheduler
+from headwater_core.clock import ManualClock
+from headwater_core.epochs import EpochHistory
+from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from model.clock import ManualClock
-from model.epochs import EpochHistory
-from model.partition import PartitionId, TopicPartition, topic_id_text
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore
 from segments import checkpoints

@@ -11,7 +11,7 @@ import pytest
 
 from headwater import agent_socket
 from headwater.agent_socket import Ask, NoAgent, ask, serving
-from model.errors import Fenced, Locked, NotFound, TransientError, UsageError
+from headwater_core.errors import Fenced, Locked, NotFound, TransientError, UsageError
 
 
 async def echo(question: Ask) -> AsyncGenerator[dict[str, Any], None]:

@@ -14,7 +14,7 @@ import pytest
 
 from control.lock import DataDirLock
 from headwater import opening
-from model.errors import AlreadyExists, TransientError
+from headwater_core.errors import AlreadyExists, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore
 from tests.headwater.conftest import Stage

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from headwater import cli
-from model import errors
-from model.errors import HeadwaterError
+from headwater_core import errors
+from headwater_core.errors import HeadwaterError
 
 HEAVY = {
     "boto3",

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headwater.config import Config, load, shown
+from headwater_core.errors import UsageError
 from hydration.config import ReadPriority
-from model.errors import UsageError
 
 
 def from_toml(tmp_path: Path, text: str, environ: dict[str, str] | None = None, flags: dict[str, object] | None = None) -> Config:

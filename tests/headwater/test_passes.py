@@ -15,8 +15,8 @@ from headwater.agent import _Answers
 from headwater.agent_socket import Ask
 from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import load
-from model.errors import TransientError
-from model.partition import TopicPartition
+from headwater_core.errors import TransientError
+from headwater_core.partition import TopicPartition
 from segments.discover import LogDirs
 from segments.log import LocalLog
 from tests.headwater.conftest import Stage

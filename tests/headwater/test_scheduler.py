@@ -15,9 +15,9 @@ from archival.plan import SEALED_ONLY
 from headwater.archiving import LOG_DIRS, READ_AGAIN_S, Archived
 from headwater.scheduler import QUIET_S
 from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
+from headwater_core.errors import CorruptData, TransientError
+from headwater_core.partition import TopicPartition
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, TransientError
-from model.partition import TopicPartition
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from segments import checkpoints

@@ -9,11 +9,11 @@ import pytest
 from archival.cleaner import overtaken
 from archival.plan import Policy
 from headwater.standing import Standing, standing
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import NeedsUpgrade
+from headwater_core.partition import PartitionId
 from manifests.document import FORMAT, check_ours
 from manifests.head import Head
-from model.epochs import EpochHistory
-from model.errors import NeedsUpgrade
-from model.partition import PartitionId
 from segments.log import Leadership, LocalLog
 from tests.manifests.builders import an_entry
 

@@ -10,8 +10,8 @@ import pytest
 
 from headwater import survey
 from headwater.opening import Bucket, load_head
+from headwater_core.partition import PartitionId
 from manifests.head import Head
-from model.partition import PartitionId
 from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_agent import running
 from tests.s3server import S3Server

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
+from headwater_core.clock import ManualClock
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner, decode_owner, encode_owner
-from model.clock import ManualClock
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.probe import probe

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.units import duration_text, parse_duration, parse_size, size_text
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from control.lock import DataDirLock
+from headwater_core.partition import topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight, TopicManifest
-from model.partition import topic_id_text
 from objectstore.digest import digest_of
 from objectstore.open import open_store
 from tests.fixtures import Isolation, expected, expected_offsets

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from model.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError
 from objectstore.memory import MemoryStore
 from objectstore.store import DOCUMENT_BYTES_MAX
 

@@ -2,11 +2,11 @@ from concurrent.futures import Future
 
 import pytest
 
+from headwater_core.clock import ManualClock
+from headwater_core.errors import TransientError
+from headwater_core.partition import PartitionId
 from hydration.archived import Archived, HeldEntries
 from manifests.repository import Versioned
-from model.clock import ManualClock
-from model.errors import TransientError
-from model.partition import PartitionId
 from tests.manifests.builders import a_head, an_entry
 
 HEAD = a_head(an_entry(0, 9))

@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 import pytest
 
+from headwater_core.clock import ManualClock
+from headwater_core.errors import CorruptData, DiskFull, TransientError
 from hydration import cache as cache_module
 from hydration.cache import ChunkCache, chunk_name, folder
 from hydration.runfile import RunFile
-from model.clock import ManualClock
-from model.errors import CorruptData, DiskFull, TransientError
 from tests.hydration.world import PARTITION
 
 SIZE = 1_000

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from headwater_core.errors import TransientError
 from hydration.answers import Isolation
 from hydration.runfile import RunFile
-from model.errors import TransientError
 from tests.hydration.world import World
 from tests.segments.builders import a_segment
 

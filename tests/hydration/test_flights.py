@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater_core.errors import TransientError
 from hydration.flights import Errand, Flights
 from hydration.runfile import RunFile
-from model.errors import TransientError
 
 
 class Line:

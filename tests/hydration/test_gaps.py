@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import CorruptData, TransientError
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from manifests.head import Entry
-from model.epochs import EpochHistory
-from model.errors import CorruptData, TransientError
 from tests.hydration.world import World
 from tests.segments.builders import BASE_TIME, a_batch, a_segment
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from headwater_core.errors import HeadwaterError
+from headwater_core.partition import PartitionId
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from manifests.repository import ManifestRepository
-from model.errors import HeadwaterError
-from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, a_topic
 from tests.segments.builders import a_segment

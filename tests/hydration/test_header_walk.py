@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from headwater_core.errors import CorruptData, UnsupportedFormat
 from hydration.header_walk import SMALL_WINDOW_BYTES, WINDOW_BYTES, HeaderWalk
 from hydration.open_segment import Allowance, LongWalk
 from hydration.runfile import RunFile
-from model.errors import CorruptData, UnsupportedFormat
 from segments.runindex import NO_TIMESTAMP
 from segments.scan import scan_run
 from segments.transactions import OpenTransaction

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
+from headwater_core.clock import ManualClock
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import HeadwaterError, TransientError
 from hydration.answers import Isolation
-from model.clock import ManualClock
-from model.epochs import EpochHistory
-from model.errors import HeadwaterError, TransientError
 from segments.producers import ProducerState
 from segments.snapshots import encode_snapshot
 from segments.transactions import OpenTransaction

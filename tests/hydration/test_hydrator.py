@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from headwater_core.clock import ManualClock
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
 from hydration.answers import Isolation, ReadResult
 from hydration.cache import chunk_name, index_name
 from hydration.partition_log import Pending
-from model.clock import ManualClock
-from model.errors import CorruptData, HeadwaterError, NotFound, TransientError
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, World
 from tests.segments.builders import a_segment

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from headwater_core.clock import ManualClock
+from headwater_core.errors import SourceChanged, TransientError
 from hydration.hints import hint_by_offset, hint_by_position
 from hydration.local import LocalTier, OpenFiles
 from hydration.open_segment import Allowance
-from model.clock import ManualClock
-from model.errors import SourceChanged, TransientError
 from segments.log import LocalLog, LocalSegment
 from tests.hydration.world import Broker
 from tests.segments.builders import a_segment

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import pytest
 
+from headwater_core.clock import ManualClock
+from headwater_core.errors import CorruptData, OffsetOutOfRange, SourceChanged, TransientError
 from hydration.answers import Isolation
 from hydration.hydrator import SCAN_WORKERS
 from hydration.local_transactions import LocalTransactions, UnknownBeginning
@@ -18,8 +20,6 @@ from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.turns import Turns
 from hydration.waiting import begin, finish
-from model.clock import ManualClock
-from model.errors import CorruptData, OffsetOutOfRange, SourceChanged, TransientError
 from segments.checkpoints import RECOVERY_POINTS
 from segments.producers import ProducerState
 from segments.snapshots import encode_snapshot

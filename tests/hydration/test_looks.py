@@ -9,14 +9,14 @@ import pytest
 from gateway.apis import Api
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
+from headwater_core.clock import ManualClock
+from headwater_core.errors import TransientError
+from headwater_core.partition import TopicPartition
 from hydration import local
 from hydration.answers import Isolation, ReadResult
 from hydration.local import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
 from hydration.waiting import Steps
-from model.clock import ManualClock
-from model.errors import TransientError
-from model.partition import TopicPartition
 from segments.discover import LogDirs, Survey
 from segments.log import LocalLog
 from tests.gateway.raw import RawClient, a_fetch

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from headwater_core.clock import ManualClock
+from headwater_core.errors import CorruptData, ForeignOwner, NotFound, OffsetOutOfRange, TransientError, UsageError
 from hydration.answers import Isolation
 from manifests import keys
-from model.clock import ManualClock
-from model.errors import CorruptData, ForeignOwner, NotFound, OffsetOutOfRange, TransientError, UsageError
 from segments.discover import LogDirs
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, TOPIC, Archive, World, a_topic

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater_core.clock import ManualClock
 from hydration.readahead import Ahead, Streams
-from model.clock import ManualClock
 
 CHUNK = 1000  # bytes; a read below takes as many, and one offset for each
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater_core.errors import CorruptData, TransientError, TruncatedData
 from hydration import hydrator as hydrator_module
 from hydration.answers import Isolation
 from hydration.blocks import Blocks
@@ -14,7 +15,6 @@ from hydration.hydrator import Hydrator
 from hydration.runfile import RunFile
 from hydration.waiting import finish
 from manifests.head import Entry
-from model.errors import CorruptData, TransientError, TruncatedData
 from objectstore.memory import MemoryStore
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, World

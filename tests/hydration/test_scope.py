@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater_core.epochs import EpochHistory
 from hydration.archived import Extent
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
-from model.epochs import EpochHistory
 from segments.log import LocalLog, LocalSegment
 from tests.hydration.world import PARTITION
 

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 
 import pytest
 
+from headwater_core.errors import NotFound, TransientError
 from hydration.waiting import Pending, Steps, begin, finish
-from model.errors import NotFound, TransientError
 
 
 def adding(*futures: "Future[int]", closed: list[str] | None = None) -> Steps[int]:

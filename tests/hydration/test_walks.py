@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from headwater_core.errors import CorruptData, OffsetOutOfRange, TransientError
 from hydration import partition_log
 from hydration.answers import Isolation
 from hydration.hydrator import SCAN_WORKERS
 from hydration.open_segment import TURN_BYTES, WALK_BYTES
 from hydration.runfile import RunFile
 from hydration.waiting import Pending
-from model.errors import CorruptData, OffsetOutOfRange, TransientError
 from tests.hydration.world import World
 from tests.segments.builders import a_segment
 

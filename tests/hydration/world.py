@@ -7,6 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from headwater_core.clock import Clock, SystemClock
+from headwater_core.epochs import EpochHistory
+from headwater_core.partition import PartitionId, topic_id_text
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
@@ -18,9 +21,6 @@ from manifests.head import Entry, Head
 from manifests.index import ManifestIndex
 from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import TopicManifest
-from model.clock import Clock, SystemClock
-from model.epochs import EpochHistory
-from model.partition import PartitionId, topic_id_text
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.store import ObjectStore

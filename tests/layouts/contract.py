@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, TransientError, UnknownOutcome
 from layouts import Offloader
-from model.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, TransientError, UnknownOutcome
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectInfo
 from segments.scan import RunScan, scan_run

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
+from headwater_core.errors import UnsupportedFormat
 from layouts import Offloader, open_layout
-from model.errors import UnsupportedFormat
 from objectstore.memory import MemoryStore
 from tests.layouts.contract import INDEX_KEY, KEY, RUN, OffloaderContract, scanned
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import FENCE_MAX, Entry, Head
-from model.partition import PartitionId, topic_id_text
 
 TOPIC_ID = topic_id_text(bytes(range(16)))
 PARTITION = PartitionId("cluster-1", TOPIC_ID, 3, "orders")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.document import seal
 from manifests.head import Head, check_head, decode_head, encode_head
-from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
-from model.partition import PartitionId, topic_id_text
 from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
 
 HEAD = a_head(an_entry(0, 9), a_gap(10, 14), an_entry(15, 29, fence=2), fence=2, leader_epoch=4, superseded=(an_entry(40, 49),))

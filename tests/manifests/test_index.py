@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headwater_core.errors import DiskFull
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests.head import Entry, Head
 from manifests.index import ManifestIndex
-from model.errors import DiskFull
-from model.partition import PartitionId, topic_id_text
 from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
 
 OTHERS = (

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from headwater_core.partition import PartitionId
 from manifests import keys, prefixes
 from manifests.prefixes import data_prefixes
-from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.store import ObjectInfo, ObjectStore

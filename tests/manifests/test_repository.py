@@ -9,11 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from manifests import keys
-from manifests.head import Head
-from manifests.repository import CommitLost, ManifestRepository, Versioned
-from manifests.topic import TopicManifest
-from model.errors import (
+from headwater_core.errors import (
     AlreadyExists,
     Conflict,
     CorruptData,
@@ -24,7 +20,11 @@ from model.errors import (
     Unauthorised,
     UnknownOutcome,
 )
-from model.partition import PartitionId, topic_id_text
+from headwater_core.partition import PartitionId, topic_id_text
+from manifests import keys
+from manifests.head import Head
+from manifests.repository import CommitLost, ManifestRepository, Versioned
+from manifests.topic import TopicManifest
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore

@@ -15,7 +15,7 @@ import sys, threading
 from pathlib import Path
 from manifests.head import decode_head
 from manifests.topic import decode_topic
-from model.partition import PartitionId
+from headwater_core.partition import PartitionId
 cluster, topic, topic_id = sys.argv[1:4]
 head, manifest = (Path(name).read_bytes() for name in sys.argv[4:])
 sys.setswitchinterval(1e-6)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
+from headwater_core.partition import topic_id_text
 from manifests.document import seal
 from manifests.topic import (
     NO_METADATA,
@@ -27,8 +29,6 @@ from manifests.topic import (
     merge,
     turn_to,
 )
-from model.errors import CorruptData, ForeignOwner, UnsupportedFormat
-from model.partition import topic_id_text
 from tests.manifests.builders import TOPIC_ID
 
 topic_ids = st.binary(min_size=16, max_size=16).map(topic_id_text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UsageError
+from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UsageError
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import BinaryIO, TypeVar
 
-from model.errors import HeadwaterError, SourceChanged, TransientError, UnknownOutcome
+from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UnknownOutcome
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, check_prefix
 
 _Answer = TypeVar("_Answer")

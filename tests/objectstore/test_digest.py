@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData
+from headwater_core.errors import CorruptData
 from objectstore.digest import Digest, digest_of, from_s3, is_digest, to_s3
 
 

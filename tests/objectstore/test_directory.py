@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from model.errors import AlreadyExists, Conflict, DiskFull, NotFound, Unauthorised, UsageError
+from headwater_core.errors import AlreadyExists, Conflict, DiskFull, NotFound, Unauthorised, UsageError
 from objectstore.digest import digest_of
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore

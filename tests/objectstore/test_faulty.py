@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from model.clock import ManualClock
-from model.errors import AlreadyExists, Conflict, HeadwaterError, NotFound, TransientError, UnknownOutcome
+from headwater_core.clock import ManualClock
+from headwater_core.errors import AlreadyExists, Conflict, HeadwaterError, NotFound, TransientError, UnknownOutcome
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore
 from tests.objectstore.contract import ObjectStoreContract, put

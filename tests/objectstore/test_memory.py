@@ -1,6 +1,6 @@
 import pytest
 
-from model.clock import ManualClock
+from headwater_core.clock import ManualClock
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore
 from tests.objectstore.contract import ObjectStoreContract

@@ -1,6 +1,6 @@
 import pytest
 
-from model.errors import NotFound
+from headwater_core.errors import NotFound
 from objectstore.memory import MemoryStore
 from objectstore.metered import Call, MeteredStore
 from objectstore.store import ObjectStore

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 from objectstore import open_store
 from objectstore.directory import DirectoryStore
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import objectstore.directory
+from headwater_core.errors import AlreadyExists, HeadwaterError, TransientError, UnknownOutcome
 from manifests.repository import ManifestRepository
-from model.errors import AlreadyExists, HeadwaterError, TransientError, UnknownOutcome
 from objectstore.directory import DirectoryStore
 from tests.archival.builders import Agent, Directory, load
 from tests.objectstore.volatile_disk import VolatileDisk

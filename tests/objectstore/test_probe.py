@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.probe import PROBE_KEY, Capabilities, probe

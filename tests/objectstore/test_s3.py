@@ -19,7 +19,7 @@ from botocore.response import StreamingBody
 from urllib3.connection import HTTPConnection
 from urllib3.response import HTTPResponse
 
-from model.errors import (
+from headwater_core.errors import (
     AlreadyExists,
     Conflict,
     CorruptData,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from model.clock import ManualClock, SystemClock
-from model.errors import NotFound, TransientError
+from headwater_core.clock import ManualClock, SystemClock
+from headwater_core.errors import NotFound, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.guarded import GuardedStore
 from objectstore.memory import MemoryStore

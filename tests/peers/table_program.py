@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from model.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError
 from pipeline import tables
 from pipeline.decode import COLUMNS
 from pipeline.export import verdict

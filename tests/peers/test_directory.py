@@ -9,7 +9,7 @@ from headwater.archiving import Archived
 from headwater.archivist import Order, holding
 from headwater.opening import open_log_dirs
 from headwater.survey import survey
-from model.errors import UnrelatedLog
+from headwater_core.errors import UnrelatedLog
 from tests.archival.builders import ranges
 from tests.peers.agent import Headwater
 from tests.peers.kafka import KafkaBroker, produce

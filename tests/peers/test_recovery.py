@@ -9,8 +9,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 import recovery
 from archival.plan import SEALED_ONLY
+from headwater_core.clock import SystemClock
 from manifests.repository import ManifestRepository
-from model.clock import SystemClock
 from objectstore.memory import MemoryStore
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
 from tests.peers.kafka import KafkaBroker, expect_same, java_consume, produce

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from headwater_core.clock import ManualClock
 from manifests import keys
 from manifests.document import seal
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from model.clock import ManualClock
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore
 from pipeline.jobs import Threads

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from model.partition import PartitionId, topic_id_text
+from headwater_core.partition import PartitionId, topic_id_text
 from objectstore.directory import DirectoryStore
 from tests.hydration.world import CLUSTER, Archive
 from tests.segments.builders import a_segment

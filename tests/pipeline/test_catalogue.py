@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Entry
 from manifests.topic import encode_topic
-from model.errors import CorruptData, DataLoss, NotFound, UsageError
-from model.partition import PartitionId, topic_id_text
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore

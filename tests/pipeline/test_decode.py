@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from pipeline import decode as decoding
 from pipeline import kernels
 from pipeline.decode import COLUMNS, Wanted, arrow_schema, decode

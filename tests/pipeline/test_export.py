@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from headwater_core.errors import CorruptData, Locked, Partial, UsageError
+from headwater_core.partition import topic_id_text
 from manifests import keys
 from manifests.document import seal
-from model.errors import CorruptData, Locked, Partial, UsageError
-from model.partition import topic_id_text
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore
 from pipeline import dated

@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 
-from model.errors import CorruptData, HeadwaterError
+from headwater_core.errors import CorruptData, HeadwaterError
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore
 from pipeline.jobs import OnSpark, Processes, Runner, StorePlace, Threads, spark_session

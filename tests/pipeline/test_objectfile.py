@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, TransientError, TruncatedData
+from headwater_core.errors import CorruptData, TransientError, TruncatedData
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from pipeline.objectfile import ObjectFile

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat
+from headwater_core.partition import TopicPartition, topic_id_text
 from manifests.head import Entry, Head
-from model.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat
-from model.partition import TopicPartition, topic_id_text
 from pipeline.progress import Incarnation, Progress, Reached, admit, advance, begin_of, check_progress, decode_progress, epoch_at, place_at
 
 OLD, NEW = topic_id_text(bytes(16)), topic_id_text(bytes(range(16)))

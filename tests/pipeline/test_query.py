@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from headwater_core.errors import UsageError
+from headwater_core.partition import TopicPartition
 from manifests.head import Entry
-from model.errors import UsageError
-from model.partition import TopicPartition
 from pipeline.query import COLUMNS, Bound, Edge, Predicate, Time, parse_query
 
 

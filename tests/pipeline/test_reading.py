@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from awscrt.checksums import crc32c
 
+from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, DataLoss, Superseded, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from model.errors import CorruptData, DataLoss, DiskFull, UsageError
+from headwater_core.errors import CorruptData, DataLoss, DiskFull, UsageError
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from pipeline import scan as scanning

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headwater_core.clock import ManualClock
+from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from model.clock import ManualClock
-from model.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from objectstore.digest import digest_of
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 from objectstore.directory import DirectoryStore
 from pipeline.source import HeadwaterSource
 from segments.records import Record

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater_core.errors import DataLoss
 from manifests.head import OBJECT_BYTES_MAX, Entry, Head
-from model.errors import DataLoss
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from pipeline import reading

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from model.errors import CorruptData, DataLoss, TransientError
+from headwater_core.errors import CorruptData, DataLoss, TransientError
 from objectstore.directory import DirectoryStore
 from pipeline.quarantine import read_quarantine
 from pipeline.query import parse_query

@@ -2,8 +2,8 @@
 
 import pytest
 
-from model.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnsupportedFormat
-from model.partition import PartitionId, topic_id_text
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnsupportedFormat
+from headwater_core.partition import PartitionId, topic_id_text
 from pipeline.backlog import decode_places, encode_places
 from pipeline.progress import Reached
 from pipeline.spark_errors import named_error

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import recovery
+from headwater_core.errors import HeadwaterError
 from manifests.repository import ManifestRepository
-from model.errors import HeadwaterError
 from objectstore.directory import DirectoryStore
 
 

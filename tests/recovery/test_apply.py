@@ -13,10 +13,8 @@ from msgspec.structs import replace
 
 import recovery
 from control.log import LocalControl
-from manifests.head import Entry
-from manifests.repository import ManifestRepository
-from model.clock import ManualClock
-from model.errors import (
+from headwater_core.clock import ManualClock
+from headwater_core.errors import (
     CorruptData,
     DiskFull,
     ForeignOwner,
@@ -29,7 +27,9 @@ from model.errors import (
     UsageError,
     VerificationFailed,
 )
-from model.partition import TopicPartition
+from headwater_core.partition import TopicPartition
+from manifests.head import Entry
+from manifests.repository import ManifestRepository
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from recovery import layout, runs

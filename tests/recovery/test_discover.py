@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import recovery
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, TransientError, VerificationFailed
 from manifests import keys
 from manifests.repository import ManifestRepository
-from model.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, TransientError, VerificationFailed
 from objectstore.directory import DirectoryStore
 from objectstore.memory import MemoryStore
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 import recovery
 from archival.plan import SEALED_ONLY
+from headwater_core.clock import SystemClock
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from model.clock import SystemClock
-from model.partition import PartitionId, topic_id_text
 from objectstore.digest import digest_of
 from objectstore.memory import MemoryStore
 from recovery.endings import open_after, run_index

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headwater_core.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError, VerificationFailed
+from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.topic import TopicManifest
-from model.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError, VerificationFailed
-from model.partition import PartitionId
 from recovery.discover import ArchivedTopic, Found
 from recovery.plan import Hole, Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
 from recovery.planning import make_plan, plan_partition, without

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from headwater_core.errors import CorruptData, Locked, TransientError, UsageError
 from manifests.document import seal
-from model.errors import CorruptData, Locked, TransientError, UsageError
 from recovery import target
 from recovery.plan import RecoveryPlan
 from recovery.target import LOCK, MARK, Mark, awaits_broker, locked, plan_name, read_mark, write_mark

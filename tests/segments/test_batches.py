@@ -7,7 +7,7 @@ from awscrt.checksums import crc64nvme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from segments import batches
 from segments.batches import HEADER_BYTES, BatchWalk, check_batch, check_batches, headers, locate, read_batch_header, walk
 from tests.segments.builders import a_batch, a_commit, a_segment, with_crc

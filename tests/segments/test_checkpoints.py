@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.epochs import EpochHistory
-from model.errors import CorruptData, UnsupportedFormat
-from model.partition import TopicPartition
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import CorruptData, UnsupportedFormat
+from headwater_core.partition import TopicPartition
 from segments.checkpoints import (
     MetaProperties,
     decode_epochs,

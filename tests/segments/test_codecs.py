@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, UnsupportedFormat
+from headwater_core.errors import CorruptData, UnsupportedFormat
 from segments import codecs
 from segments.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, decompress, decompress_into
 from segments.varint import uvarint

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from model.errors import CorruptData
-from model.partition import TopicPartition
+from headwater_core.errors import CorruptData
+from headwater_core.partition import TopicPartition
 from segments import flexible, markers
 from segments.batches import BatchHeader, read_batch_header, walk
 from segments.coordinator_records import (

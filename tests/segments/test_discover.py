@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from model.epochs import EpochHistory
-from model.errors import CorruptData, ForeignOwner, NotFound, SourceChanged, Unauthorised, UnsupportedFormat, UsageError
-from model.partition import TopicPartition
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import CorruptData, ForeignOwner, NotFound, SourceChanged, Unauthorised, UnsupportedFormat, UsageError
+from headwater_core.partition import TopicPartition
 from segments import discover
 from segments.checkpoints import MetaProperties, encode_epochs, encode_meta_properties, encode_offsets, encode_partition_metadata
 from segments.discover import LogDirs, parse_directory_name

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, SourceChanged, UnsupportedFormat
-from model.partition import topic_id_text
+from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
+from headwater_core.partition import topic_id_text
 from segments.batches import walk
 from segments.bootstrap import write_bootstrap_checkpoint
 from segments.metadata_log import DIRECTORY, MetadataLog, PartitionMetadata

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, TruncatedData
+from headwater_core.errors import CorruptData, TruncatedData
 from segments import codecs
 from segments.batches import HEADER_BYTES, check_batch
 from segments.records import Record, control_type, decode_batch

@@ -8,7 +8,7 @@ from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.producers import ProducerState
 from segments.runindex import NO_TIMESTAMP, Points, RunIndex, decode_index, encode_index, points_of
 from segments.transactions import AbortedTransaction, OpenTransaction

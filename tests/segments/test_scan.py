@@ -6,7 +6,7 @@ from awscrt.checksums import crc64nvme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments import runindex, scan
 from segments.producers import Producers, ProducerState
 from segments.scan import AbortedTransaction, OpenTransaction, RunScan, scan_run

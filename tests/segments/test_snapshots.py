@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.producers import ProducerState
 from segments.snapshots import decode_snapshot, encode_snapshot, open_transactions
 from segments.transactions import OpenTransaction

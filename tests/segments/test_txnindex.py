@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from segments.transactions import AbortedTransaction, Transactions
 from segments.txnindex import decode_txnindex, encode_txnindex
 

@@ -19,11 +19,11 @@ from archival.tails import Tails
 from archival.topics import TopicRecords
 from control.log import LocalControl
 from control.records import Record
+from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
+from headwater_core.partition import PartitionId, TopicPartition
 from layouts import open_layout
 from manifests import keys
 from manifests.repository import ManifestRepository
-from model.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
-from model.partition import PartitionId, TopicPartition
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from segments.log import LocalLog, LocalSegment
 from tests.objectstore.faulty import FaultyStore

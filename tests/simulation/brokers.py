@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from model.clock import Clock
-from model.epochs import EpochHistory
-from model.partition import PartitionId, topic_id_text
+from headwater_core.clock import Clock
+from headwater_core.epochs import EpochHistory
+from headwater_core.partition import PartitionId, topic_id_text
 from segments.log import Leadership
 from segments.records import Record
 from tests.segments.builders import BASE_TIME, Producer, a_batch, a_marker

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.state import ControlState
+from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError, NotFound
+from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.head import Entry, Head, check_head, decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import decode_current
-from model.clock import Clock
-from model.errors import HeadwaterError, NotFound
-from model.partition import PartitionId
 from objectstore.memory import MemoryStore
 from segments.batches import read_batch_header
 from segments.markers import ABORT, read_marker

@@ -36,6 +36,9 @@ from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.plan import Cut, Idle, Policy, Step, Stop
 from archival.release import Releaser
 from archival.tails import Tails
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
+from headwater_core.partition import PartitionId
 from hydration.archived import Archived
 from hydration.partition_log import PartitionLog
 from hydration.scope import Span, Tier
@@ -44,9 +47,6 @@ from manifests import keys
 from manifests.head import Entry, Head, decode_head, encode_head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
-from model.epochs import EpochHistory
-from model.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
-from model.partition import PartitionId
 from segments.log import LocalLog
 from segments.scan import RunScan
 

@@ -12,10 +12,10 @@ from random import Random
 from unittest.mock import patch
 
 from control.log import LocalControl
+from headwater_core import steps
+from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from manifests import keys
 from manifests.head import Head, check_head, decode_head
-from model import steps
-from model.errors import HeadwaterError, NotFound, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.probe import probe
 from tests.archival.builders import PARTITION, Agent, Directory, batches_of

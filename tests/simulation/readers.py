@@ -19,6 +19,8 @@ from unittest.mock import patch
 
 import hydration.cache
 import hydration.hydrator
+from headwater_core.errors import CorruptData, HeadwaterError, OffsetOutOfRange, SourceChanged, TransientError
+from headwater_core.partition import PartitionId, TopicPartition
 from hydration.answers import Isolation
 from hydration.archived import Archived, HeldEntries
 from hydration.cache import ChunkCache
@@ -29,8 +31,6 @@ from hydration.partition_log import PartitionLog
 from hydration.runfile import RunFile
 from manifests.head import Head
 from manifests.repository import ManifestRepository, Versioned
-from model.errors import CorruptData, HeadwaterError, OffsetOutOfRange, SourceChanged, TransientError
-from model.partition import PartitionId, TopicPartition
 from segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
 from segments.log import LocalLog, LocalSegment
 from segments.markers import ABORT, read_marker

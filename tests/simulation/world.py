@@ -19,9 +19,9 @@ import structlog
 import archival.archiver
 import archival.topics
 from archival.topics import TopicFacts
-from model import steps
-from model.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedHole, TransientError, UnrelatedLog
-from model.partition import PartitionId
+from headwater_core import steps
+from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedHole, TransientError, UnrelatedLog
+from headwater_core.partition import PartitionId
 from tests.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
 from tests.simulation.actors import Actor
 from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks

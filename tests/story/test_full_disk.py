@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from model.errors import DiskFull, Partial
+from headwater_core.errors import DiskFull, Partial
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_bad_input import can_mount

@@ -1,7 +1,7 @@
 import pytest
 
-from model.errors import UsageError
-from model.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name, topic_id_bytes, topic_id_text
+from headwater_core.errors import UsageError
+from headwater_core.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name, topic_id_bytes, topic_id_text
 
 CLUSTER = "mPtQxumzSB6UIzXMtmWVUg"
 TOPIC_ID = "kqJTtAW9T1mWG2YKKY9dsw"

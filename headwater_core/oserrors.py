@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from model.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
+from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
 
 _KINDS: dict[type[HeadwaterError], tuple[int, ...]] = {
     DiskFull: (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),

@@ -5,7 +5,7 @@ import binascii
 import re
 from dataclasses import dataclass, field
 
-from model.errors import UsageError
+from headwater_core.errors import UsageError
 
 TOPIC_NAME_MAX = 249  # Kafka's own limit
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from model.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
-from model.oserrors import kind_of, translated
+from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
+from headwater_core.oserrors import kind_of, translated
 
 
 @pytest.mark.parametrize(

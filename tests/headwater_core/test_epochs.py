@@ -1,6 +1,6 @@
 import pytest
 
-from model.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory
 
 HISTORY = EpochHistory(((2, 10), (5, 10), (6, 30)))
 
