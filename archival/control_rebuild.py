@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from archival.announcer import advanced_of
-from control.log import PUBLISH_TIMEOUT_S, ControlLog
-from control.node import ControlNode
-from control.records import Advanced, Record
-from control.supervisor import ControlSupervisor
+from headwater_core.control.log import PUBLISH_TIMEOUT_S, ControlLog
+from headwater_core.control.node import ControlNode
+from headwater_core.control.records import Advanced, Record
+from headwater_core.control.supervisor import ControlSupervisor
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat
 from manifests.repository import ManifestRepository
 

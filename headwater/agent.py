@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import structlog
 
 from archival.watch import Watch
-from control.records import Node
 from gateway.metadata import Address
 from gateway.server import serve
 from headwater import __version__, agent_socket
@@ -26,6 +25,7 @@ from headwater.options import parse_selection
 from headwater.scheduler import Scheduler
 from headwater.survey import Knowledge, survey
 from headwater_core.clock import SystemClock
+from headwater_core.control.records import Node
 from headwater_core.errors import HeadwaterError, TransientError, UsageError
 from hydration.logs import Logs
 

@@ -22,11 +22,11 @@ from archival.release import Releaser, plan_release
 from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
-from control.log import ControlLog
 from headwater.config import Config
 from headwater.opening import Bucket
 from headwater.standing import KnownHead
 from headwater_core.clock import Clock
+from headwater_core.control.log import ControlLog
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId, TopicPartition

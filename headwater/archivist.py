@@ -13,8 +13,6 @@ import structlog
 from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.plan import Policy
-from control.lock import DataDirLock
-from control.supervisor import ControlSupervisor
 from headwater import agent_socket
 from headwater.archiving import Archived, Archiving
 from headwater.config import Config
@@ -22,6 +20,8 @@ from headwater.opening import Bucket, check_conditional_writes, open_bucket, ope
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
 from headwater_core.clock import SystemClock
+from headwater_core.control.lock import DataDirLock
+from headwater_core.control.supervisor import ControlSupervisor
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised
 from headwater_core.partition import TopicPartition
 from manifests.repository import ManifestRepository

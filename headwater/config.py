@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from archival.config import ArchivalConfig
-from control.config import ControlConfig
 from gateway.config import GatewayConfig
 from headwater.units import duration_text, parse_duration, parse_size, size_text
+from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
 from hydration.config import HydrationConfig
 from objectstore.config import StoreConfig

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from control.journal import write_whole
 from headwater_core.clock import Clock
+from headwater_core.control.journal import write_whole
 from headwater_core.errors import HeadwaterError, StoreGone, WrongStore
 from headwater_core.oserrors import translated
 from manifests.document import FORMAT, prepared, seal, unseal

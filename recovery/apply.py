@@ -13,10 +13,10 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from control.log import ControlLog
-from control.records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core import steps
 from headwater_core.clock import Clock, SystemClock
+from headwater_core.control.log import ControlLog
+from headwater_core.control.records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, UsageError, VerificationFailed
 from manifests.head import Entry
 from objectstore.store import ObjectStore

@@ -14,7 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer d
     ("recovery",),
     ("archival", "hydration"),
     ("manifests",),
-    ("control", "layouts"),
+    ("headwater_core.control", "layouts"),
     ("segments", "objectstore"),
     ("headwater_core",),
 )
@@ -31,7 +31,7 @@ HOMES = {  # library: the only places that may import it
     "kio": ("gateway/",),
     "lmdb": ("manifests/index.py",),
     "pyspark": ("pipeline/",),
-    "pysyncobj": ("control/node.py",),
+    "pysyncobj": ("headwater_core/control/node.py",),
     "rich": ("headwater/",),
     "watchdog": ("archival/watch.py",),
 }

@@ -17,8 +17,8 @@ from headwater_core.errors import HeadwaterError, Locked, NotFound, Partial, Usa
 from headwater_core.partition import check_topic_name
 
 if TYPE_CHECKING:
-    from control.log import ControlLog
     from headwater.config import Config
+    from headwater_core.control.log import ControlLog
     from recovery import RecoveryPlan, RecoveryReport
 
 COMMANDLINE = ParameterSource.COMMANDLINE
@@ -318,8 +318,8 @@ def _say_what_next(done: "RecoveryReport") -> None:
 def _control(config: "Config") -> "Iterator[ControlLog | None]":
     """The control log, to mark the recovery in. A recovery from nothing but the bucket goes on without one, and beside a running
     agent, which holds it: that a plan is applied once, the bucket says."""
-    from control.lock import DataDirLock
-    from control.node import ControlNode
+    from headwater_core.control.lock import DataDirLock
+    from headwater_core.control.node import ControlNode
 
     with ExitStack() as stack:
         control = None

@@ -12,8 +12,8 @@ from archival.release import Releaser
 from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
-from control.log import LocalControl
 from headwater_core.clock import ManualClock
+from headwater_core.control.log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from layouts import open_layout

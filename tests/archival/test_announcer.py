@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from archival.announcer import RETRY_S, Announcer, advanced_of, claim_of
-from control.log import LocalControl
-from control.records import Advanced, Record, Retired
 from headwater_core.clock import ManualClock, SystemClock
+from headwater_core.control.log import LocalControl
+from headwater_core.control.records import Advanced, Record, Retired
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError
 from headwater_core.partition import PartitionId
 from tests.archival.builders import Agent, Directory

@@ -8,7 +8,7 @@ import structlog
 
 import headwater_core.steps
 from archival.plan import Policy
-from control.log import LocalControl
+from headwater_core.control.log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import (
     CorruptData,

@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 from archival.plan import Policy
-from control.log import LocalControl
 from headwater.archiving import Archiving
 from headwater.config import load
 from headwater.opening import Bucket
 from headwater.scheduler import Scheduler
 from headwater_core.clock import ManualClock
+from headwater_core.control.log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from manifests.head import Head

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import pytest
 
-from control.lock import DataDirLock
 from headwater import opening
+from headwater_core.control.lock import DataDirLock
 from headwater_core.errors import AlreadyExists, TransientError
 from objectstore.directory import DirectoryStore
 from objectstore.store import ObjectStore

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from control.lock import DataDirLock
+from headwater_core.control.lock import DataDirLock
 from headwater_core.partition import topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight, TopicManifest

@@ -10,8 +10,8 @@ from archival.looks import CleanerLooks
 from archival.plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
-from control.log import LocalControl
 from headwater_core.clock import SystemClock
+from headwater_core.control.log import LocalControl
 from headwater_core.partition import PartitionId
 from layouts import open_layout
 from manifests.repository import ManifestRepository

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
-from control.log import LocalControl
 from headwater_core.clock import ManualClock
+from headwater_core.control.log import LocalControl
 from headwater_core.errors import (
     CorruptData,
     DiskFull,

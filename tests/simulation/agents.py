@@ -17,8 +17,8 @@ from archival.release import Releaser
 from archival.source import open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
-from control.log import LocalControl
-from control.records import Record
+from headwater_core.control.log import LocalControl
+from headwater_core.control.records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.partition import PartitionId, TopicPartition
 from layouts import open_layout

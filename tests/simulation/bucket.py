@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from control.state import ControlState
 from headwater_core.clock import Clock
+from headwater_core.control.state import ControlState
 from headwater_core.errors import HeadwaterError, NotFound
 from headwater_core.partition import PartitionId
 from manifests import keys

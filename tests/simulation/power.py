@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from control.log import LocalControl
 from headwater_core import steps
+from headwater_core.control.log import LocalControl
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from manifests import keys
 from manifests.head import Head, check_head, decode_head

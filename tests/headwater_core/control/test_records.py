@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, decode, encode
+from headwater_core.control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, decode, encode
 from headwater_core.errors import CorruptData, UsageError
-from tests.control.builders import advanced, claim, records, retired, settings
+from tests.headwater_core.control.builders import advanced, claim, records, retired, settings
 
 
 @given(st.lists(records, min_size=1, max_size=5))

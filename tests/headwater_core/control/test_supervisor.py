@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import control.journal
-from control.config import ControlConfig
-from control.node import ControlNode
-from control.supervisor import LEADERLESS_S, REOPEN_S, ControlSupervisor
+import headwater_core.control.journal
 from headwater_core.clock import ManualClock
+from headwater_core.control.config import ControlConfig
+from headwater_core.control.node import ControlNode
+from headwater_core.control.supervisor import LEADERLESS_S, REOPEN_S, ControlSupervisor
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, UsageError
-from tests.control.builders import PARTITION, advanced
+from tests.headwater_core.control.builders import PARTITION, advanced
 from tests.peers.kafka import free_port
 
 WAIT_S = 20.0
@@ -58,7 +58,7 @@ def test_a_node_that_found_the_disk_full_is_opened_again_when_there_is_room(
     supervised.rebuilt()
     assert supervised.informed
     with monkeypatch.context() as full:
-        full.setattr(control.journal, "os", FullDisk())
+        full.setattr(headwater_core.control.journal, "os", FullDisk())
         until_it_failed(supervised)
         supervised.step()
         health = supervised.health()

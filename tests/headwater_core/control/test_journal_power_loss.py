@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from control.journal import Entry, Journal
+from headwater_core.control.journal import Entry, Journal
 from headwater_core.errors import TransientError
 from tests.objectstore.volatile_disk import VolatileDisk
 

@@ -15,12 +15,12 @@ import pytest
 
 from archival.announcer import advanced_of
 from archival.control_rebuild import rebuild_control, rebuild_control_if_needed
-from control.config import ControlConfig
-from control.journal import Journal
-from control.node import ControlNode, check_config
-from control.records import RecoveryStarted
-from control.snapshot import read_snapshot, write_snapshot
-from control.state import EMPTY, apply_all
+from headwater_core.control.config import ControlConfig
+from headwater_core.control.journal import Journal
+from headwater_core.control.node import ControlNode, check_config
+from headwater_core.control.records import RecoveryStarted
+from headwater_core.control.snapshot import read_snapshot, write_snapshot
+from headwater_core.control.state import EMPTY, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
 from headwater_core.partition import PartitionId
 from manifests import keys
@@ -28,7 +28,7 @@ from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
-from tests.control.builders import PARTITION, TOPIC_ID, advanced, claim, settings
+from tests.headwater_core.control.builders import PARTITION, TOPIC_ID, advanced, claim, settings
 from tests.manifests.builders import a_head, an_entry
 
 
@@ -88,8 +88,8 @@ def test_the_journal_stays_short(tmp_path: Path) -> None:
 _PUBLISH_AND_DIE = """
 import os, sys, threading
 from pathlib import Path
-from control.node import ControlNode
-from control.records import Advanced
+from headwater_core.control.node import ControlNode
+from headwater_core.control.records import Advanced
 def advanced(version):
     facts = {"cluster_id": "cluster-1", "topic_id": "AAECAwQFBgcICQoLDA0ODw", "partition": 0, "topic": "orders", "writer": "agent-a"}
     return Advanced(**facts, version=version, fence=1, start_offset=0, last_offset=version * 10 - 1)
@@ -338,9 +338,9 @@ def test_a_full_disk_ends_the_node_with_a_clear_error_and_nothing_lost(tmp_path:
     script = """
 import resource, signal, sys
 from pathlib import Path
-from control.node import ControlNode
+from headwater_core.control.node import ControlNode
 from headwater_core.errors import DiskFull
-from tests.control.builders import advanced
+from tests.headwater_core.control.builders import advanced
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 node = ControlNode(Path(sys.argv[1]))
 assert node.ready(20)

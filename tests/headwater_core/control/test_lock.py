@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from control.lock import DataDirLock
+from headwater_core.control.lock import DataDirLock
 from headwater_core.errors import Locked, UsageError
 
 _WAIT = "import sys; print(flush=True); sys.stdin.read()"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from control.journal import Journal
+from headwater_core.control.journal import Journal
 from headwater_core.errors import CorruptData, TransientError
 
 

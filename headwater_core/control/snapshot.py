@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from control.journal import Entry, write_whole
-from control.state import ControlState, decode_state, encode_state
+from headwater_core.control.journal import Entry, write_whole
+from headwater_core.control.state import ControlState, decode_state, encode_state
 from headwater_core.errors import CorruptData
 
 MAGIC = b"HWSNAP\x00\x01"

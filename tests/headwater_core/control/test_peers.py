@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from control.config import ControlConfig
-from control.node import ControlNode
-from control.records import Advanced
+from headwater_core.control.config import ControlConfig
+from headwater_core.control.node import ControlNode
+from headwater_core.control.records import Advanced
 from headwater_core.errors import TransientError
-from tests.control.builders import PARTITION, advanced
+from tests.headwater_core.control.builders import PARTITION, advanced
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
+from headwater_core.control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
 from headwater_core.errors import CorruptData, UsageError
 from headwater_core.partition import PartitionId
 from objectstore.digest import digest_of

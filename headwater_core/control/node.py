@@ -1,7 +1,7 @@
 """The control log, replicated by pysyncobj. The one place that knows the library, and what it must be kept from.
 
 * The state lives in a SyncObjConsumer with one method, `apply(bytes)`: what the library would pickle, rename or number is
-  never ours. Journal and snapshot are our own files (control/journal.py, control/snapshot.py).
+  never ours. Journal and snapshot are our own files (headwater_core/control/journal.py, headwater_core/control/snapshot.py).
 * A lone node has no transport: it opens no port, and its files say nothing of an address.
 * The library ticks in a thread of ours, which ends with the node and turns a full disk into an error for the callers.
 * Every call has its own time-out; the library has been seen to forget callbacks.
@@ -34,12 +34,12 @@ from pysyncobj.node import Node as RaftNode
 from pysyncobj.tcp_connection import TcpConnection
 from pysyncobj.transport import TCPTransport, Transport, TransportNotReadyError
 
-from control.config import ControlConfig
-from control.journal import Entry, Journal, write_whole
-from control.log import PUBLISH_TIMEOUT_S
-from control.records import Record, decode, encode
-from control.snapshot import read_snapshot, write_snapshot
-from control.state import EMPTY, ControlState, apply_all
+from headwater_core.control.config import ControlConfig
+from headwater_core.control.journal import Entry, Journal, write_whole
+from headwater_core.control.log import PUBLISH_TIMEOUT_S
+from headwater_core.control.records import Record, decode, encode
+from headwater_core.control.snapshot import read_snapshot, write_snapshot
+from headwater_core.control.state import EMPTY, ControlState, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
 from headwater_core.oserrors import translated
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import structlog
 
-from control.config import ControlConfig
-from control.log import PUBLISH_TIMEOUT_S
-from control.node import ControlNode, check_config
-from control.records import Record
-from control.state import EMPTY, ControlState
 from headwater_core.clock import Clock
+from headwater_core.control.config import ControlConfig
+from headwater_core.control.log import PUBLISH_TIMEOUT_S
+from headwater_core.control.node import ControlNode, check_config
+from headwater_core.control.records import Record
+from headwater_core.control.state import EMPTY, ControlState
 from headwater_core.errors import HeadwaterError, TransientError
 
 REOPEN_S = 30.0  # between two attempts to open a node whose files or port have failed

@@ -3,8 +3,8 @@
 import threading
 from typing import Protocol
 
-from control.records import Record, decode, encode
-from control.state import EMPTY, ControlState, apply_all
+from headwater_core.control.records import Record, decode, encode
+from headwater_core.control.state import EMPTY, ControlState, apply_all
 
 PUBLISH_TIMEOUT_S = 10.0
 
