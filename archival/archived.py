@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import BinaryIO, cast
 
 from headwater_core.errors import CorruptData, NotFound
-from layouts import open_layout
+from headwater_core.layouts import open_layout
 from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry
 from objectstore.store import ObjectStore

@@ -24,8 +24,8 @@ from archival.tails import Tails
 from archival.topics import TopicRecords
 from headwater_core import steps
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
+from headwater_core.layouts import Offloader
 from headwater_core.partition import PartitionId
-from layouts import Offloader
 from manifests import keys
 from manifests.document import check_ours
 from manifests.head import Entry, Head, check_room, fullness

@@ -28,9 +28,9 @@ from headwater.standing import KnownHead
 from headwater_core.clock import Clock
 from headwater_core.control.log import ControlLog
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
+from headwater_core.layouts import open_layout
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId, TopicPartition
-from layouts import open_layout
 from manifests.head import Head
 from manifests.topic import Sight
 from segments.discover import Listing, LogDirs, parse_directory_name

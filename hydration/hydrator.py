@@ -14,6 +14,7 @@ import structlog
 
 from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, TransientError
+from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId
 from hydration.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache import ChunkCache, chunk_name, index_name
@@ -23,7 +24,6 @@ from hydration.downloads import PATIENCE_S, Downloads
 from hydration.flights import Errand, Flights, Start
 from hydration.runfile import RunFile
 from hydration.waiting import Steps
-from layouts import open_layout
 from manifests.head import Entry
 from objectstore.digest import digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore

@@ -3,7 +3,7 @@
 import io
 
 from headwater_core.errors import CorruptData, NotFound, TruncatedData
-from layouts import open_layout
+from headwater_core.layouts import open_layout
 from manifests.head import Entry
 from objectstore.store import ObjectStore
 

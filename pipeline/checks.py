@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from headwater_core.errors import HeadwaterError, UnsupportedFormat
+from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId
-from layouts import open_layout
 from manifests import keys
 from manifests.head import Entry, Head, check_entry, check_head
 from objectstore.store import ObjectInfo

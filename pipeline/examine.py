@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
-from layouts import open_layout
+from headwater_core.layouts import open_layout
 from manifests import keys
 from manifests.head import Entry, decode_head
 from objectstore.digest import digest_in_store

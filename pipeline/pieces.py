@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
-from layouts import open_layout
+from headwater_core.layouts import open_layout
 from manifests.head import Entry
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore

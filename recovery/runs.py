@@ -6,7 +6,7 @@ from typing import BinaryIO, NamedTuple
 
 from headwater_core import steps
 from headwater_core.errors import CorruptData, NotFound
-from layouts import open_layout
+from headwater_core.layouts import open_layout
 from manifests.head import Entry
 from objectstore.digest import Digest
 from objectstore.store import ObjectStore

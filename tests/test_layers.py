@@ -14,7 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer d
     ("recovery",),
     ("archival", "hydration"),
     ("manifests",),
-    ("headwater_core.control", "layouts"),
+    ("headwater_core.control", "headwater_core.layouts"),
     ("segments", "objectstore"),
     ("headwater_core",),
 )

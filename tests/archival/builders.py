@@ -15,8 +15,8 @@ from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import ManualClock
 from headwater_core.control.log import LocalControl
 from headwater_core.epochs import EpochHistory
+from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
-from layouts import open_layout
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from objectstore.memory import MemoryStore

@@ -9,13 +9,13 @@ import msgspec
 
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.epochs import EpochHistory
+from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId, topic_id_text
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
 from hydration.partition_log import PartitionLog
 from hydration.reader import records
-from layouts import open_layout
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.index import ManifestIndex

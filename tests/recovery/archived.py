@@ -12,8 +12,8 @@ from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import SystemClock
 from headwater_core.control.log import LocalControl
+from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId
-from layouts import open_layout
 from manifests.repository import ManifestRepository
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore

@@ -20,8 +20,8 @@ from archival.topics import TopicRecords
 from headwater_core.control.log import LocalControl
 from headwater_core.control.records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
+from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId, TopicPartition
-from layouts import open_layout
 from manifests import keys
 from manifests.repository import ManifestRepository
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo

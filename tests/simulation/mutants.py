@@ -27,7 +27,7 @@ import archival.lineage
 import archival.plan
 import archival.release
 import archival.tails
-import layouts.segment
+import headwater_core.layouts.segment
 import manifests.repository
 from archival.announcer import Announcer
 from archival.archived import ArchivedEntries
@@ -318,14 +318,14 @@ def digest_not_compared(stack: ExitStack) -> None:
         try:
             store.put(key, data, size_bytes=size_bytes)
         except (AlreadyExists, UnknownOutcome) as error:
-            layouts.segment._confirm(store, key, size_bytes, digest, error)
+            headwater_core.layouts.segment._confirm(store, key, size_bytes, digest, error)
 
-    _patch(stack, layouts.segment, "_put", put)
+    _patch(stack, headwater_core.layouts.segment, "_put", put)
 
 
 @mutant("commits without confirming an upload that got no answer")
 def commit_unconfirmed(stack: ExitStack) -> None:
-    _patch(stack, layouts.segment, "_confirm", lambda *_: None)
+    _patch(stack, headwater_core.layouts.segment, "_confirm", lambda *_: None)
 
 
 @mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own", theme="even", rare=True)
@@ -344,7 +344,7 @@ def key_without_uid(stack: ExitStack) -> None:
             return
 
     _patch(stack, PartitionArchiver, "_made", made)
-    _patch(stack, layouts.segment, "_put", put)
+    _patch(stack, headwater_core.layouts.segment, "_put", put)
 
 
 # Commit

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from headwater_core import steps
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
-from layouts.offloader import Offloaded
+from headwater_core.layouts.offloader import Offloaded
 from objectstore.digest import digest_in_store, digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from segments.runindex import RunIndex, decode_index, encode_index

@@ -5,9 +5,9 @@ import io
 import pytest
 
 from headwater_core.errors import UnsupportedFormat
-from layouts import Offloader, open_layout
+from headwater_core.layouts import Offloader, open_layout
 from objectstore.memory import MemoryStore
-from tests.layouts.contract import INDEX_KEY, KEY, RUN, OffloaderContract, scanned
+from tests.headwater_core.layouts.contract import INDEX_KEY, KEY, RUN, OffloaderContract, scanned
 
 
 class TestSegmentLayout(OffloaderContract):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, TransientError, UnknownOutcome
-from layouts import Offloader
+from headwater_core.layouts import Offloader
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectInfo
 from segments.scan import RunScan, scan_run

@@ -1,8 +1,8 @@
 """The layouts this version can read and write, by name."""
 
 from headwater_core.errors import UnsupportedFormat
-from layouts.offloader import Offloader
-from layouts.segment import SegmentLayout
+from headwater_core.layouts.offloader import Offloader
+from headwater_core.layouts.segment import SegmentLayout
 
 _LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(),)}
 
