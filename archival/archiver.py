@@ -26,15 +26,15 @@ from headwater_core import steps
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
 from headwater_core.layouts import Offloader
 from headwater_core.partition import PartitionId
+from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.runindex import encode_index
+from headwater_core.segments.scan import RunScan, scan_run
 from manifests import keys
 from manifests.document import check_ours
 from manifests.head import Entry, Head, check_room, fullness
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
-from segments.log import LocalLog, LocalSegment
-from segments.runindex import encode_index
-from segments.scan import RunScan, scan_run
 
 STEPS = (
     "archive.planned",

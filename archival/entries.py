@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from archival.lineage import clip_epochs
+from headwater_core.segments.scan import RunScan
 from manifests.head import Entry
-from segments.scan import RunScan
 
 
 def place(entries: tuple[Entry, ...], entry: Entry, refills: Entry | None) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:

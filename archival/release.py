@@ -17,9 +17,9 @@ from archival.plan import Acting, Idle, log_start, standing
 from archival.source import Logs, local_errors
 from headwater_core import steps
 from headwater_core.errors import SourceChanged, UsageError
+from headwater_core.segments.log import LocalLog, LocalSegment
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from segments.log import LocalLog, LocalSegment
 
 STEPS = ("release.head_read", "release.planned", "release.log_unlinked", "release.unlinked")
 

@@ -9,8 +9,8 @@ from typing import BinaryIO, Protocol
 from headwater_core.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
 from headwater_core.oserrors import translated
 from headwater_core.partition import TopicPartition
-from segments.batches import headers
-from segments.log import LocalLog, LocalSegment
+from headwater_core.segments.batches import headers
+from headwater_core.segments.log import LocalLog, LocalSegment
 
 
 class Logs(Protocol):

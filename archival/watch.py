@@ -17,8 +17,8 @@ from watchdog.events import DirCreatedEvent, DirMovedEvent, FileCreatedEvent, Fi
 from watchdog.observers import Observer
 
 from headwater_core.partition import TopicPartition
-from segments.checkpoints import HIGH_WATERMARKS
-from segments.discover import parse_directory_name
+from headwater_core.segments.checkpoints import HIGH_WATERMARKS
+from headwater_core.segments.discover import parse_directory_name
 
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileMovedEvent, DirCreatedEvent, DirMovedEvent]
 _CHECKPOINTS = 2  # a rolled segment may be archived once a checkpoint covers it, which the first one after the roll may not do

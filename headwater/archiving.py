@@ -31,10 +31,10 @@ from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, Trans
 from headwater_core.layouts import open_layout
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.discover import Listing, LogDirs, parse_directory_name
+from headwater_core.segments.log import LocalLog
 from manifests.head import Head
 from manifests.topic import Sight
-from segments.discover import Listing, LogDirs, parse_directory_name
-from segments.log import LocalLog
 
 _log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from headwater.replay import Place, compare, expected_records
 from headwater.serving import serving
 from headwater.units import size_text
 from headwater_core.errors import NotFound
-from segments.discover import LogDirs
+from headwater_core.segments.discover import LogDirs
 
 CLUSTER = "pantry"
 ISOLATIONS = ("read_uncommitted", "read_committed")

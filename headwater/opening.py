@@ -17,6 +17,7 @@ from headwater_core.clock import SystemClock
 from headwater_core.errors import DiskFull, NotFound, UsageError
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId
+from headwater_core.segments.discover import LogDirs
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest
@@ -25,7 +26,6 @@ from objectstore.open import open_store
 from objectstore.probe import probe
 from objectstore.silence import SilenceWatch, TellsProgress
 from objectstore.store import ObjectStore
-from segments.discover import LogDirs
 
 if TYPE_CHECKING:
     from hydration.cache import ChunkCache

@@ -21,7 +21,7 @@ from headwater.trouble_log import TroubleLog
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
-from segments.discover import Glimpse, Listing
+from headwater_core.segments.discover import Glimpse, Listing
 
 log = structlog.get_logger()
 

@@ -8,9 +8,9 @@ from archival.plan import Idle, Policy, Stop, log_start, next_steps
 from archival.source import open_segment
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
+from headwater_core.segments.batches import headers, locate
+from headwater_core.segments.log import LocalLog
 from manifests.head import Head
-from segments.batches import headers, locate
-from segments.log import LocalLog
 
 CAUGHT_UP = "caught up with the broker's last checkpoint of high watermarks; by default it writes one every 5 s"
 

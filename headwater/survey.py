@@ -31,13 +31,13 @@ from headwater_core.errors import (
     UnsupportedFormat,
 )
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.discover import parse_directory_name
+from headwater_core.segments.log import LocalLog
 from hydration.cache import folder
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from objectstore.metered import MeteredStore
 from recovery import awaits_broker
-from segments.discover import parse_directory_name
-from segments.log import LocalLog
 
 SILENCE_S = 5.0  # a person waits for the answer
 LOADERS = 8  # heads at once

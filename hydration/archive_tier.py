@@ -6,6 +6,7 @@ from functools import partial
 import structlog
 
 from headwater_core.errors import CorruptData, NotFound, SourceChanged, TransientError
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
 from hydration.answers import ReadResult, Slice
 from hydration.archived import Archived
 from hydration.chunks import Chunk, ChunkPlan
@@ -20,7 +21,6 @@ from hydration.times import RecordTime, first_not_older
 from hydration.transactions import open_at, overlapping
 from hydration.waiting import Steps
 from manifests.head import Entry
-from segments.transactions import AbortedTransaction, OpenTransaction
 
 log = structlog.get_logger()
 

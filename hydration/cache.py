@@ -29,8 +29,8 @@ import structlog
 from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
 from headwater_core.partition import PartitionId
+from headwater_core.segments.checksums import sums_of
 from hydration.runfile import RunFile
-from segments.checksums import sums_of
 
 OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are opened anew
 IN_MEMORY_MAX = 64 << 20  # a chunk that finds no place on the disk is served from memory, up to this size

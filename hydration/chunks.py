@@ -3,8 +3,8 @@
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from headwater_core.segments.runindex import RunIndex
 from hydration.ranges import Boundary
-from segments.runindex import RunIndex
 
 
 @dataclass(frozen=True, slots=True)

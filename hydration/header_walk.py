@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, TruncatedData
+from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, check_batch, read_batch_header
+from headwater_core.segments.markers import ABORT, COMMIT, read_marker
+from headwater_core.segments.runindex import NO_TIMESTAMP
+from headwater_core.segments.transactions import OpenTransaction, Transactions
 from hydration.open_segment import Allowance
 from hydration.ranges import Readable
-from segments.batches import HEADER_BYTES, LENGTH_FROM, check_batch, read_batch_header
-from segments.markers import ABORT, COMMIT, read_marker
-from segments.runindex import NO_TIMESTAMP
-from segments.transactions import OpenTransaction, Transactions
 
 WINDOW_BYTES = 256 << 10  # read at once where batches are small
 SMALL_WINDOW_BYTES = 8 << 10  # where they are large: most of a window would be records

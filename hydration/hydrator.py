@@ -16,6 +16,8 @@ from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId
+from headwater_core.segments.batches import BatchWalk, check_batches
+from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
 from hydration.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache import ChunkCache, chunk_name, index_name
 from hydration.chunks import Chunk, ChunkPlan, plan_chunks
@@ -27,8 +29,6 @@ from hydration.waiting import Steps
 from manifests.head import Entry
 from objectstore.digest import digest_of
 from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
-from segments.batches import BatchWalk, check_batches
-from segments.runindex import RunIndex, decode_index, encode_index
 
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
+from headwater_core.segments.log import LocalLog, LocalSegment
 from hydration.answers import Slice
 from hydration.open_segment import Allowance, OpenSegment, Places
 from hydration.runfile import RunFile
-from segments.log import LocalLog, LocalSegment
 
 LOOK_S = 1.0  # a directory is looked at again after that; the high watermark's own checkpoint is up to 5 s old
 KEPT_S = 5.0  # as old is a look at most where a thread takes a new one every LOOK_S; else readers ask for one

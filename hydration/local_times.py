@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
+from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
+from headwater_core.segments.log import LocalLog, LocalSegment
 from hydration.header_walk import HeaderWalk
 from hydration.hints import hint_by_offset, hint_by_time, largest_timestamp
 from hydration.local import LocalTier
@@ -15,8 +17,6 @@ from hydration.runfile import RunFile
 from hydration.scans import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
-from segments.batches import HEADER_BYTES, read_batch_header
-from segments.log import LocalLog, LocalSegment
 
 HINTED_BYTES = 1 << 20  # looked through from where Kafka's index means; it has a place for every 4 KiB
 WALKS_MAX = 32  # whole segments whose walk is kept, per partition; one takes 24 bytes for every MiB

@@ -6,6 +6,10 @@ from pathlib import Path
 import structlog
 
 from headwater_core.errors import HeadwaterError, SourceChanged
+from headwater_core.segments.log import LocalLog
+from headwater_core.segments.snapshots import decode_snapshot, open_transactions
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+from headwater_core.segments.txnindex import decode_txnindex
 from hydration.header_walk import HeaderWalk
 from hydration.local import LocalTier
 from hydration.open_segment import Allowance
@@ -13,10 +17,6 @@ from hydration.recovery_point import RecoveryPoint
 from hydration.scans import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
 from hydration.transactions import overlapping
-from segments.log import LocalLog
-from segments.snapshots import decode_snapshot, open_transactions
-from segments.transactions import AbortedTransaction, OpenTransaction, Transactions
-from segments.txnindex import decode_txnindex
 
 LISTED_MAX = 1 << 16  # aborted transactions kept of those that brokers list, per partition: files of 2 MiB
 

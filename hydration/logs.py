@@ -12,6 +12,8 @@ import structlog
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.discover import LogDirs, Survey
+from headwater_core.segments.log import LocalLog
 from hydration.archived import Archived, EntryIndex, HeldEntries
 from hydration.cache import ChunkCache
 from hydration.config import HydrationConfig, ReadPriority
@@ -22,8 +24,6 @@ from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from objectstore.store import ObjectStore
-from segments.discover import LogDirs, Survey
-from segments.log import LocalLog
 
 READ_S = 60.0  # a partition that was read no longer ago is looked at without being asked for
 STOP_S = 1.0

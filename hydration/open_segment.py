@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
+from headwater_core.segments.log import LocalSegment
 from hydration.hints import hint_by_offset, hint_by_position
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
-from segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
-from segments.log import LocalSegment
 
 WALK_BYTES = 256 << 10  # what a read looks through in an event loop: some milliseconds where batches are small
 TURN_BYTES = 16 << 20  # what a worker looks through before others have their turn

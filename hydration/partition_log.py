@@ -12,6 +12,9 @@ import structlog
 
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError
 from headwater_core.partition import PartitionId
+from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
+from headwater_core.segments.log import LocalLog
+from headwater_core.segments.scan import AbortedTransaction
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
 from hydration.archive_tier import ArchiveTier
 from hydration.archived import Archived, Extent
@@ -25,9 +28,6 @@ from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_
 from hydration.times import RecordTime
 from hydration.turns import Turns
 from hydration.waiting import Pending, Steps, begin, finish
-from segments.batches import HEADER_BYTES, read_batch_header
-from segments.log import LocalLog
-from segments.scan import AbortedTransaction
 
 __all__ = ["Bounds", "Isolation", "PartitionLog", "Pending", "ReadResult", "Slice"]
 

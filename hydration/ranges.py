@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from headwater_core.errors import CorruptData
-from segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
+from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
 
 _WINDOW_BYTES = 32 << 10  # one read finds all headers of small batches in it, and costs little for a large one
 

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, check_batch, read_batch_header
+from headwater_core.segments.markers import ABORT, read_marker
+from headwater_core.segments.records import Record, decode_batch
 from hydration.answers import Isolation, ReadResult, Slice
 from hydration.partition_log import TIMEOUT_S, PartitionLog
-from segments.batches import HEADER_BYTES, BatchHeader, check_batch, read_batch_header
-from segments.markers import ABORT, read_marker
-from segments.records import Record, decode_batch
 
 FETCH_BYTES = 1 << 20
 

@@ -1,9 +1,9 @@
 """Up to where a broker has flushed a log: segments, and the files beside them, that lie below are whole even after a crash."""
 
 from headwater_core.errors import HeadwaterError
+from headwater_core.segments.checkpoints import RECOVERY_POINTS, decode_offsets
+from headwater_core.segments.log import LocalLog
 from hydration.open_segment import Allowance
-from segments.checkpoints import RECOVERY_POINTS, decode_offsets
-from segments.log import LocalLog
 
 
 class RecoveryPoint:

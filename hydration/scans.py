@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from headwater_core.errors import CorruptData, SourceChanged
+from headwater_core.segments.batches import HEADER_BYTES
+from headwater_core.segments.log import LocalLog, LocalSegment
 from hydration.header_walk import HeaderWalk
 from hydration.local import LocalTier
 from hydration.open_segment import Allowance, LongWalk
-from segments.batches import HEADER_BYTES
-from segments.log import LocalLog, LocalSegment
 
 
 class State(Protocol):

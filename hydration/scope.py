@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwater_core.epochs import EpochHistory
+from headwater_core.segments.log import LocalLog
 from hydration.archived import Extent
 from hydration.config import ReadPriority
-from segments.log import LocalLog
 
 
 class Tier(Enum):

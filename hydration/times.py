@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
+from headwater_core.segments.batches import check_batch
+from headwater_core.segments.records import decode_batch
 from hydration.ranges import headers
 from hydration.runfile import RunFile
 from hydration.scope import Span
-from segments.batches import check_batch
-from segments.records import decode_batch
 
 
 class RecordTime(NamedTuple):

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from segments.runindex import RunIndex
-from segments.transactions import AbortedTransaction, OpenTransaction
+from headwater_core.segments.runindex import RunIndex
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
 
 
 def overlapping(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Iterator[AbortedTransaction]:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater_core.errors import CorruptData
+from headwater_core.segments.batches import HEADER_BYTES, BatchWalk, wrong_crc
+from headwater_core.segments.codecs import LIMIT_BYTES, NAMES, decompress_into
+from headwater_core.segments.records import decode_batch
 from pipeline import kernels
 from pipeline.kernels import Bytes, Flags, Ints, Longs
-from segments.batches import HEADER_BYTES, BatchWalk, wrong_crc
-from segments.codecs import LIMIT_BYTES, NAMES, decompress_into
-from segments.records import decode_batch
 
 COLUMNS: tuple[str, ...] = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 ROWS_MAX = 1 << 18

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM, OFFSET_MAX
+from headwater_core.segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM, OFFSET_MAX
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Bytes = npt.NDArray[np.uint8]

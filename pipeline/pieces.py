@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts import open_layout
+from headwater_core.segments.batches import read_batch_header
+from headwater_core.segments.runindex import RunIndex
 from manifests.head import Entry
 from objectstore.digest import digest_of
 from objectstore.store import ObjectStore
 from pipeline.buffers import Buffer
-from segments.batches import read_batch_header
-from segments.runindex import RunIndex
 
 DIGEST = "crc64nvme:"
 BATCH_BYTES_MAX = 512 << 20  # a piece is larger than PIECE_BYTES only for a batch that is; so much is held in memory

@@ -18,6 +18,8 @@ from headwater_core.errors import (
     TruncatedData,
     UnsupportedFormat,
 )
+from headwater_core.segments.batches import read_batch_header
+from headwater_core.segments.runindex import RunIndex
 from hydration.transactions import overlapping
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
@@ -29,8 +31,6 @@ from pipeline.pieces import Piece, cut, fetch, read_index, whole
 from pipeline.quarantine import Damage, open_quarantine
 from pipeline.query import Query
 from pipeline.splits import Split, gap_error, marker_entries
-from segments.batches import read_batch_header
-from segments.runindex import RunIndex
 
 AHEAD_BYTES = 2 * PIECE_BYTES  # under way while a piece is decoded
 AHEAD_GETS = 4  # of small pieces, for which the store's latency counts

@@ -5,9 +5,18 @@ bootstrap.checkpoint is read once, when the controller finds its metadata log em
 
 from collections.abc import Iterator
 
+from headwater_core.segments.bootstrap import write_bootstrap_checkpoint
+from headwater_core.segments.metadata_records import (
+    NO_LEADER,
+    UNASSIGNED,
+    Config,
+    FeatureLevel,
+    MetadataRecord,
+    Partition,
+    ProducerIds,
+    Topic,
+)
 from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan
-from segments.bootstrap import write_bootstrap_checkpoint
-from segments.metadata_records import NO_LEADER, UNASSIGNED, Config, FeatureLevel, MetadataRecord, Partition, ProducerIds, Topic
 
 FEATURES = {  # as kafka-storage of Kafka 4.3 formats a new cluster
     "metadata.version": 30,

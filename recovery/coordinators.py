@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData
-from segments.coordinator_records import (
+from headwater_core.segments.coordinator_records import (
     CommitKey,
     CommitValue,
     TransactionState,
@@ -18,7 +18,7 @@ from segments.coordinator_records import (
     decode_transaction_key,
     decode_transaction_value,
 )
-from segments.records import Record
+from headwater_core.segments.records import Record
 
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 

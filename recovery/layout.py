@@ -5,12 +5,12 @@ from pathlib import PurePath
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import TopicPartition
+from headwater_core.segments import checkpoints, markers
+from headwater_core.segments.encoder import encode_batch, encode_marker
 from recovery.bootstrap import bootstrap_checkpoint
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan, Written
 from recovery.runs import segment_name
-from segments import checkpoints, markers
-from segments.encoder import encode_batch, encode_marker
 
 BOOTSTRAP = "bootstrap.checkpoint"
 _BATCH_COMMITS = 500

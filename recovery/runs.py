@@ -7,12 +7,12 @@ from typing import BinaryIO, NamedTuple
 from headwater_core import steps
 from headwater_core.errors import CorruptData, NotFound
 from headwater_core.layouts import open_layout
+from headwater_core.segments.batches import BatchWalk
 from manifests.head import Entry
 from objectstore.digest import Digest
 from objectstore.store import ObjectStore
 from recovery.files import PARTIAL, disk_errors, publish, sync_directory
 from recovery.indexes import INTERVAL_BYTES, Indexes
-from segments.batches import BatchWalk
 
 PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
 

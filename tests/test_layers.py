@@ -15,19 +15,19 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer d
     ("archival", "hydration"),
     ("manifests",),
     ("headwater_core.control", "headwater_core.layouts"),
-    ("segments", "objectstore"),
+    ("headwater_core.segments", "objectstore"),
     ("headwater_core",),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 ROOTS = sorted({package.partition(".")[0] for package in LEVEL})
 
 HOMES = {  # library: the only places that may import it
-    "awscrt": ("objectstore/digest.py", "segments/"),
+    "awscrt": ("objectstore/digest.py", "headwater_core/segments/"),
     "boto3": ("objectstore/s3.py",),
     "botocore": ("objectstore/s3.py",),
     "click": ("headwater/",),
     "confluent_kafka": ("headwater/",),
-    "cramjam": ("segments/codecs.py",),
+    "cramjam": ("headwater_core/segments/codecs.py",),
     "kio": ("gateway/",),
     "lmdb": ("manifests/index.py",),
     "pyspark": ("pipeline/",),

@@ -12,8 +12,8 @@ from headwater_core.control.records import Advanced, Record, Retired
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError
 from headwater_core.partition import PartitionId
 from tests.archival.builders import Agent, Directory
+from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.builders import PARTITION, a_head, an_entry
-from tests.segments.builders import a_segment
 
 WAIT_S = 20.0
 

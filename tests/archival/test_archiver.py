@@ -21,13 +21,13 @@ from headwater_core.errors import (
     UnrelatedLog,
 )
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
+from headwater_core.segments.log import LocalLog
 from manifests import keys
 from manifests.head import Head
 from objectstore.memory import MemoryStore
-from segments.log import LocalLog
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, batches_of, live_bytes, load, ranges
+from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
 from tests.manifests.builders import a_gap
-from tests.segments.builders import a_batch, a_commit, a_segment, an_abort
 
 SEALED = Policy()
 

@@ -17,11 +17,11 @@ from archival.source import open_segment
 from headwater_core.clock import ManualClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement, SourceChanged
+from headwater_core.segments.log import LocalLog, LocalSegment
 from manifests.head import Entry
-from segments.log import LocalLog, LocalSegment
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, a_log
+from tests.headwater_core.segments.builders import a_batch, a_record, a_segment
 from tests.manifests.builders import a_gap, a_head, an_entry
-from tests.segments.builders import a_batch, a_record, a_segment
 
 SEALED = Policy()
 DAY_MS = 24 * 3600 * 1000

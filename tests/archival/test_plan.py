@@ -7,8 +7,8 @@ import pytest
 
 from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, next_steps, standing
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
+from headwater_core.segments.log import LocalLog
 from manifests.head import Head
-from segments.log import LocalLog
 from tests.archival.builders import PARTITION, a_log, led_by
 from tests.manifests import builders
 from tests.manifests.builders import a_gap

@@ -7,12 +7,12 @@ import pytest
 from archival.plan import Policy
 from archival.release import plan_release, release_bound
 from headwater_core.errors import SourceChanged, UsageError
+from headwater_core.segments.log import LocalLog
 from manifests.head import Head
-from segments.log import LocalLog
 from tests.archival.builders import PARTITION, Agent, Directory, a_log, led_by
+from tests.headwater_core.segments.builders import a_segment
 from tests.manifests import builders
 from tests.manifests.builders import a_gap
-from tests.segments.builders import a_segment
 
 
 def an_entry(base: int, last: int, **fields: Any) -> Any:

@@ -23,7 +23,7 @@ from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from objectstore.memory import MemoryStore
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, live_bytes, ranges
-from tests.segments.builders import a_batch, a_segment
+from tests.headwater_core.segments.builders import a_batch, a_segment
 
 SEALED = Policy()
 

@@ -10,11 +10,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange
 from headwater_core.partition import PartitionId
+from headwater_core.segments.batches import read_batch_header
 from hydration.logs import Logs, Topic
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult, Slice
 from hydration.runfile import RunFile
 from hydration.times import RecordTime
-from segments.batches import read_batch_header
 
 CLUSTER = "fake-cluster"
 

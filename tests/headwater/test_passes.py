@@ -17,10 +17,10 @@ from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import load
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
-from segments.discover import LogDirs
-from segments.log import LocalLog
+from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log import LocalLog
 from tests.headwater.conftest import Stage
-from tests.segments.builders import newer_metadata
+from tests.headwater_core.segments.builders import newer_metadata
 
 
 @pytest.fixture

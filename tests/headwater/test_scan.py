@@ -13,9 +13,9 @@ import pytest
 from objectstore.directory import DirectoryStore
 from tests.fixtures import Isolation, expected
 from tests.headwater.conftest import Stage
+from tests.headwater_core.segments.builders import a_segment
 from tests.pipeline.archives import fixture, rows
 from tests.pipeline.growing import Growing
-from tests.segments.builders import a_segment
 
 
 @pytest.fixture

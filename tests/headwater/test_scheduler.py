@@ -17,13 +17,13 @@ from headwater.scheduler import QUIET_S
 from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.partition import TopicPartition
+from headwater_core.segments import checkpoints
+from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log import LocalLog
+from headwater_core.segments.scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
-from segments import checkpoints
-from segments.discover import LogDirs
-from segments.log import LocalLog
-from segments.scan import RunScan, scan_run
 from tests.headwater.broker import Bench
 
 

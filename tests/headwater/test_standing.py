@@ -12,9 +12,9 @@ from headwater.standing import Standing, standing
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId
+from headwater_core.segments.log import Leadership, LocalLog
 from manifests.document import FORMAT, check_ours
 from manifests.head import Head
-from segments.log import Leadership, LocalLog
 from tests.manifests.builders import an_entry
 
 PARTITION = PartitionId("cluster", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "t")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater_core.segments.runindex import RunIndex, points_of
 from hydration.chunks import ChunkPlan, plan_chunks
-from segments.runindex import RunIndex, points_of
 
 
 def an_index(sizes: list[int], *, stride: int = 10) -> RunIndex:

@@ -12,8 +12,8 @@ import pytest
 from headwater_core.errors import TransientError
 from hydration.answers import Isolation
 from hydration.runfile import RunFile
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import World
-from tests.segments.builders import a_segment
 
 AWorld = Callable[..., World]
 RUN = a_segment(0, 50, value_bytes=3000)

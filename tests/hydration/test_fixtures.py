@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
+from headwater_core.segments.batches import locate
+from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log import LocalLog
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
 from hydration.reader import records
 from objectstore.memory import MemoryStore
-from segments.batches import locate
-from segments.discover import LogDirs
-from segments.log import LocalLog
 from tests.fixtures import Isolation as IsolationName
 from tests.fixtures import expected, expected_offsets, private_copy, unpack
+from tests.headwater_core.segments.test_fixtures import text
 from tests.hydration.world import Archive
-from tests.segments.test_fixtures import text
 
 NAMES = ("pantry", "pantry-live", "kitchen")
 

@@ -9,8 +9,8 @@ from headwater_core.errors import CorruptData, TransientError
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from manifests.head import Entry
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment
 from tests.hydration.world import World
-from tests.segments.builders import BASE_TIME, a_batch, a_segment
 
 AWorld = Callable[..., World]
 BOTH = (ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST)

@@ -14,8 +14,8 @@ from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from manifests.repository import ManifestRepository
 from objectstore.memory import MemoryStore
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, a_topic
-from tests.segments.builders import a_segment
 
 HANGING = 8  # partitions, as many as there are workers of a kind
 HEALTHY = HANGING

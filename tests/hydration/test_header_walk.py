@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
+from headwater_core.segments.runindex import NO_TIMESTAMP
+from headwater_core.segments.scan import scan_run
+from headwater_core.segments.transactions import OpenTransaction
 from hydration.header_walk import SMALL_WINDOW_BYTES, WINDOW_BYTES, HeaderWalk
 from hydration.open_segment import Allowance, LongWalk
 from hydration.runfile import RunFile
-from segments.runindex import NO_TIMESTAMP
-from segments.scan import scan_run
-from segments.transactions import OpenTransaction
+from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_record, a_segment, an_abort
 from tests.hydration.test_scans import write
-from tests.segments.builders import BASE_TIME, Producer, a_batch, a_record, a_segment, an_abort
 
 
 def a_file(path: Path, run: bytes) -> RunFile:

@@ -8,14 +8,14 @@ import pytest
 from headwater_core.clock import ManualClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, TransientError
+from headwater_core.segments.producers import ProducerState
+from headwater_core.segments.snapshots import encode_snapshot
+from headwater_core.segments.transactions import OpenTransaction
 from hydration.answers import Isolation
-from segments.producers import ProducerState
-from segments.snapshots import encode_snapshot
-from segments.transactions import OpenTransaction
+from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
 from tests.hydration.moody import MoodyStore
 from tests.hydration.test_scans import Written, runs, write
 from tests.hydration.world import World
-from tests.segments.builders import Producer, a_batch, a_commit, an_abort
 
 AWorld = Callable[..., World]
 COMMITTED = Isolation.READ_COMMITTED

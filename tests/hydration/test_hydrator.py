@@ -14,9 +14,9 @@ from headwater_core.errors import CorruptData, HeadwaterError, NotFound, Transie
 from hydration.answers import Isolation, ReadResult
 from hydration.cache import chunk_name, index_name
 from hydration.partition_log import Pending
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, World
-from tests.segments.builders import a_segment
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED

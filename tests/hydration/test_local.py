@@ -6,12 +6,12 @@ import pytest
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import SourceChanged, TransientError
+from headwater_core.segments.log import LocalLog, LocalSegment
 from hydration.hints import hint_by_offset, hint_by_position
 from hydration.local import LocalTier, OpenFiles
 from hydration.open_segment import Allowance
-from segments.log import LocalLog, LocalSegment
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import Broker
-from tests.segments.builders import a_segment
 
 
 def a_tier(broker: Broker, clock: ManualClock | None = None) -> LocalTier:

@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+from headwater_core.segments.batches import BatchWalk
+from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from hydration.answers import Isolation
 from hydration.local_times import LocalTimes
 from hydration.open_segment import Allowance
@@ -14,11 +16,9 @@ from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime
 from recovery.indexes import Indexes
-from segments.batches import BatchWalk
-from segments.checkpoints import RECOVERY_POINTS
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 from tests.hydration.test_local_transactions import patiently
 from tests.hydration.world import TOPIC, World
-from tests.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 
 AWorld = Callable[..., World]
 

@@ -12,6 +12,11 @@ import pytest
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, OffsetOutOfRange, SourceChanged, TransientError
+from headwater_core.segments.checkpoints import RECOVERY_POINTS
+from headwater_core.segments.producers import ProducerState
+from headwater_core.segments.snapshots import encode_snapshot
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
+from headwater_core.segments.txnindex import encode_txnindex
 from hydration.answers import Isolation
 from hydration.hydrator import SCAN_WORKERS
 from hydration.local_transactions import LocalTransactions, UnknownBeginning
@@ -20,14 +25,9 @@ from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.turns import Turns
 from hydration.waiting import begin, finish
-from segments.checkpoints import RECOVERY_POINTS
-from segments.producers import ProducerState
-from segments.snapshots import encode_snapshot
-from segments.transactions import AbortedTransaction, OpenTransaction
-from segments.txnindex import encode_txnindex
+from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, a_segment, an_abort
 from tests.hydration.test_scans import Written, runs, write
 from tests.hydration.world import TOPIC, World
-from tests.segments.builders import Producer, a_batch, a_commit, a_segment, an_abort
 
 AWorld = Callable[..., World]
 COMMITTED = Isolation.READ_COMMITTED

@@ -12,16 +12,16 @@ from gateway.server import GatewayServer
 from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
+from headwater_core.segments.discover import LogDirs, Survey
+from headwater_core.segments.log import LocalLog
 from hydration import local
 from hydration.answers import Isolation, ReadResult
 from hydration.local import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
 from hydration.waiting import Steps
-from segments.discover import LogDirs, Survey
-from segments.log import LocalLog
 from tests.gateway.raw import RawClient, a_fetch
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import TOPIC, World
-from tests.segments.builders import a_segment
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED

@@ -9,12 +9,12 @@ import pytest
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, OffsetOutOfRange, TransientError, UsageError
+from headwater_core.segments.discover import LogDirs
 from hydration.answers import Isolation
 from manifests import keys
-from segments.discover import LogDirs
+from tests.headwater_core.segments.builders import a_batch, a_segment
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, TOPIC, Archive, World, a_topic
-from tests.segments.builders import a_batch, a_segment
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED

@@ -14,9 +14,9 @@ from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from hydration.reader import batches, records
 from manifests.head import Entry
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, World, a_topic
-from tests.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED

@@ -16,9 +16,9 @@ from hydration.runfile import RunFile
 from hydration.waiting import finish
 from manifests.head import Entry
 from objectstore.memory import MemoryStore
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, World
-from tests.segments.builders import a_segment
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED

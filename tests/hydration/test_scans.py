@@ -8,8 +8,8 @@ import pytest
 
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
+from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
 from tests.hydration.world import World
-from tests.segments.builders import Producer, a_batch, a_commit, an_abort
 
 AWorld = Callable[..., World]
 

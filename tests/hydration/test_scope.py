@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochHistory
+from headwater_core.segments.log import LocalLog, LocalSegment
 from hydration.archived import Extent
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
-from segments.log import LocalLog, LocalSegment
 from tests.hydration.world import PARTITION
 
 LOCAL, ARCHIVE = Tier.LOCAL, Tier.ARCHIVE

@@ -18,8 +18,8 @@ from hydration.hydrator import SCAN_WORKERS
 from hydration.open_segment import TURN_BYTES, WALK_BYTES
 from hydration.runfile import RunFile
 from hydration.waiting import Pending
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import World
-from tests.segments.builders import a_segment
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED

@@ -11,6 +11,9 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
 from headwater_core.partition import PartitionId, topic_id_text
+from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log import LocalLog
+from headwater_core.segments.scan import OpenTransaction, scan_run
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
@@ -24,9 +27,6 @@ from manifests.topic import TopicManifest
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.store import ObjectStore
-from segments.discover import LogDirs
-from segments.log import LocalLog
-from segments.scan import OpenTransaction, scan_run
 
 CLUSTER = "test-cluster"
 TOPIC = "soup"

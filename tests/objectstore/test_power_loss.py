@@ -12,8 +12,8 @@ from headwater_core.errors import AlreadyExists, HeadwaterError, TransientError,
 from manifests.repository import ManifestRepository
 from objectstore.directory import DirectoryStore
 from tests.archival.builders import Agent, Directory, load
+from tests.headwater_core.segments.builders import a_segment
 from tests.objectstore.volatile_disk import VolatileDisk
-from tests.segments.builders import a_segment
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ from pipeline.query import parse_query
 from pipeline.scan import plan_scan
 from pipeline.spark_errors import as_headwater_errors
 from pipeline.tables import TableExport, table_schema
+from tests.headwater_core.segments.builders import a_segment
 from tests.peers.tables import NAMES, settings
 from tests.pipeline.bucket import TOPICS
 from tests.pipeline.growing import Growing
 from tests.pipeline.test_export import as_row
-from tests.segments.builders import a_segment
 
 
 class Lake:

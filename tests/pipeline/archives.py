@@ -8,6 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headwater_core.segments import codecs
+from headwater_core.segments.records import Record
+from headwater_core.segments.transactions import OpenTransaction
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import open_logs
@@ -15,15 +18,12 @@ from hydration.reader import records
 from manifests.head import Entry
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectStore
-from segments import codecs
-from segments.records import Record
-from segments.transactions import OpenTransaction
 from tests.fixtures import unpack
 from tests.gateway.archived import archive
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, an_abort
+from tests.headwater_core.segments.test_fixtures import text
 from tests.hydration.test_fixtures import archived
 from tests.hydration.world import PARTITION, Archive
-from tests.segments.builders import BASE_TIME, a_batch, a_commit, an_abort
-from tests.segments.test_fixtures import text
 
 VALUE_BYTES = 9_000  # so that a run of some fifty records has several index points
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from headwater_core.partition import PartitionId, topic_id_text
 from objectstore.directory import DirectoryStore
+from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import CLUSTER, Archive
-from tests.segments.builders import a_segment
 
 Offsets = list[tuple[str, int, int]]  # topic, partition, offset
 

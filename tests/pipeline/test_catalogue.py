@@ -19,9 +19,9 @@ from pipeline.catalogue import Catalogue, OffsetRange, latest, offset_for_time
 from pipeline.quarantine import read_quarantine
 from pipeline.query import Predicate, parse_query
 from pipeline.scan import scan
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 from tests.hydration.world import CLUSTER, Archive, a_topic
 from tests.pipeline.archives import a_copy, fixture, soup, soup_rows
-from tests.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 
 
 def an_archive(store: MemoryStore, topic: str, number: int, partition: int = 0, end: int = 10) -> Archive:

@@ -15,17 +15,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.segments import codecs
+from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, BatchWalk, read_batch_header
+from headwater_core.segments.records import Record, decode_batch
+from headwater_core.segments.varint import varint
 from pipeline import decode as decoding
 from pipeline import kernels
 from pipeline.decode import COLUMNS, Wanted, arrow_schema, decode
-from segments import codecs
-from segments.batches import HEADER_BYTES, BatchHeader, BatchWalk, read_batch_header
-from segments.records import Record, decode_batch
-from segments.varint import varint
 from tests.fixtures import Isolation, expected
-from tests.segments import strategies
-from tests.segments.builders import a_batch, a_commit, a_record, compress, encode_records, with_crc
-from tests.segments.test_fixtures import logs, scans
+from tests.headwater_core.segments import strategies
+from tests.headwater_core.segments.builders import a_batch, a_commit, a_record, compress, encode_records, with_crc
+from tests.headwater_core.segments.test_fixtures import logs, scans
 
 EVERYTHING = Wanted(topic="orders", partition=7, columns=COLUMNS, first=0, end=2**63 - 1)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -32,9 +32,9 @@ from pipeline.ledger import open_ledger
 from pipeline.query import Query, parse_query
 from tests.fixtures import expected
 from tests.headwater.test_verbs import as_expected
+from tests.headwater_core.segments.builders import a_segment
 from tests.pipeline.bucket import TOPICS, Crash, Crashing, a_bucket
 from tests.pipeline.growing import Growing
-from tests.segments.builders import a_segment
 
 ROOT = Path(__file__).parents[2]
 ONCE = ("export.planned", "export.saved")  # steps that a short run reaches once

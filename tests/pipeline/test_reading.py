@@ -12,6 +12,7 @@ import pytest
 from awscrt.checksums import crc32c
 
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
+from headwater_core.segments.batches import headers
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from objectstore.directory import DirectoryStore
@@ -25,10 +26,9 @@ from pipeline.query import Predicate, Query, parse_query
 from pipeline.reading import ReadCounters, read_split
 from pipeline.scan import scan
 from pipeline.splits import Split, plan_splits
-from segments.batches import headers
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment
 from tests.hydration.world import PARTITION, Archive
 from tests.pipeline.archives import a_copy, run, soup, soup_rows
-from tests.segments.builders import BASE_TIME, a_batch, a_segment
 
 SEGMENT_BYTES = 1_500_000  # above what is read as a whole: indexes are used
 

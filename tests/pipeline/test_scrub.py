@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
+from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
@@ -30,7 +31,6 @@ from pipeline.findings import Kind
 from pipeline.jobs import Threads
 from pipeline.scrub import GRACE_MS, STEPS, Report, Sample, Scope, Scrub
 from pipeline.seen import Seen
-from segments.runindex import decode_index, encode_index
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
 

@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 
 from headwater_core.errors import UsageError
+from headwater_core.segments.records import Record
 from objectstore.directory import DirectoryStore
 from pipeline.source import HeadwaterSource
-from segments.records import Record
 from tests.fixtures import Isolation, expected, expected_offsets
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record
 from tests.hydration.world import Archive
 from tests.pipeline.rows import as_expected
 from tests.pipeline.spark import archived
-from tests.segments.builders import BASE_TIME, a_batch, a_record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -18,9 +18,9 @@ from pipeline.decode import arrow_schema
 from pipeline.query import Predicate, Query, parse_query
 from pipeline.reading import ReadCounters, read_split
 from pipeline.splits import SPLITS_MAX, marker_entries, plan_splits
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, an_abort
 from tests.hydration.world import CLUSTER, PARTITION, TOPIC_ID, Archive
 from tests.pipeline.archives import rows, soup, soup_rows
-from tests.segments.builders import BASE_TIME, a_batch, an_abort
 
 
 def an_entry(base_offset: int, last_offset: int, size_bytes: int = 1000, **fields: Any) -> Entry:

@@ -21,8 +21,8 @@ from objectstore.directory import DirectoryStore
 from pipeline.quarantine import read_quarantine
 from pipeline.query import parse_query
 from pipeline.stream import StreamReader, parse_stream_query
+from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment
 from tests.pipeline.growing import Growing, Offsets
-from tests.segments.builders import a_batch, a_commit, a_segment
 
 SEED = 20
 LIVES = 20

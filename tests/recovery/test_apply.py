@@ -28,6 +28,8 @@ from headwater_core.errors import (
     VerificationFailed,
 )
 from headwater_core.partition import TopicPartition
+from headwater_core.segments import checkpoints
+from headwater_core.segments.discover import LogDirs
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from objectstore.directory import DirectoryStore
@@ -35,8 +37,6 @@ from objectstore.memory import MemoryStore
 from recovery import layout, runs
 from recovery.plan import decode_plan, encode_plan
 from recovery.target import locked
-from segments import checkpoints
-from segments.discover import LogDirs
 from tests.fixtures import unpack
 from tests.recovery.archived import archive, archive_in_memory, batches, bounds
 from tests.recovery.test_plan import a_head, a_topic, an_entry, planned

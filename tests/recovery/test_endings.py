@@ -13,6 +13,14 @@ import recovery
 from archival.plan import SEALED_ONLY
 from headwater_core.clock import SystemClock
 from headwater_core.partition import PartitionId, topic_id_text
+from headwater_core.segments import checkpoints, flexible
+from headwater_core.segments.batches import BatchHeader, walk
+from headwater_core.segments.encoder import encode_marker
+from headwater_core.segments.markers import ABORT, COMMIT, read_marker
+from headwater_core.segments.records import Record, decode_batch
+from headwater_core.segments.runindex import encode_index
+from headwater_core.segments.scan import scan_run
+from headwater_core.segments.transactions import OpenTransaction
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
@@ -21,18 +29,10 @@ from objectstore.digest import digest_of
 from objectstore.memory import MemoryStore
 from recovery.endings import open_after, run_index
 from recovery.plan import Abort, PartitionPlan, RecoveryPlan, decode_plan, encode_plan
-from segments import checkpoints, flexible
-from segments.batches import BatchHeader, walk
-from segments.encoder import encode_marker
-from segments.markers import ABORT, COMMIT, read_marker
-from segments.records import Record, decode_batch
-from segments.runindex import encode_index
-from segments.scan import scan_run
-from segments.transactions import OpenTransaction
 from tests.fixtures import unpack
+from tests.headwater_core.segments.builders import Producer, a_batch
 from tests.recovery.archived import archive, archive_in_memory, batches
 from tests.recovery.test_plan import CLUSTER, an_entry
-from tests.segments.builders import Producer, a_batch
 
 
 def data(offset: int, producer: int, *values: bytes, epoch: int = 0, producer_epoch: int = 0) -> bytes:

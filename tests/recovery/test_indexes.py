@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import recovery
+from headwater_core.segments.batches import walk
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.layout import index_interval_bytes
 from recovery.runs import restore, segment_name
-from segments.batches import walk
 from tests.fixtures import unpack
+from tests.headwater_core.segments.builders import a_batch, a_record
 from tests.recovery.archived import archive_in_memory
-from tests.segments.builders import a_batch, a_record
 
 
 def made_of(run: bytes, base_offset: int) -> dict[str, bytes]:

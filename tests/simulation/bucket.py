@@ -7,15 +7,15 @@ from headwater_core.clock import Clock
 from headwater_core.control.state import ControlState
 from headwater_core.errors import HeadwaterError, NotFound
 from headwater_core.partition import PartitionId
+from headwater_core.segments.batches import read_batch_header
+from headwater_core.segments.markers import ABORT, read_marker
+from headwater_core.segments.records import decode_batch
+from headwater_core.segments.transactions import Transactions
 from manifests import keys
 from manifests.head import Entry, Head, check_head, decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import decode_current
 from objectstore.memory import MemoryStore
-from segments.batches import read_batch_header
-from segments.markers import ABORT, read_marker
-from segments.records import decode_batch
-from segments.transactions import Transactions
 from tests.simulation.brokers import Batch, Brokers, Place, Replica, Row, table_of
 
 

@@ -39,6 +39,8 @@ from archival.tails import Tails
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
 from headwater_core.partition import PartitionId
+from headwater_core.segments.log import LocalLog
+from headwater_core.segments.scan import RunScan
 from hydration.archived import Archived
 from hydration.partition_log import PartitionLog
 from hydration.scope import Span, Tier
@@ -47,8 +49,6 @@ from manifests import keys
 from manifests.head import Entry, Head, decode_head, encode_head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
-from segments.log import LocalLog
-from segments.scan import RunScan
 
 Plant = Callable[[ExitStack], None]
 

@@ -19,8 +19,8 @@ from manifests.head import Head, check_head, decode_head
 from objectstore.directory import DirectoryStore
 from objectstore.probe import probe
 from tests.archival.builders import PARTITION, Agent, Directory, batches_of
+from tests.headwater_core.segments.builders import a_batch
 from tests.objectstore.volatile_disk import VolatileDisk
-from tests.segments.builders import a_batch
 from tests.simulation.actors import Crash
 from tests.simulation.bucket import Violation
 from tests.simulation.world import Story, in_memory, quiet

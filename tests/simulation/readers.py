@@ -21,6 +21,9 @@ import hydration.cache
 import hydration.hydrator
 from headwater_core.errors import CorruptData, HeadwaterError, OffsetOutOfRange, SourceChanged, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
+from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.markers import ABORT, read_marker
 from hydration.answers import Isolation
 from hydration.archived import Archived, HeldEntries
 from hydration.cache import ChunkCache
@@ -31,9 +34,6 @@ from hydration.partition_log import PartitionLog
 from hydration.runfile import RunFile
 from manifests.head import Head
 from manifests.repository import ManifestRepository, Versioned
-from segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
-from segments.log import LocalLog, LocalSegment
-from segments.markers import ABORT, read_marker
 from tests.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.agents import LookedAtLogs, PausingStore, Trouble

@@ -7,10 +7,10 @@ import pytest
 
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, TransientError, UnknownOutcome
 from headwater_core.layouts import Offloader
+from headwater_core.segments.scan import RunScan, scan_run
 from objectstore.memory import MemoryStore
 from objectstore.store import ObjectInfo
-from segments.scan import RunScan, scan_run
-from tests.segments.builders import a_batch, a_commit, a_segment, an_abort
+from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
 
 KEY, INDEX_KEY = "data/run.log", "data/run.index"
 RUN = a_batch(5, 3, producer=7, transactional=True) + an_abort(8, 7) + a_segment(9, 40, value_bytes=9_000) + a_commit(49, 8)

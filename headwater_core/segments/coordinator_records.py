@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData
-from segments import flexible
+from headwater_core.segments import flexible
 
 _COMMITS = (0, 1)  # record types; 0 is the older one
 _GROUPS_MAX = 23  # up to here everything else is about groups and their members: consumer, share and streams groups

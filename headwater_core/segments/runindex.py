@@ -12,9 +12,9 @@ from typing import NamedTuple
 from awscrt.checksums import crc32c
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
-from segments.batches import OFFSET_MAX
-from segments.producers import ProducerState
-from segments.transactions import AbortedTransaction, OpenTransaction
+from headwater_core.segments.batches import OFFSET_MAX
+from headwater_core.segments.producers import ProducerState
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
 
 POINT_SPACING_BYTES = 64 << 10
 # What one index may hold, so that neither writing nor reading it can take more than some 50 MiB. A scan ends the run

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
-from segments import codecs
-from segments.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, decompress, decompress_into
-from segments.varint import uvarint
-from tests.segments.builders import compress
+from headwater_core.segments import codecs
+from headwater_core.segments.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, decompress, decompress_into
+from headwater_core.segments.varint import uvarint
+from tests.headwater_core.segments.builders import compress
 
 COMPRESSED = [(GZIP, False), (SNAPPY, False), (SNAPPY, True), (LZ4, False), (ZSTD, False)]
 each_codec = pytest.mark.parametrize(("codec", "xerial"), COMPRESSED, ids=["gzip", "snappy", "xerial", "lz4", "zstd"])

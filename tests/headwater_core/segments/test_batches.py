@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
-from segments import batches
-from segments.batches import HEADER_BYTES, BatchWalk, check_batch, check_batches, headers, locate, read_batch_header, walk
-from tests.segments.builders import a_batch, a_commit, a_segment, with_crc
+from headwater_core.segments import batches
+from headwater_core.segments.batches import HEADER_BYTES, BatchWalk, check_batch, check_batches, headers, locate, read_batch_header, walk
+from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, with_crc
 
 
 def walked(raw: bytes, *, start: int = 0, up_to: int | None = None) -> list[int]:

@@ -4,8 +4,8 @@ import struct
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData
-from segments.batches import HEADER_BYTES
-from segments.varint import read_varint
+from headwater_core.segments.batches import HEADER_BYTES
+from headwater_core.segments.varint import read_varint
 
 ABORT = 0
 COMMIT = 1

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
-from segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
-from segments.bootstrap import write_bootstrap_checkpoint
-from segments.markers import read_marker
-from segments.metadata_records import (
+from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
+from headwater_core.segments.bootstrap import write_bootstrap_checkpoint
+from headwater_core.segments.markers import read_marker
+from headwater_core.segments.metadata_records import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     Config,
@@ -27,7 +27,7 @@ from segments.metadata_records import (
     Unread,
     decode_metadata_record,
 )
-from segments.records import decode_batch
+from headwater_core.segments.records import decode_batch
 
 __all__ = [
     "DIRECTORY",

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from headwater_core.errors import CorruptData, TruncatedData
 from headwater_core.partition import topic_id_bytes, topic_id_text
-from segments.varint import read_uvarint, uvarint
+from headwater_core.segments.varint import read_uvarint, uvarint
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
-from segments.producers import ProducerState
-from segments.runindex import NO_TIMESTAMP, Points, RunIndex, decode_index, encode_index, points_of
-from segments.transactions import AbortedTransaction, OpenTransaction
+from headwater_core.segments.producers import ProducerState
+from headwater_core.segments.runindex import NO_TIMESTAMP, Points, RunIndex, decode_index, encode_index, points_of
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
 
 i64 = st.integers(-(2**63), 2**63 - 1)
 i32 = st.integers(-(2**31), 2**31 - 1)

@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from segments.checksums import SUM_BYTES, sums_of
+from headwater_core.segments.checksums import SUM_BYTES, sums_of
 
 SIZE = 3 * SUM_BYTES + 17
 

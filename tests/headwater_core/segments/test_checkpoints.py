@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.partition import TopicPartition
-from segments.checkpoints import (
+from headwater_core.segments.checkpoints import (
     MetaProperties,
     decode_epochs,
     decode_meta_properties,

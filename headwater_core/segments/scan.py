@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from headwater_core.errors import UnsupportedFormat
-from segments import markers, runindex
-from segments.batches import BatchHeader, BatchWalk
-from segments.producers import Producers
-from segments.runindex import RunIndex
-from segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+from headwater_core.segments import markers, runindex
+from headwater_core.segments.batches import BatchHeader, BatchWalk
+from headwater_core.segments.producers import Producers
+from headwater_core.segments.runindex import RunIndex
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 
 __all__ = ["AbortedTransaction", "OpenTransaction", "RunScan", "scan_run"]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from segments import runindex
-from segments.batches import BatchHeader, check_batch, walk
-from segments.discover import LogDirs
-from segments.log import LocalLog
-from segments.producers import ProducerState
-from segments.records import Record, decode_batch
-from segments.scan import RunScan, scan_run
-from segments.snapshots import decode_snapshot, encode_snapshot, open_transactions
-from segments.transactions import OpenTransaction
-from segments.txnindex import decode_txnindex, encode_txnindex
+from headwater_core.segments import runindex
+from headwater_core.segments.batches import BatchHeader, check_batch, walk
+from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log import LocalLog
+from headwater_core.segments.producers import ProducerState
+from headwater_core.segments.records import Record, decode_batch
+from headwater_core.segments.scan import RunScan, scan_run
+from headwater_core.segments.snapshots import decode_snapshot, encode_snapshot, open_transactions
+from headwater_core.segments.transactions import OpenTransaction
+from headwater_core.segments.txnindex import decode_txnindex, encode_txnindex
 from tests.fixtures import NAMES, Isolation, expected, expected_offsets, unpack
 
 _INLINE_BYTES_MAX = 2048  # a longer key or value stands in the expected file as length and digest

@@ -10,10 +10,10 @@ from pathlib import Path
 import cramjam
 from awscrt.checksums import crc32c
 
-from segments import codecs
-from segments.batches import HEADER_BYTES, LENGTH_FROM, headers
-from segments.records import Record
-from segments.varint import uvarint, varint
+from headwater_core.segments import codecs
+from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, headers
+from headwater_core.segments.records import Record
+from headwater_core.segments.varint import uvarint, varint
 
 BASE_TIME = 1_700_000_000_000
 _HEADER = struct.Struct(">qiibIhiqqqhii")

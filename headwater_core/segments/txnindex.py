@@ -3,7 +3,7 @@
 import struct
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
-from segments.transactions import AbortedTransaction
+from headwater_core.segments.transactions import AbortedTransaction
 
 _ENTRY = struct.Struct(">hqqqq")  # version, producer id, first offset, the marker's offset, last stable offset right behind it
 _VERSION = 0

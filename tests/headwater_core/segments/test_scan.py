@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
-from segments import runindex, scan
-from segments.producers import Producers, ProducerState
-from segments.scan import AbortedTransaction, OpenTransaction, RunScan, scan_run
-from tests.segments.builders import BASE_TIME, Producer, a_batch, a_commit, a_marker, a_record, a_segment, an_abort
+from headwater_core.segments import runindex, scan
+from headwater_core.segments.producers import Producers, ProducerState
+from headwater_core.segments.scan import AbortedTransaction, OpenTransaction, RunScan, scan_run
+from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_commit, a_marker, a_record, a_segment, an_abort
 
 
 def scanned(raw: bytes, *, start: int = 0, up_to: int | None = None, open_before: tuple[OpenTransaction, ...] = ()) -> RunScan:

@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from segments import codecs
-from segments.records import Record
-from tests.segments.builders import Producer
+from headwater_core.segments import codecs
+from headwater_core.segments.records import Record
+from tests.headwater_core.segments.builders import Producer
 
 offsets = st.integers(0, 2**62)
 optional_bytes = st.none() | st.binary(max_size=300)

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData
-from segments import codecs
-from segments.batches import HEADER_BYTES, check_batch
-from segments.records import Record, control_type, decode_batch
-from segments.varint import varint
-from tests.segments import strategies
-from tests.segments.builders import Producer, a_batch, a_commit, a_record, an_abort, with_crc
+from headwater_core.segments import codecs
+from headwater_core.segments.batches import HEADER_BYTES, check_batch
+from headwater_core.segments.records import Record, control_type, decode_batch
+from headwater_core.segments.varint import varint
+from tests.headwater_core.segments import strategies
+from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, a_record, an_abort, with_crc
 
 
 @given(

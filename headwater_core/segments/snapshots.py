@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from awscrt.checksums import crc32c
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
-from segments.producers import ProducerState
-from segments.transactions import OpenTransaction
+from headwater_core.segments.producers import ProducerState
+from headwater_core.segments.transactions import OpenTransaction
 
 _HEAD = struct.Struct(">hI")  # version, CRC-32C of everything behind it
 _COUNT = struct.Struct(">i")

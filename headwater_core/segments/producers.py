@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from segments.batches import BatchHeader
+from headwater_core.segments.batches import BatchHeader
 
 _SEQUENCES = 2**31  # sequence numbers wrap from 2**31 - 1 to 0
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from awscrt.checksums import crc32c
 
-from segments import flexible
-from segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM
-from segments.varint import varint
+from headwater_core.segments import flexible
+from headwater_core.segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM
+from headwater_core.segments.varint import varint
 
 CONTROL = 0x20
 TRANSACTIONAL = 0x10

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headwater_core.errors import UnsupportedFormat
-from segments import flexible
-from segments.flexible import Reader
-from segments.varint import uvarint
+from headwater_core.segments import flexible
+from headwater_core.segments.flexible import Reader
+from headwater_core.segments.varint import uvarint
 
 _FRAME_VERSION = 1
 UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"  # the directory id that lets the broker choose: value 1

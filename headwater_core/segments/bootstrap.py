@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from segments import flexible
-from segments.encoder import CONTROL, control_key, encode_batch
-from segments.metadata_records import MetadataRecord
+from headwater_core.segments import flexible
+from headwater_core.segments.encoder import CONTROL, control_key, encode_batch
+from headwater_core.segments.metadata_records import MetadataRecord
 
 _LEADER_EPOCH = 1  # as kafka-storage writes it
 _SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4

@@ -6,18 +6,18 @@ import pytest
 
 from headwater_core.errors import CorruptData
 from headwater_core.partition import TopicPartition
-from segments import flexible, markers
-from segments.batches import BatchHeader, read_batch_header, walk
-from segments.coordinator_records import (
+from headwater_core.segments import flexible, markers
+from headwater_core.segments.batches import BatchHeader, read_batch_header, walk
+from headwater_core.segments.coordinator_records import (
     UnknownRecord,
     decode_commit_key,
     decode_commit_value,
     decode_transaction_key,
     decode_transaction_value,
 )
-from segments.discover import LogDirs
-from segments.encoder import encode_batch, encode_marker
-from segments.records import Record, decode_batch
+from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.encoder import encode_batch, encode_marker
+from headwater_core.segments.records import Record, decode_batch
 from tests.fixtures import expected_cluster, unpack
 
 

@@ -23,10 +23,10 @@ from headwater_core.errors import (
     UsageError,
 )
 from headwater_core.partition import PartitionId, TopicPartition
-from segments import checkpoints, metadata_log
-from segments.checkpoints import MetaProperties
-from segments.log import Leadership, LocalLog, LocalSegment
-from segments.metadata_log import ClusterMetadata, MetadataLog, PartitionMetadata
+from headwater_core.segments import checkpoints, metadata_log
+from headwater_core.segments.checkpoints import MetaProperties
+from headwater_core.segments.log import Leadership, LocalLog, LocalSegment
+from headwater_core.segments.metadata_log import ClusterMetadata, MetadataLog, PartitionMetadata
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _DIRECTORY_NAME = re.compile(r"(.+)-(\d{1,10})", re.ASCII)  # greedy: split at the last '-'

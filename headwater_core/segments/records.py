@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, TruncatedData
-from segments import codecs
-from segments.batches import HEADER_BYTES, read_batch_header
-from segments.markers import read_marker
-from segments.varint import read_varint
+from headwater_core.segments import codecs
+from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
+from headwater_core.segments.markers import read_marker
+from headwater_core.segments.varint import read_varint
 
 _RECORD_BYTES_MIN = 6  # five one-byte fields behind the length, and the header count
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
 from headwater_core.partition import topic_id_text
-from segments.batches import walk
-from segments.bootstrap import write_bootstrap_checkpoint
-from segments.metadata_log import DIRECTORY, MetadataLog, PartitionMetadata
-from segments.metadata_records import (
+from headwater_core.segments.batches import walk
+from headwater_core.segments.bootstrap import write_bootstrap_checkpoint
+from headwater_core.segments.metadata_log import DIRECTORY, MetadataLog, PartitionMetadata
+from headwater_core.segments.metadata_records import (
     RESOURCE_BROKER,
     Config,
     FeatureLevel,
@@ -28,10 +28,10 @@ from segments.metadata_records import (
     Unread,
     decode_metadata_record,
 )
-from segments.records import Record, control_type, decode_batch
-from segments.varint import uvarint
+from headwater_core.segments.records import Record, control_type, decode_batch
+from headwater_core.segments.varint import uvarint
 from tests.fixtures import KAFKA, expected_cluster, unpack
-from tests.segments.builders import a_batch
+from tests.headwater_core.segments.builders import a_batch
 
 ids = st.binary(min_size=16, max_size=16).map(topic_id_text)
 i32 = st.integers(-(2**31), 2**31 - 1)

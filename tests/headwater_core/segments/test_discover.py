@@ -12,11 +12,17 @@ import pytest
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, SourceChanged, Unauthorised, UnsupportedFormat, UsageError
 from headwater_core.partition import TopicPartition
-from segments import discover
-from segments.checkpoints import MetaProperties, encode_epochs, encode_meta_properties, encode_offsets, encode_partition_metadata
-from segments.discover import LogDirs, parse_directory_name
+from headwater_core.segments import discover
+from headwater_core.segments.checkpoints import (
+    MetaProperties,
+    encode_epochs,
+    encode_meta_properties,
+    encode_offsets,
+    encode_partition_metadata,
+)
+from headwater_core.segments.discover import LogDirs, parse_directory_name
 from tests.fixtures import expected_cluster, private_copy, unpack
-from tests.segments.builders import a_segment, newer_metadata
+from tests.headwater_core.segments.builders import a_segment, newer_metadata
 
 SOUP = TopicPartition("soup", 0)
 TOPIC_ID = "CiYnVEVES8C-QkPo0sT7kA"
