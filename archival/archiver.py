@@ -25,6 +25,8 @@ from archival.topics import TopicRecords
 from headwater_core import steps
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
 from headwater_core.layouts import Offloader
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log import LocalLog, LocalSegment
 from headwater_core.segments.runindex import encode_index
@@ -33,8 +35,6 @@ from manifests import keys
 from manifests.document import check_ours
 from manifests.head import Entry, Head, check_room, fullness
 from manifests.repository import CommitLost, ManifestRepository, Versioned
-from objectstore.digest import digest_of
-from objectstore.store import ObjectStore
 
 STEPS = (
     "archive.planned",

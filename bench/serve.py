@@ -9,9 +9,9 @@ import structlog
 
 from gateway.config import GatewayConfig
 from gateway.server import serve
+from headwater_core.objectstore.open import open_store
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
-from objectstore.open import open_store
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import recovery
 from bench.logs import BenchLog
+from headwater_core.objectstore.store import ObjectStore
 from manifests.repository import ManifestRepository
-from objectstore.store import ObjectStore
 from tests.peers.kafka import KafkaBroker
 from tests.s3server import S3Server, _free_ports, running_s3_server
 

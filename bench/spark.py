@@ -31,8 +31,8 @@ from bench.logs import FIRST_TIMESTAMP, BenchLog, Shape, make_log
 from bench.run import archived_keys, ranged_gets
 from bench.servers import running_broker, running_server
 from headwater_core.clock import SystemClock
-from objectstore.open import open_store
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store import ObjectStore
 from pipeline.jobs import Threads
 from pipeline.query import parse_query
 from pipeline.scan import plan_scan, scan_to_parquet

@@ -23,10 +23,10 @@ from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised
+from headwater_core.objectstore.guarded import GuardedStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.discover import LogDirs
 from manifests.repository import ManifestRepository
-from objectstore.guarded import GuardedStore
 
 log = structlog.get_logger()
 

@@ -24,8 +24,8 @@ from gateway.config import GatewayConfig
 from headwater.units import duration_text, parse_duration, parse_size, size_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
+from headwater_core.objectstore.config import StoreConfig
 from hydration.config import HydrationConfig
-from objectstore.config import StoreConfig
 
 DEFAULT_FILE = Path("headwater.toml")
 PREFIX = "HEADWATER_"

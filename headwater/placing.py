@@ -13,7 +13,7 @@ from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from objectstore.store import ObjectStore
+    from headwater_core.objectstore.store import ObjectStore
     from pipeline.jobs import Runner, SparkSession, StorePlace
 
 PROCESSES_FROM_BYTES = 1 << 30  # below this, starting them takes longer than they save

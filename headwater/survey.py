@@ -30,13 +30,13 @@ from headwater_core.errors import (
     Unauthorised,
     UnsupportedFormat,
 )
+from headwater_core.objectstore.metered import MeteredStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.discover import parse_directory_name
 from headwater_core.segments.log import LocalLog
 from hydration.cache import folder
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
-from objectstore.metered import MeteredStore
 from recovery import awaits_broker
 
 SILENCE_S = 5.0  # a person waits for the answer

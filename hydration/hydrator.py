@@ -15,6 +15,8 @@ import structlog
 from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import BatchWalk, check_batches
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
@@ -27,8 +29,6 @@ from hydration.flights import Errand, Flights, Start
 from hydration.runfile import RunFile
 from hydration.waiting import Steps
 from manifests.head import Entry
-from objectstore.digest import digest_of
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests

@@ -11,6 +11,7 @@ import structlog
 
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.discover import LogDirs, Survey
 from headwater_core.segments.log import LocalLog
@@ -23,7 +24,6 @@ from hydration.partition_log import PartitionLog
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from objectstore.store import ObjectStore
 
 READ_S = 60.0  # a partition that was read no longer ago is looked at without being asked for
 STOP_S = 1.0

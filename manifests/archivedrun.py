@@ -4,8 +4,8 @@ import io
 
 from headwater_core.errors import CorruptData, NotFound, TruncatedData
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Entry
-from objectstore.store import ObjectStore
 
 
 class ArchivedRun(io.RawIOBase):

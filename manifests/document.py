@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headwater_core.errors import CorruptData, NeedsUpgrade, UnsupportedFormat, UsageError
-from objectstore.digest import digest_of
+from headwater_core.objectstore.digest import digest_of
 
 FORMAT_MAJOR = 1
 FORMAT = (FORMAT_MAJOR, 1)

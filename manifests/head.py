@@ -8,11 +8,11 @@ from bisect import bisect_right
 import msgspec
 
 from headwater_core.errors import CorruptData, ForeignOwner, ManifestFull, UnsupportedFormat
+from headwater_core.objectstore.digest import is_digest
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, prepared, seal, unseal
-from objectstore.digest import is_digest
-from objectstore.store import DOCUMENT_BYTES_MAX
 
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
 OBJECT_BYTES_MAX = 1 << 40

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 
 from headwater_core.errors import UsageError
+from headwater_core.objectstore.store import check_key
 from headwater_core.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name
-from objectstore.store import check_key
 
 OWNER = "headwater.json"
 META = "meta/"

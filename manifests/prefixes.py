@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
-from objectstore.store import ObjectStore
 
 NAMES_MAX = 1000  # read of one partition before the listing is begun anew behind it: a page of S3 has been paid for by then
 _BEHIND = "z"  # sorts behind every data object's name, which begins with a digit

@@ -24,6 +24,7 @@ from headwater_core.errors import (
     UnknownOutcome,
     UnsupportedFormat,
 )
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, check_ours
@@ -44,7 +45,6 @@ from manifests.topic import (
     merge,
     turn_to,
 )
-from objectstore.store import ObjectStore
 
 _ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading back
 

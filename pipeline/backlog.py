@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import msgspec
 
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, Superseded, UnsupportedFormat, UsageError
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests.head import OFFSET_MAX, Head
 from manifests.repository import ManifestRepository
-from objectstore.store import ObjectStore
 from pipeline.catalogue import WORKERS, Catalogue, OffsetRange, place_offset
 from pipeline.progress import Progress, Reached, check_progress, epoch_at
 from pipeline.query import Query, Words

@@ -7,13 +7,13 @@ from functools import lru_cache, partial
 import structlog
 
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import check_batch
 from headwater_core.segments.records import decode_batch
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from objectstore.store import ObjectStore
 from pipeline.pieces import cut, fetch, read_index
 from pipeline.query import Bound, Edge, Place, Predicate, Query, Selection, Time
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from headwater_core.errors import HeadwaterError, UnsupportedFormat
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.head import Entry, Head, check_entry, check_head
-from objectstore.store import ObjectInfo
 from pipeline.findings import Finding, Kind
 
 

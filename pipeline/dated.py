@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from headwater_core import steps
 from headwater_core.errors import UsageError
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.oserrors import kind_of
-from objectstore.store import ObjectStore
 from pipeline.decode import arrow_schema
 from pipeline.ledger import Pending, sync_directory
 from pipeline.query import Query

@@ -10,12 +10,12 @@ from typing import BinaryIO, cast
 
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.digest import digest_in_store
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.scan import OpenTransaction, RunScan, scan_run
 from manifests import keys
 from manifests.head import Entry, decode_head
-from objectstore.digest import digest_in_store
-from objectstore.store import ObjectStore
 from pipeline.checks import Check
 from pipeline.findings import Finding, Kind
 from pipeline.objectfile import ObjectFile

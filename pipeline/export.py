@@ -13,8 +13,8 @@ from pathlib import Path
 
 from headwater_core import steps
 from headwater_core.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
+from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Head
-from objectstore.store import ObjectStore
 from pipeline.backlog import WORDS, Failure, find_backlog
 from pipeline.catalogue import OffsetRange
 from pipeline.dated import STEPS as DATED_STEPS

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headwater_core.errors import HeadwaterError, NotFound, TransientError, Unauthorised, UnsupportedFormat
+from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import unseal
@@ -12,7 +13,6 @@ from manifests.head import Head
 from manifests.prefixes import data_prefixes
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from objectstore.store import ObjectInfo, ObjectStore
 from pipeline.checks import Check, checks_of, extra, extras, faults
 from pipeline.findings import Finding, Kind
 

@@ -14,8 +14,8 @@ from multiprocessing.connection import wait as wait_for_any
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headwater_core.errors import UsageError
-from objectstore.open import open_store
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -4,9 +4,9 @@ import io
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from headwater_core.objectstore.store import ObjectStore
 from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry
-from objectstore.store import ObjectStore
 from pipeline.buffers import PIECE_BYTES, Buffer
 
 _KEPT = 2  # pieces: a walk steps back by less than one batch window, which may lie across a border

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.runindex import RunIndex
 from manifests.head import Entry
-from objectstore.digest import digest_of
-from objectstore.store import ObjectStore
 from pipeline.buffers import Buffer
 
 DIGEST = "crc64nvme:"

@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, TransientError
-from objectstore.directory import DirectoryStore
-from objectstore.open import open_store
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store import ObjectStore
 from pipeline.catalogue import Catalogue, LostDocument
 from pipeline.query import Query
 from pipeline.splits import Split

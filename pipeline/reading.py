@@ -18,12 +18,12 @@ from headwater_core.errors import (
     TruncatedData,
     UnsupportedFormat,
 )
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.runindex import RunIndex
 from hydration.transactions import overlapping
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from objectstore.store import ObjectStore
 from pipeline.buffers import PIECE_BYTES, Buffer
 from pipeline.catalogue import LOOKS_MAX, OffsetRange, load_head
 from pipeline.decode import Wanted, decode

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater_core.errors import UsageError
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.oserrors import kind_of
-from objectstore.open import open_store
-from objectstore.store import ObjectStore
 from pipeline.catalogue import LostDocument, OffsetRange
 from pipeline.decode import arrow_schema
 from pipeline.jobs import processors

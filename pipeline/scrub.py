@@ -12,8 +12,8 @@ from itertools import chain
 from headwater_core import steps
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed
-from objectstore.digest import Digest
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.digest import Digest
+from headwater_core.objectstore.store import ObjectStore
 from pipeline.checks import Check, swaps
 from pipeline.examine import Examined, examine
 from pipeline.findings import Finding

@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from headwater_core import steps
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, Unauthorised, UsageError
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository
-from objectstore.store import ObjectStore
 from pipeline.backlog import WORDS, Backlog, Failure, Places, decode_places, encode_places, find_backlog
 from pipeline.catalogue import Catalogue
 from pipeline.dated import dated_schema, days_of, with_lineage

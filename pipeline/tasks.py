@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from headwater_core.errors import UsageError
-from objectstore import ObjectStore
+from headwater_core.objectstore import ObjectStore
 from pipeline.jobs import StorePlace
 from pipeline.query import Query
 from pipeline.splits import Split

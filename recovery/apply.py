@@ -18,8 +18,8 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.control.log import ControlLog
 from headwater_core.control.records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, UsageError, VerificationFailed
+from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Entry
-from objectstore.store import ObjectStore
 from recovery import layout, once
 from recovery.endings import with_endings
 from recovery.files import disk_errors, publish, read_if_there, sync_directory

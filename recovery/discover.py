@@ -13,12 +13,12 @@ from headwater_core.errors import (
     UnsupportedFormat,
     VerificationFailed,
 )
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from objectstore.store import ObjectStore
 from recovery.plan import Hole, PartitionPlan, RecoveryPlan, TopicPlan
 
 _READERS = 16  # heads are small, so it is round trips that take the time

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from archival.entries import part_of
 from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import walk
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import decode_batch
@@ -23,8 +25,6 @@ from headwater_core.segments.runindex import RunIndex, decode_index
 from headwater_core.segments.scan import scan_run
 from headwater_core.segments.transactions import OpenTransaction
 from manifests.head import Entry
-from objectstore.digest import digest_of
-from objectstore.store import ObjectStore
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States
 from recovery.files import disk_errors
 from recovery.plan import Abort, Commit, OffsetAhead, PartitionPlan, RecoveryPlan, TopicPlan, Written

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 
 from headwater_core.errors import AlreadyExists, NotFound, TransientError, Unauthorised, UnknownOutcome, UsageError
+from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
 from manifests.document import FORMAT, prepared, seal, unseal
-from objectstore.store import ObjectStore
 from recovery.plan import RecoveryPlan
 
 

@@ -7,10 +7,10 @@ from typing import BinaryIO, NamedTuple
 from headwater_core import steps
 from headwater_core.errors import CorruptData, NotFound
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.digest import Digest
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import BatchWalk
 from manifests.head import Entry
-from objectstore.digest import Digest
-from objectstore.store import ObjectStore
 from recovery.files import PARTIAL, disk_errors, publish, sync_directory
 from recovery.indexes import INTERVAL_BYTES, Indexes
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from headwater_core.errors import CorruptData, ForeignOwner, Locked, UsageError
+from headwater_core.objectstore.digest import digest_of, is_digest
 from manifests.document import FORMAT, seal, unseal
-from objectstore.digest import digest_of, is_digest
 from recovery.files import PARTIAL, disk_errors, publish, read_if_there
 from recovery.plan import RecoveryPlan, check_plan
 

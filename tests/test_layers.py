@@ -15,16 +15,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer d
     ("archival", "hydration"),
     ("manifests",),
     ("headwater_core.control", "headwater_core.layouts"),
-    ("headwater_core.segments", "objectstore"),
+    ("headwater_core.segments", "headwater_core.objectstore"),
     ("headwater_core",),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 ROOTS = sorted({package.partition(".")[0] for package in LEVEL})
 
 HOMES = {  # library: the only places that may import it
-    "awscrt": ("objectstore/digest.py", "headwater_core/segments/"),
-    "boto3": ("objectstore/s3.py",),
-    "botocore": ("objectstore/s3.py",),
+    "awscrt": ("headwater_core/objectstore/digest.py", "headwater_core/segments/"),
+    "boto3": ("headwater_core/objectstore/s3.py",),
+    "botocore": ("headwater_core/objectstore/s3.py",),
     "click": ("headwater/",),
     "confluent_kafka": ("headwater/",),
     "cramjam": ("headwater_core/segments/codecs.py",),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headwater.config import Config
     from headwater.placing import Placing
-    from objectstore.store import ObjectStore
+    from headwater_core.objectstore.store import ObjectStore
     from pipeline.backlog import Failure
     from pipeline.query import Query
     from pipeline.splits import Split

@@ -11,8 +11,8 @@ import msgspec
 
 from headwater_core.control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
 from headwater_core.errors import CorruptData, UsageError
+from headwater_core.objectstore.digest import digest_of
 from headwater_core.partition import PartitionId
-from objectstore.digest import digest_of
 
 RECOVERIES_MAX = 1_000  # the oldest are forgotten first
 NODES_MAX = 10_000

@@ -4,9 +4,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.scan import RunScan
-from objectstore.store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from typing import BinaryIO
 from headwater_core import steps
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
 from headwater_core.layouts.offloader import Offloaded
+from headwater_core.objectstore.digest import digest_in_store, digest_of
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
 from headwater_core.segments.scan import RunScan
-from objectstore.digest import digest_in_store, digest_of
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 
 
 class SegmentLayout:

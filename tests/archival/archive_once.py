@@ -5,7 +5,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from archival.archiver import PartitionArchiver
-from objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore
 from tests.archival.builders import EVERYTHING, Agent, run
 
 

@@ -16,6 +16,8 @@ from headwater_core.clock import ManualClock
 from headwater_core.control.log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.batches import read_batch_header
@@ -23,8 +25,6 @@ from headwater_core.segments.discover import LogDirs
 from headwater_core.segments.log import Leadership, LocalLog, LocalSegment
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
 
 PARTITION = PartitionId("kitchen-1", topic_id_text(bytes(range(16))), 0, "soup")
 EVERYTHING = Policy(tail_after_ms=0)

@@ -4,11 +4,11 @@ import base64
 import hashlib
 from typing import Any
 
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.records import Record, decode_batch
 from manifests.head import Head
-from objectstore.store import ObjectStore
 from tests.archival.builders import batches_of, load
 
 

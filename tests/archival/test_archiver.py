@@ -20,11 +20,11 @@ from headwater_core.errors import (
     UnknownOutcome,
     UnrelatedLog,
 )
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments.log import LocalLog
 from manifests import keys
 from manifests.head import Head
-from objectstore.memory import MemoryStore
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, batches_of, live_bytes, load, ranges
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
 from tests.manifests.builders import a_gap

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from archival import archiver, release
+from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.discover import LogDirs
 from manifests import keys
-from objectstore.directory import DirectoryStore
 from tests.archival.builders import load
 from tests.archival.reading import archived
 from tests.fixtures import expected, private_copy

@@ -4,11 +4,11 @@ import base64
 
 import pytest
 
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.discover import LogDirs
 from headwater_core.segments.records import decode_batch
 from manifests.head import Head
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
 from tests.archival.builders import Agent, batches_of, load
 from tests.archival.reading import archived, read_archive
 from tests.fixtures import expected, unpack

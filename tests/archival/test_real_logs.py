@@ -2,9 +2,9 @@
 
 import pytest
 
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.discover import LogDirs
 from manifests.archivedrun import ArchivedRun
-from objectstore.memory import MemoryStore
 from tests.archival.builders import Agent, load
 from tests.archival.reading import archived
 from tests.fixtures import expected, expected_offsets, unpack

@@ -8,12 +8,12 @@ import pytest
 from archival.topics import MOVED_LATELY_MS, NAME_RETRY_S, TopicFacts, TopicRecords
 from headwater_core.clock import ManualClock
 from headwater_core.errors import ForeignOwner, StoreGone
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight
-from objectstore.directory import DirectoryStore
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
 from tests.archival.builders import PARTITION
 from tests.manifests import builders
 

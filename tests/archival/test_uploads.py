@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 import manifests.head
 from archival.plan import Policy
 from headwater_core.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, seal
 from manifests.head import decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from objectstore.memory import MemoryStore
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, live_bytes, ranges
 from tests.headwater_core.segments.builders import a_batch, a_segment
 

@@ -13,10 +13,10 @@ from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import SystemClock
 from headwater_core.control.log import LocalControl
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.discover import LogDirs
 from manifests.repository import ManifestRepository
-from objectstore.store import ObjectStore
 
 TAILS_TOO = Policy(tail_after_ms=0)
 

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from gateway.apis import VERSIONS, Api, Code
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.discover import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
-from objectstore.memory import MemoryStore
 from tests.fixtures import unpack
 from tests.gateway.raw import RawClient
 

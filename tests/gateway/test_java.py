@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.discover import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
-from objectstore.memory import MemoryStore
 from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack
 from tests.gateway.archived import archive
 from tests.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition

@@ -17,13 +17,13 @@ from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
 from headwater_core.clock import SystemClock
 from headwater_core.errors import TransientError
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from hydration.answers import Bounds, Isolation, ReadResult
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
 from hydration.scope import Scope, scope_of
 from hydration.waiting import Pending
-from objectstore.memory import MemoryStore
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from tests.fixtures import unpack
 from tests.gateway.archived import archive
 from tests.gateway.raw import RawClient

@@ -13,12 +13,12 @@ from gateway.apis import Api, Code
 from gateway.config import GatewayConfig
 from gateway.server import GatewayServer
 from headwater_core.errors import TransientError
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.discover import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
-from objectstore.store import ObjectStore
 from tests.fixtures import Isolation, expected, private_copy, unpack
 from tests.gateway.archived import archive
 from tests.gateway.raw import RawClient, a_fetch

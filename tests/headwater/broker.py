@@ -15,13 +15,13 @@ from headwater.scheduler import Scheduler
 from headwater_core.clock import ManualClock
 from headwater_core.control.log import LocalControl
 from headwater_core.epochs import EpochHistory
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.discover import LogDirs
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
 from tests.headwater_core.segments.builders import a_segment
 
 CLUSTER = "kitchen-1"

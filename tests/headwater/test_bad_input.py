@@ -15,8 +15,8 @@ import pytest
 from headwater import opening
 from headwater_core.control.lock import DataDirLock
 from headwater_core.errors import AlreadyExists, TransientError
-from objectstore.directory import DirectoryStore
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.store import ObjectStore
 from tests.headwater.conftest import Stage
 from tests.s3server import S3Server
 

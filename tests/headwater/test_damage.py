@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
-from objectstore.directory import DirectoryStore
-from objectstore.open import open_store
-from objectstore.store import ObjectStore
 from tests.headwater.conftest import Ran, Stage
 from tests.s3server import S3Server
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore
 from tests.fixtures import Isolation, expected
 from tests.headwater.conftest import Stage
 from tests.headwater_core.segments.builders import a_segment

@@ -16,14 +16,14 @@ from headwater.archiving import LOG_DIRS, READ_AGAIN_S, Archived
 from headwater.scheduler import QUIET_S
 from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
 from headwater_core.errors import CorruptData, TransientError
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.discover import LogDirs
 from headwater_core.segments.log import LocalLog
 from headwater_core.segments.scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
 from tests.headwater.broker import Bench
 
 

@@ -10,12 +10,12 @@ import pytest
 from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.probe import probe
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner, decode_owner, encode_owner
-from objectstore.directory import DirectoryStore
-from objectstore.memory import MemoryStore
-from objectstore.probe import probe
 from tests.headwater.conftest import Stage
 
 ID, OTHER = "0" * 32, "1" * 32

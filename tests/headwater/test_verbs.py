@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from headwater_core.control.lock import DataDirLock
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.open import open_store
 from headwater_core.partition import topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight, TopicManifest
-from objectstore.digest import digest_of
-from objectstore.open import open_store
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater.conftest import Stage
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.batches import locate
 from headwater_core.segments.discover import LogDirs
 from headwater_core.segments.log import LocalLog
@@ -13,7 +14,6 @@ from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
 from hydration.reader import records
-from objectstore.memory import MemoryStore
 from tests.fixtures import Isolation as IsolationName
 from tests.fixtures import expected, expected_offsets, private_copy, unpack
 from tests.headwater_core.segments.test_fixtures import text

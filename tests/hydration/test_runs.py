@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
+from headwater_core.objectstore.memory import MemoryStore
 from hydration import hydrator as hydrator_module
 from hydration.answers import Isolation
 from hydration.blocks import Blocks
@@ -15,7 +16,6 @@ from hydration.hydrator import Hydrator
 from hydration.runfile import RunFile
 from hydration.waiting import finish
 from manifests.head import Entry
-from objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, World

@@ -10,6 +10,9 @@ import msgspec
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments.discover import LogDirs
 from headwater_core.segments.log import LocalLog
@@ -24,9 +27,6 @@ from manifests.head import Entry, Head
 from manifests.index import ManifestIndex
 from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import TopicManifest
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
-from objectstore.store import ObjectStore
 
 CLUSTER = "test-cluster"
 TOPIC = "soup"

@@ -10,8 +10,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 import recovery
 from archival.plan import SEALED_ONLY
 from headwater_core.clock import SystemClock
+from headwater_core.objectstore.memory import MemoryStore
 from manifests.repository import ManifestRepository
-from objectstore.memory import MemoryStore
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
 from tests.peers.kafka import KafkaBroker, expect_same, java_consume, produce
 from tests.recovery.archived import archive

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments import codecs
 from headwater_core.segments.records import Record
 from headwater_core.segments.transactions import OpenTransaction
@@ -16,8 +18,6 @@ from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import open_logs
 from hydration.reader import records
 from manifests.head import Entry
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
 from tests.fixtures import unpack
 from tests.gateway.archived import archive
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, an_abort

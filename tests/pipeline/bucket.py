@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from headwater_core.clock import ManualClock
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
 from manifests.document import seal
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
 from pipeline.jobs import Threads
 from pipeline.scrub import Report, Scope, Scrub
 from pipeline.seen import Seen

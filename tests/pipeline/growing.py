@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import PartitionId, topic_id_text
-from objectstore.directory import DirectoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import CLUSTER, Archive
 

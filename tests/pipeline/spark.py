@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore
 from pipeline.source import HeadwaterSource
 from tests.fixtures import unpack
 from tests.recovery.archived import archive

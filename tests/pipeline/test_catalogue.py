@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Entry
 from manifests.topic import encode_topic
-from objectstore.directory import DirectoryStore
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
 from pipeline.catalogue import Catalogue, OffsetRange, latest, offset_for_time
 from pipeline.quarantine import read_quarantine
 from pipeline.query import Predicate, parse_query

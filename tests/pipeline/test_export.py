@@ -18,11 +18,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from headwater_core.errors import CorruptData, Locked, Partial, UsageError
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import topic_id_text
 from manifests import keys
 from manifests.document import seal
-from objectstore.directory import DirectoryStore
-from objectstore.store import ObjectStore
 from pipeline import dated
 from pipeline.dated import NO_DAY, _by_day, _day_text
 from pipeline.decode import COLUMNS, arrow_schema

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headwater_core.errors import CorruptData, HeadwaterError
-from objectstore.directory import DirectoryStore
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.store import ObjectStore
 from pipeline.jobs import OnSpark, Processes, Runner, StorePlace, Threads, spark_session
 from tests.headwater.conftest import Stage, stage
 from tests.pipeline.bucket import TOPICS, Bucket, a_bucket

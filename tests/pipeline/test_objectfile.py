@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from headwater_core.segments.scan import scan_run
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
 from pipeline.objectfile import ObjectFile
 from tests.headwater_core.segments.builders import a_batch
 from tests.manifests.builders import an_entry

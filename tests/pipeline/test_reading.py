@@ -12,12 +12,12 @@ import pytest
 from awscrt.checksums import crc32c
 
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from headwater_core.segments.batches import headers
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
-from objectstore.directory import DirectoryStore
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
 from pipeline import buffers, reading
 from pipeline.catalogue import Catalogue
 from pipeline.decode import decode

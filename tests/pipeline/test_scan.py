@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from headwater_core.errors import CorruptData, DataLoss, DiskFull, UsageError
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from pipeline import scan as scanning
 from pipeline.catalogue import Catalogue, latest
 from pipeline.query import COLUMNS, Predicate, parse_query

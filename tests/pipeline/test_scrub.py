@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
-from objectstore.digest import digest_of
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
 from pipeline.buffers import PIECE_BYTES
 from pipeline.checks import token_of
 from pipeline.findings import Kind

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 
 from headwater_core.errors import UsageError
+from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.records import Record
-from objectstore.directory import DirectoryStore
 from pipeline.source import HeadwaterSource
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater_core.errors import DataLoss
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
 from manifests.head import OBJECT_BYTES_MAX, Entry, Head
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
 from pipeline import reading
 from pipeline.catalogue import Catalogue, OffsetRange
 from pipeline.decode import arrow_schema

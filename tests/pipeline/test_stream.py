@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater_core.errors import CorruptData, DataLoss, TransientError
-from objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore
 from pipeline.quarantine import read_quarantine
 from pipeline.query import parse_query
 from pipeline.stream import StreamReader, parse_stream_query

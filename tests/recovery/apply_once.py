@@ -6,8 +6,8 @@ from pathlib import Path
 
 import recovery
 from headwater_core.errors import HeadwaterError
+from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
-from objectstore.directory import DirectoryStore
 
 
 def main(archive: str, target: str, file_bytes_max: str = "") -> int:

@@ -13,12 +13,12 @@ from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import SystemClock
 from headwater_core.control.log import LocalControl
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import walk
 from headwater_core.segments.discover import LogDirs
 from manifests.repository import ManifestRepository
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
 
 EVERYTHING = Policy(tail_after_ms=0)
 

@@ -27,13 +27,13 @@ from headwater_core.errors import (
     UsageError,
     VerificationFailed,
 )
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.discover import LogDirs
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
-from objectstore.directory import DirectoryStore
-from objectstore.memory import MemoryStore
 from recovery import layout, runs
 from recovery.plan import decode_plan, encode_plan
 from recovery.target import locked

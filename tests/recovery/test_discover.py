@@ -7,11 +7,11 @@ import pytest
 
 import recovery
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, TransientError, VerificationFailed
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from manifests import keys
 from manifests.repository import ManifestRepository
-from objectstore.directory import DirectoryStore
-from objectstore.memory import MemoryStore
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from recovery.discover import discover
 from tests.fixtures import unpack
 from tests.recovery.archived import archive, batches

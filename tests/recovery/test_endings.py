@@ -12,6 +12,8 @@ from msgspec.structs import replace
 import recovery
 from archival.plan import SEALED_ONLY
 from headwater_core.clock import SystemClock
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments import checkpoints, flexible
 from headwater_core.segments.batches import BatchHeader, walk
@@ -25,8 +27,6 @@ from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from objectstore.digest import digest_of
-from objectstore.memory import MemoryStore
 from recovery.endings import open_after, run_index
 from recovery.plan import Abort, PartitionPlan, RecoveryPlan, decode_plan, encode_plan
 from tests.fixtures import unpack

@@ -21,12 +21,12 @@ from headwater_core.control.log import LocalControl
 from headwater_core.control.records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.log import LocalLog, LocalSegment
 from manifests import keys
 from manifests.repository import ManifestRepository
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
-from tests.objectstore.faulty import FaultyStore
+from tests.headwater_core.objectstore.faulty import FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Violation

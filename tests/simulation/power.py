@@ -14,13 +14,13 @@ from unittest.mock import patch
 from headwater_core import steps
 from headwater_core.control.log import LocalControl
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.probe import probe
 from manifests import keys
 from manifests.head import Head, check_head, decode_head
-from objectstore.directory import DirectoryStore
-from objectstore.probe import probe
 from tests.archival.builders import PARTITION, Agent, Directory, batches_of
+from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_batch
-from tests.objectstore.volatile_disk import VolatileDisk
 from tests.simulation.actors import Crash
 from tests.simulation.bucket import Violation
 from tests.simulation.world import Story, in_memory, quiet

@@ -34,7 +34,7 @@ from hydration.partition_log import PartitionLog
 from hydration.runfile import RunFile
 from manifests.head import Head
 from manifests.repository import ManifestRepository, Versioned
-from tests.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
+from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.agents import LookedAtLogs, PausingStore, Trouble
 from tests.simulation.brokers import Batch, Brokers, Replica

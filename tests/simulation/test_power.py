@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-import objectstore.directory
-from objectstore.directory import DirectoryStore
+import headwater_core.objectstore.directory
+from headwater_core.objectstore.directory import DirectoryStore
 from tests.simulation.power import tell
 
 SEEDS = 200
@@ -84,7 +84,7 @@ def syncs_no_data() -> Any:
             os.fsync(fd)
 
     def put(self: DirectoryStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        with patch.object(objectstore.directory, "os", SimpleNamespace(**{**vars(os), "fsync": fsync})):
+        with patch.object(headwater_core.objectstore.directory, "os", SimpleNamespace(**{**vars(os), "fsync": fsync})):
             return real(self, key, data, size_bytes=size_bytes)
 
     return patch.object(DirectoryStore, "put", put)

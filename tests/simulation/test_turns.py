@@ -15,8 +15,8 @@ import pytest
 from archival.due_queue import PAUSE_MAX_S, DueQueue
 from headwater.archiving import Archived, Archiving
 from headwater_core.errors import CorruptData, DiskFull, Unauthorised, UnknownOutcome
+from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import TopicPartition
-from objectstore.memory import MemoryStore
 from tests.headwater.broker import Bench, Broker
 from tests.simulation.bucket import Violation
 from tests.simulation.world import quiet

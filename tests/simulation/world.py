@@ -22,7 +22,7 @@ from archival.topics import TopicFacts
 from headwater_core import steps
 from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedHole, TransientError, UnrelatedLog
 from headwater_core.partition import PartitionId
-from tests.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
+from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
 from tests.simulation.actors import Actor
 from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks
 from tests.simulation.brokers import Brokers

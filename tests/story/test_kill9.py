@@ -16,11 +16,11 @@ import recovery
 from archival import archiver, release
 from headwater import cli
 from headwater.archiving import WORKERS
+from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.discover import LogDirs
 from manifests import keys
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from objectstore.directory import DirectoryStore
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
 from tests.story.shelf import SEGMENTS, TOPICS, a_shelf, on_the_shelf, read

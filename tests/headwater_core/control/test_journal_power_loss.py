@@ -9,7 +9,7 @@ import pytest
 
 from headwater_core.control.journal import Entry, Journal
 from headwater_core.errors import TransientError
-from tests.objectstore.volatile_disk import VolatileDisk
+from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 
 _SEEDS = 100
 _LIVES = 4

@@ -2,7 +2,7 @@
 
 What the service promises and this module leans on: strong consistency, `If-None-Match: *` on PutObject and on
 CompleteMultipartUpload, `If-Match` on PutObject, and a stored CRC-64/NVME of the whole object that the service checked
-against what arrived. `objectstore/probe.py` tells which of these a store keeps. Not every store arbitrates completions of
+against what arrived. `headwater_core/objectstore/probe.py` tells which of these a store keeps. Not every store arbitrates completions of
 the same key at the same moment (SeaweedFS 4.48 does not), so whatever is raced for has to be a document, which is one PutObject.
 
 Errors. A write that did not end in a definite answer is UnknownOutcome: botocore sends a request again when the answer to it
@@ -49,8 +49,8 @@ from headwater_core.errors import (
     UnknownOutcome,
     UsageError,
 )
-from objectstore.digest import Digest, digest_of, from_s3, text_of, to_s3
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
+from headwater_core.objectstore.digest import Digest, digest_of, from_s3, text_of, to_s3
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

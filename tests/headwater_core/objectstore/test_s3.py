@@ -31,11 +31,11 @@ from headwater_core.errors import (
     UnknownOutcome,
     UsageError,
 )
-from objectstore.digest import digest_of
-from objectstore.s3 import S3Store
-from objectstore.store import ObjectStore
-from tests.objectstore.badnetwork import LOSE_REPLY, LOSE_REQUEST, PASS, Answer, BadNetwork, bad_network, error
-from tests.objectstore.contract import ObjectStoreContract, put, read
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.s3 import S3Store
+from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.objectstore.badnetwork import LOSE_REPLY, LOSE_REQUEST, PASS, Answer, BadNetwork, bad_network, error
+from tests.headwater_core.objectstore.contract import ObjectStoreContract, put, read
 from tests.s3server import S3Server
 
 PART = 5 << 20  # the smallest S3 takes
@@ -413,7 +413,7 @@ def test_a_server_that_is_not_there_may_come_back() -> None:
 def test_damage_that_the_store_did_not_notice_is_noticed_on_reading(far: S3Store, network: BadNetwork) -> None:
     far.create("doc", b"1234")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("objectstore.s3.digest_of", lambda _: "crc64nvme:0000000000000000")
+        patch.setattr("headwater_core.objectstore.s3.digest_of", lambda _: "crc64nvme:0000000000000000")
         with pytest.raises(CorruptData):
             far.get("doc")
 
@@ -457,7 +457,7 @@ def test_a_long_stream_goes_up_in_bounded_memory(store: S3Store) -> None:
 
 _UPLOAD = """
 import pathlib, sys
-from objectstore.s3 import S3Store
+from headwater_core.objectstore.s3 import S3Store
 store = S3Store(sys.argv[1], endpoint_url=sys.argv[2])
 size = int(sys.argv[4])
 with open(sys.argv[3], "rb") as source:

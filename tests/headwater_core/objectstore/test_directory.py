@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import AlreadyExists, Conflict, DiskFull, NotFound, Unauthorised, UsageError
-from objectstore.digest import digest_of
-from objectstore.directory import DirectoryStore
-from objectstore.store import ObjectStore
-from tests.objectstore.contract import ObjectStoreContract, put
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.objectstore.contract import ObjectStoreContract, put
 
 PROCESSES = 4
 TURNS = 25
@@ -123,7 +123,7 @@ def test_a_killed_writer_s_file_is_removed_once_it_is_old(tmp_path: Path) -> Non
 
 _WRITER = """
 import io, sys
-from objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore
 store = DirectoryStore(sys.argv[1])
 if sys.argv[2] == "put":
     store.put("data/a", io.BytesIO(b"whole"), size_bytes=5)

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import UsageError
-from objectstore.directory import DirectoryStore
-from objectstore.memory import MemoryStore
-from objectstore.probe import PROBE_KEY, Capabilities, probe
-from objectstore.s3 import S3Store
-from objectstore.store import ObjectInfo, ObjectStore
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.probe import PROBE_KEY, Capabilities, probe
+from headwater_core.objectstore.s3 import S3Store
+from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from tests.s3server import S3Server
 
 EVERYTHING = Capabilities(conditional_create=True, conditional_replace=True, digest_confirmed=True)

@@ -1,4 +1,4 @@
-"""What Headwater asks of an object store. The promises are tests/objectstore/contract.py, run over every one."""
+"""What Headwater asks of an object store. The promises are tests/headwater_core/objectstore/contract.py, run over every one."""
 
 import re
 from collections.abc import Generator, Iterator, Sequence

@@ -7,8 +7,8 @@ remove, and no right to delete is needed.
 from dataclasses import dataclass
 
 from headwater_core.errors import AlreadyExists, Conflict
-from objectstore.digest import digest_of
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
 
 PROBE_KEY = "headwater.probe"
 _DOCUMENT = b"Headwater tries here whether this store refuses to overwrite.\n"

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
 
 
 class Call(NamedTuple):

@@ -1,10 +1,10 @@
 import pytest
 
 from headwater_core.errors import NotFound
-from objectstore.memory import MemoryStore
-from objectstore.metered import Call, MeteredStore
-from objectstore.store import ObjectStore
-from tests.objectstore.contract import ObjectStoreContract, put, read
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import Call, MeteredStore
+from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.objectstore.contract import ObjectStoreContract, put, read
 
 
 class TestMeteredStore(ObjectStoreContract):

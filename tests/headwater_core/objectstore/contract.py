@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UsageError
-from objectstore.digest import digest_of
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
 
 RACERS = 8
 

@@ -10,7 +10,7 @@ import re
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 from headwater_core.errors import CorruptData
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.store import ObjectStore
 
 _NAME = "crc64nvme:"
 _READ_BYTES = 4 << 20

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import objectstore.directory
+import headwater_core.objectstore.directory
 from headwater_core.errors import AlreadyExists, HeadwaterError, TransientError, UnknownOutcome
+from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
-from objectstore.directory import DirectoryStore
 from tests.archival.builders import Agent, Directory, load
+from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_segment
-from tests.objectstore.volatile_disk import VolatileDisk
 
 
 @pytest.fixture
@@ -115,12 +115,12 @@ def test_a_name_that_cannot_be_synced_while_an_earlier_failure_is_made_good_stay
     def fails_again_behind(directory: Path) -> None:
         monkeypatch.undo()
         disk.fails = lambda _: False
-        objectstore.directory._fsync_directory(directory)
+        headwater_core.objectstore.directory._fsync_directory(directory)
         disk.fails = directories
         with pytest.raises(UnknownOutcome):
             store._settle("b", disk.root / "mnt" / "bucket")
 
-    monkeypatch.setattr(objectstore.directory, "_fsync_directory", fails_again_behind)
+    monkeypatch.setattr(headwater_core.objectstore.directory, "_fsync_directory", fails_again_behind)
     assert store.get("a")[0] == b"a"
     with pytest.raises(TransientError, match="syncing"):
         store.get("a")

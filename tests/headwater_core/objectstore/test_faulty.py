@@ -5,10 +5,10 @@ import pytest
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import AlreadyExists, Conflict, HeadwaterError, NotFound, TransientError, UnknownOutcome
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
-from tests.objectstore.contract import ObjectStoreContract, put
-from tests.objectstore.faulty import BAD_NETWORK, NO_FAULTS, Faults, FaultyStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.objectstore.contract import ObjectStoreContract, put
+from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, Faults, FaultyStore
 
 
 class TestFaultyStoreOnAGoodDay(ObjectStoreContract):

@@ -12,7 +12,7 @@ from random import Random
 from typing import BinaryIO, TypeVar
 
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UnknownOutcome
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, check_prefix
 
 _Answer = TypeVar("_Answer")
 

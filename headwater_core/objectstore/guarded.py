@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO
 
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
 
 
 class GuardedStore:

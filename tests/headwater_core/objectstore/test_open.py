@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import UsageError
-from objectstore import open_store
-from objectstore.directory import DirectoryStore
+from headwater_core.objectstore import open_store
+from headwater_core.objectstore.directory import DirectoryStore
 
 
 def test_a_file_url_is_a_directory(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from headwater_core.clock import ManualClock, SystemClock
 from headwater_core.errors import NotFound, TransientError
-from objectstore.directory import DirectoryStore
-from objectstore.guarded import GuardedStore
-from objectstore.memory import MemoryStore
-from objectstore.s3 import S3Store
-from objectstore.silence import REPEAT_S, SILENCE_S, SilenceWatch
-from objectstore.store import ObjectStore
-from tests.objectstore.contract import ObjectStoreContract
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.guarded import GuardedStore
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.s3 import S3Store
+from headwater_core.objectstore.silence import REPEAT_S, SILENCE_S, SilenceWatch
+from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.objectstore.contract import ObjectStoreContract
 from tests.s3server import S3Server
 
 

@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
-from objectstore.digest import digest_of
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
 
 
 class MemoryStore:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData
-from objectstore.digest import Digest, digest_of, from_s3, is_digest, to_s3
+from headwater_core.objectstore.digest import Digest, digest_of, from_s3, is_digest, to_s3
 
 
 def test_the_check_value_of_the_standard() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headwater_core.errors import UsageError
-from objectstore.directory import DirectoryStore
-from objectstore.store import ObjectStore
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.store import ObjectStore
 
 
 def open_store(url: str, *, endpoint_url: str | None = None, region: str | None = None) -> ObjectStore:
@@ -28,7 +28,7 @@ def open_store(url: str, *, endpoint_url: str | None = None, region: str | None 
     if place.scheme == "s3":
         if not place.netloc:
             raise UsageError(f"no bucket in {url!r} (s3://bucket/prefix)")
-        from objectstore.s3 import S3Store  # boto3 takes a third of a second to import
+        from headwater_core.objectstore.s3 import S3Store  # boto3 takes a third of a second to import
 
         return S3Store(place.netloc, place.path.strip("/"), endpoint_url=endpoint_url, region=region)
     raise UsageError(f"no store for {url!r}: file:///path and s3://bucket/prefix are known")

@@ -1,9 +1,9 @@
 import pytest
 
 from headwater_core.clock import ManualClock
-from objectstore.memory import MemoryStore
-from objectstore.store import ObjectStore
-from tests.objectstore.contract import ObjectStoreContract
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.objectstore.contract import ObjectStoreContract
 
 
 class TestMemoryStore(ObjectStoreContract):

@@ -42,9 +42,9 @@ from headwater_core.errors import (
     UnknownOutcome,
     UsageError,
 )
+from headwater_core.objectstore.digest import Digest
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
 from headwater_core.oserrors import kind_of
-from objectstore.digest import Digest
-from objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
 
 _PARTIALS = "+partial"
 _LOCK = "+lock"

@@ -1,0 +1,9 @@
+"""Keys and bytes: where the archive's objects live. See store.py for what is asked of a store."""
+
+from headwater_core.objectstore.config import StoreConfig
+from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.probe import Capabilities, probe
+from headwater_core.objectstore.store import ObjectInfo, ObjectStore
+
+__all__ = ["Capabilities", "MeteredStore", "ObjectInfo", "ObjectStore", "StoreConfig", "open_store", "probe"]
