@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, TopicPartition
 
-from gateway.apis import Api
-from gateway.messages import request_schema
-from gateway.slices import Answer
+from headwater.gateway.apis import Api
+from headwater.gateway.messages import request_schema
+from headwater.gateway.slices import Answer
 
 FETCH_VERSION = 12
 FETCH_BYTES = 1 << 20  # librdkafka's and Java's own default per partition

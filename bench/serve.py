@@ -7,8 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from gateway.config import GatewayConfig
-from gateway.server import serve
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.server import serve
 from headwater_core.objectstore.open import open_store
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs

@@ -38,7 +38,7 @@ from pipeline.query import parse_query
 from pipeline.scan import plan_scan, scan_to_parquet
 from pipeline.scrub import Scope, Scrub
 from pipeline.source import HeadwaterSource
-from tests.gateway.archived import archive
+from tests.headwater.gateway.archived import archive
 from tests.s3server import S3Server
 
 SIZE = int(os.environ.get("SIZE", 2 << 30))

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import structlog
 
 from archival.watch import Watch
-from gateway.metadata import Address
-from gateway.server import serve
 from headwater import __version__, agent_socket
 from headwater.archiving import Archiving
 from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import Config
+from headwater.gateway.metadata import Address
+from headwater.gateway.server import serve
 from headwater.opening import open_logs
 from headwater.options import parse_selection
 from headwater.scheduler import Scheduler

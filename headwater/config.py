@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from archival.config import ArchivalConfig
-from gateway.config import GatewayConfig
+from headwater.gateway.config import GatewayConfig
 from headwater.units import duration_text, parse_duration, parse_size, size_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError

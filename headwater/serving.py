@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from gateway.config import GatewayConfig
-from gateway.metadata import Address
-from gateway.server import serve
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.metadata import Address
+from headwater.gateway.server import serve
 from hydration.logs import Logs
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer do not import each other
     ("headwater",),
-    ("gateway", "pipeline"),
+    ("headwater.gateway", "pipeline"),
     ("recovery",),
     ("archival", "hydration"),
     ("manifests",),
@@ -28,7 +28,7 @@ HOMES = {  # library: the only places that may import it
     "click": ("headwater/",),
     "confluent_kafka": ("headwater/",),
     "cramjam": ("headwater_core/segments/codecs.py",),
-    "kio": ("gateway/",),
+    "kio": ("headwater/gateway/",),
     "lmdb": ("manifests/index.py",),
     "pyspark": ("pipeline/",),
     "pysyncobj": ("headwater_core/control/node.py",),

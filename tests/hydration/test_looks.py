@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apis import Api
-from gateway.config import GatewayConfig
-from gateway.server import GatewayServer
+from headwater.gateway.apis import Api
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.server import GatewayServer
 from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
@@ -19,7 +19,7 @@ from hydration.answers import Isolation, ReadResult
 from hydration.local import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
 from hydration.waiting import Steps
-from tests.gateway.raw import RawClient, a_fetch
+from tests.headwater.gateway.raw import RawClient, a_fetch
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import TOPIC, World
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.fixtures import Isolation, expected
-from tests.gateway.readers import read_with_librdkafka
-from tests.gateway.test_clients import ISOLATIONS, NAMES, assert_same, places_of
 from tests.headwater.conftest import Stage
+from tests.headwater.gateway.readers import read_with_librdkafka
+from tests.headwater.gateway.test_clients import ISOLATIONS, NAMES, assert_same, places_of
 from tests.headwater.test_agent import Agent, running
 
 CACHE_BYTES = 24 << 10  # of some 400 KiB that are in the bucket alone

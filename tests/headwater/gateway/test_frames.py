@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.frames import MalformedRequest, RequestHeader, read_header, take_frame
+from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header, take_frame
 
 LIMIT = 1 << 20
 

@@ -1,7 +1,7 @@
 """Produce is listed, because librdkafka reads record batches only from those who list it, and refused."""
 
-from gateway.apis import Code
-from gateway.messages import Facts
+from headwater.gateway.apis import Code
+from headwater.gateway.messages import Facts
 
 REASON = "headwater serves logs read-only; produce to the broker"
 

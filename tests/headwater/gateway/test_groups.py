@@ -10,15 +10,15 @@ from aiokafka.errors import GroupAuthorizationFailedError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from structlog.testing import capture_logs
 
-from gateway.apis import VERSIONS, Api, Code
-from gateway.config import GatewayConfig
-from gateway.server import GatewayServer
+from headwater.gateway.apis import VERSIONS, Api, Code
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.server import GatewayServer
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.discover import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import unpack
-from tests.gateway.raw import RawClient
+from tests.headwater.gateway.raw import RawClient
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # its own, on being imported

@@ -8,17 +8,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
-from gateway.config import GatewayConfig
-from gateway.server import GatewayServer
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.server import GatewayServer
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.discover import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack
-from tests.gateway.archived import archive
-from tests.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition
-from tests.gateway.test_clients import ISOLATIONS
-from tests.gateway.test_tiers import drop_sealed_segments
+from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition
+from tests.headwater.gateway.test_clients import ISOLATIONS
+from tests.headwater.gateway.test_tiers import drop_sealed_segments
 from tests.peers.kafka import KafkaBroker, console_consume, java_consume, java_offsets_for_times, java_seek, produce_aborts_over_segments
 
 pytestmark = pytest.mark.peer

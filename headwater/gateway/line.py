@@ -5,9 +5,9 @@ import socket
 from contextlib import suppress
 from types import TracebackType
 
-from gateway.config import GatewayConfig
-from gateway.deadline import Deadline
-from gateway.frames import MalformedRequest, announced_size, take_frame
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.deadline import Deadline
+from headwater.gateway.frames import MalformedRequest, announced_size, take_frame
 from headwater_core.errors import HeadwaterError
 
 RECEIVE_BYTES = 64 << 10  # at once; and taken in of what a client sends ahead of its answers

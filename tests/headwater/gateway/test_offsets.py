@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import gateway.offsets
-from gateway.apis import Api, Code
-from gateway.complaints import Complaints
-from gateway.config import GatewayConfig
-from gateway.server import GatewayServer
+import headwater.gateway.offsets
+from headwater.gateway.apis import Api, Code
+from headwater.gateway.complaints import Complaints
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.server import GatewayServer
 from headwater_core.clock import SystemClock
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.memory import MemoryStore
@@ -25,8 +25,8 @@ from hydration.logs import Logs, open_logs
 from hydration.scope import Scope, scope_of
 from hydration.waiting import Pending
 from tests.fixtures import unpack
-from tests.gateway.archived import archive
-from tests.gateway.raw import RawClient
+from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.raw import RawClient
 
 EARLIEST, LATEST = -2, -1
 
@@ -54,10 +54,10 @@ def store() -> Iterator[HangingStore]:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.offsets, "LOOK_UP_S", 2.0)
-    monkeypatch.setattr(gateway.offsets, "NEWS_S", 0.5)
+    monkeypatch.setattr(headwater.gateway.offsets, "LOOK_UP_S", 2.0)
+    monkeypatch.setattr(headwater.gateway.offsets, "NEWS_S", 0.5)
     monkeypatch.setattr("hydration.partition_log.MISS_AGE_S", 0.0)  # every look is a new one
-    monkeypatch.setattr("gateway.catalogue.LISTING_S", 3600.0)
+    monkeypatch.setattr("headwater.gateway.catalogue.LISTING_S", 3600.0)
 
 
 def open_over(store: ObjectStore, cache: Path) -> Logs:
@@ -163,7 +163,7 @@ class SlowLogs:
 
 def test_last_stable_offsets_of_many_partitions_have_one_deadline_together() -> None:
     with ThreadPoolExecutor(16) as threads:
-        look_ups = gateway.offsets.LookUps(SlowLogs(), lambda *_: -1, Complaints(SystemClock()), threads)  # type: ignore[arg-type]
+        look_ups = headwater.gateway.offsets.LookUps(SlowLogs(), lambda *_: -1, Complaints(SystemClock()), threads)  # type: ignore[arg-type]
         partitions = [{"partition_index": at, "timestamp": LATEST} for at in range(40)]
         began_s = monotonic()
         answer = asyncio.run(look_ups.list_offsets({"isolation_level": 1, "topics": [{"name": "slow", "partitions": partitions}]}))

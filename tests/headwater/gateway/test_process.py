@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.config import GatewayConfig
-from gateway.process import allowed_connections, prepare_process
-from gateway.server import GatewayServer
-from tests.gateway.fakes import FakeLogs
-from tests.gateway.raw import RawClient
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.process import allowed_connections, prepare_process
+from headwater.gateway.server import GatewayServer
+from tests.headwater.gateway.fakes import FakeLogs
+from tests.headwater.gateway.raw import RawClient
 
 
 @pytest.fixture(autouse=True)

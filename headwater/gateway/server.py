@@ -12,15 +12,15 @@ from types import TracebackType
 
 import structlog
 
-from gateway.apis import VERSIONS
-from gateway.config import GatewayConfig, split_address
-from gateway.frames import MalformedRequest
-from gateway.line import LONG_BYTES_MAX, Line, LongRequests, PeerGone
-from gateway.messages import preload
-from gateway.metadata import Address
-from gateway.process import prepare_process
-from gateway.requests import Requests
-from gateway.slices import FileSlice, Framed
+from headwater.gateway.apis import VERSIONS
+from headwater.gateway.config import GatewayConfig, split_address
+from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.line import LONG_BYTES_MAX, Line, LongRequests, PeerGone
+from headwater.gateway.messages import preload
+from headwater.gateway.metadata import Address
+from headwater.gateway.process import prepare_process
+from headwater.gateway.requests import Requests
+from headwater.gateway.slices import FileSlice, Framed
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import UsageError
 from hydration.logs import Logs

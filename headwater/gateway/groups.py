@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gateway.apis import Code
-from gateway.messages import Facts
-from gateway.metadata import Address
+from headwater.gateway.apis import Code
+from headwater.gateway.messages import Facts
+from headwater.gateway.metadata import Address
 
 REASON = "headwater coordinates no consumer groups; use assign(), or subscribe() without a group"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.apis import Api, Code
-from gateway.config import GatewayConfig
-from gateway.server import GatewayServer
+from headwater.gateway.apis import Api, Code
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.server import GatewayServer
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.metered import MeteredStore
@@ -20,10 +20,10 @@ from headwater_core.segments.discover import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from tests.fixtures import Isolation, expected, private_copy, unpack
-from tests.gateway.archived import archive
-from tests.gateway.raw import RawClient, a_fetch
-from tests.gateway.readers import read_with_aiokafka, read_with_librdkafka
-from tests.gateway.test_clients import ISOLATIONS, assert_same, places_of, without
+from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.raw import RawClient, a_fetch
+from tests.headwater.gateway.readers import read_with_aiokafka, read_with_librdkafka
+from tests.headwater.gateway.test_clients import ISOLATIONS, assert_same, places_of, without
 
 Opener = Callable[..., Logs]
 

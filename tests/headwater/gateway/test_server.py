@@ -16,18 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from gateway.apis import VERSIONS, Api, Code
-from gateway.catalogue import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
-from gateway.config import GatewayConfig
-from gateway.line import RECEIVE_BYTES
-from gateway.messages import preload
-from gateway.server import GatewayServer
+from headwater.gateway.apis import VERSIONS, Api, Code
+from headwater.gateway.catalogue import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.line import RECEIVE_BYTES
+from headwater.gateway.messages import preload
+from headwater.gateway.server import GatewayServer
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
 from hydration.partition_log import Isolation
-from tests.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
-from tests.gateway.raw import RawClient, a_fetch, a_request
+from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
+from tests.headwater.gateway.raw import RawClient, a_fetch, a_request
 
 
 def a_config(**more: Any) -> GatewayConfig:

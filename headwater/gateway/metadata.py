@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.apis import VERSIONS, Api, Code
-from gateway.catalogue import Catalogue, Snapshot, TopicView
-from gateway.frames import MalformedRequest, RequestHeader
-from gateway.messages import Facts, response_schema
-from gateway.slices import Answer
+from headwater.gateway.apis import VERSIONS, Api, Code
+from headwater.gateway.catalogue import Catalogue, Snapshot, TopicView
+from headwater.gateway.frames import MalformedRequest, RequestHeader
+from headwater.gateway.messages import Facts, response_schema
+from headwater.gateway.slices import Answer
 
 Address = tuple[str, int]
 

@@ -17,12 +17,12 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from gateway import messages
-from gateway.apis import VERSIONS
-from gateway.frames import MalformedRequest
-from gateway.messages import read_request, request_schema, response_schema
-from gateway.slices import Answer
-from tests.gateway.raw import a_fetch
+from headwater.gateway import messages
+from headwater.gateway.apis import VERSIONS
+from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.messages import read_request, request_schema, response_schema
+from headwater.gateway.slices import Answer
+from tests.headwater.gateway.raw import a_fetch
 
 EVERY_VERSION = [(int(api), version) for api, versions in VERSIONS.items() for version in versions]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config import GatewayConfig
-from gateway.frames import MalformedRequest
-from gateway.line import RECEIVE_BYTES, Line, LongRequests, PeerGone
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.line import RECEIVE_BYTES, Line, LongRequests, PeerGone
 
 Sends = Callable[[bytes], Coroutine[Any, Any, None]]
 

@@ -1,7 +1,7 @@
 """Waiting over many requests."""
 
-from gateway import patience
-from gateway.patience import Patience, Place
+from headwater.gateway import patience
+from headwater.gateway.patience import Patience, Place
 
 PLACE = Place("soup:0", 7)
 

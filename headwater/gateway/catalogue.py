@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.slices import Answer
+from headwater.gateway.slices import Answer
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import topic_id_bytes

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import server
-from gateway.line import PeerGone
-from gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
-from gateway.slices import Answer, Records
+from headwater.gateway import server
+from headwater.gateway.line import PeerGone
+from headwater.gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
+from headwater.gateway.slices import Answer, Records
 from hydration.answers import Slice
 from hydration.runfile import RunFile
 

@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.apis import Code, code_for
-from gateway.catalogue import Catalogue
-from gateway.complaints import Complaints
-from gateway.config import GatewayConfig
-from gateway.line import Line
-from gateway.messages import Facts
-from gateway.offsets import check_leader_epoch, isolation_of, once_each
-from gateway.patience import Patience, Place
-from gateway.slices import NO_RECORDS, Records
+from headwater.gateway.apis import Code, code_for
+from headwater.gateway.catalogue import Catalogue
+from headwater.gateway.complaints import Complaints
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.line import Line
+from headwater.gateway.messages import Facts
+from headwater.gateway.offsets import check_leader_epoch, isolation_of, once_each
+from headwater.gateway.patience import Patience, Place
+from headwater.gateway.slices import NO_RECORDS, Records
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult

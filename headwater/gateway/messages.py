@@ -21,8 +21,8 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from gateway.frames import MalformedRequest
-from gateway.slices import Answer, Records
+from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.slices import Answer, Records
 
 Facts = Mapping[str, Any]
 _Reader = Callable[[bytes, int], tuple[Any, int]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.config import GatewayConfig
-from gateway.server import GatewayServer
+from headwater.gateway.config import GatewayConfig
+from headwater.gateway.server import GatewayServer
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.batches import headers
 from headwater_core.segments.codecs import GZIP, NONE
@@ -16,8 +16,8 @@ from headwater_core.segments.discover import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, unpack
-from tests.gateway.archived import archive
-from tests.gateway.readers import Places, Rows, in_order, read_with_aiokafka, read_with_kafka_python, read_with_librdkafka
+from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.readers import Places, Rows, in_order, read_with_aiokafka, read_with_kafka_python, read_with_librdkafka
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 NAMES = ("pantry", "pantry-live", "kitchen")

@@ -5,8 +5,8 @@ import struct
 from types import TracebackType
 from typing import Any
 
-from gateway.messages import request_schema, response_schema
-from gateway.slices import Answer
+from headwater.gateway.messages import request_schema, response_schema
+from headwater.gateway.slices import Answer
 
 
 def a_request(api: int, version: int, facts: dict[str, Any], correlation_id: int = 1, client_id: str = "raw") -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.deadline import Deadline
+from headwater.gateway.deadline import Deadline
 
 
 @dataclass(eq=False)

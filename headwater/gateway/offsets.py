@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from gateway.apis import Code, code_for
-from gateway.complaints import Complaints
-from gateway.messages import Facts
+from headwater.gateway.apis import Code, code_for
+from headwater.gateway.complaints import Complaints
+from headwater.gateway.messages import Facts
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
