@@ -30,14 +30,14 @@ from rich.table import Table
 from bench.logs import FIRST_TIMESTAMP, BenchLog, Shape, make_log
 from bench.run import archived_keys, ranged_gets
 from bench.servers import running_broker, running_server
+from headwater.pipeline.jobs import Threads
+from headwater.pipeline.query import parse_query
+from headwater.pipeline.scan import plan_scan, scan_to_parquet
+from headwater.pipeline.scrub import Scope, Scrub
+from headwater.pipeline.source import HeadwaterSource
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
-from pipeline.jobs import Threads
-from pipeline.query import parse_query
-from pipeline.scan import plan_scan, scan_to_parquet
-from pipeline.scrub import Scope, Scrub
-from pipeline.source import HeadwaterSource
 from tests.headwater.gateway.archived import archive
 from tests.s3server import S3Server
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headwater.config import Config
+    from headwater.pipeline.backlog import Failure
+    from headwater.pipeline.query import Query
+    from headwater.pipeline.splits import Split
     from headwater.placing import Placing
     from headwater_core.objectstore.store import ObjectStore
-    from pipeline.backlog import Failure
-    from pipeline.query import Query
-    from pipeline.splits import Split
 
 RANGES = (
     Column("topic", "topic"),
@@ -102,9 +102,9 @@ def export(
 
 def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_bytes: str, allow_data_loss: bool, begin: str) -> "Query":
     try:
-        from pipeline.decode import COLUMNS
-        from pipeline.export import NEEDED
-        from pipeline.query import parse_query
+        from headwater.pipeline.decode import COLUMNS
+        from headwater.pipeline.export import NEEDED
+        from headwater.pipeline.query import parse_query
     except ModuleNotFoundError as error:
         raise UsageError(f'{error.name} is not installed: pip install "headwater[scan]"') from None
     named = [name.strip() for name in columns.split(",")] if columns else list(COLUMNS)
@@ -133,8 +133,8 @@ def _time(text: str) -> datetime:
 def _to_directory(
     config: "Config", store: "ObjectStore", query: "Query", directory: Path, start_anew: bool, placing: "Placing", dry_run: bool, form: str
 ) -> None:
-    from pipeline.export import Export
-    from pipeline.ledger import open_ledger
+    from headwater.pipeline.export import Export
+    from headwater.pipeline.ledger import open_ledger
 
     held = open_ledger(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=dry_run)
     with held as ledger:
@@ -165,7 +165,7 @@ def _to_table(
     form: str,
 ) -> None:
     with placing.spark("export") as spark:
-        from pipeline.tables import TableExport, check_format
+        from headwater.pipeline.tables import TableExport, check_format
 
         check_format(spark, table_format)
         work = TableExport(
@@ -183,7 +183,7 @@ def _to_table(
 
 
 def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said: str) -> None:
-    from pipeline.export import verdict
+    from headwater.pipeline.export import verdict
 
     rows = [asdict(each) for each in failed]
     if form == "json":

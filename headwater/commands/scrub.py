@@ -46,9 +46,9 @@ def scrub(
     be examined; 10: there was nothing to examine.
     """
     from headwater.opening import open_bucket
+    from headwater.pipeline.scrub import Sample, Scope, Scrub
+    from headwater.pipeline.seen import Seen
     from headwater_core.clock import SystemClock
-    from pipeline.scrub import Sample, Scope, Scrub
-    from pipeline.seen import Seen
 
     store, clock = open_bucket(config).store, SystemClock()
     topic, number = parse_selection(selection) if selection else (None, None)

@@ -35,9 +35,9 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
     `headwater jobs scrub` is the same check for large archives.
     """
     from headwater.opening import open_bucket
+    from headwater.pipeline.jobs import Threads
+    from headwater.pipeline.scrub import Scope, Scrub
     from headwater_core.clock import SystemClock
-    from pipeline.jobs import Threads
-    from pipeline.scrub import Scope, Scrub
 
     store = open_bucket(config).store
     topic, number = parse_selection(selection) if selection else (None, None)

@@ -13,9 +13,9 @@ import pytest
 from headwater_core.objectstore.directory import DirectoryStore
 from tests.fixtures import Isolation, expected
 from tests.headwater.conftest import Stage
+from tests.headwater.pipeline.archives import fixture, rows
+from tests.headwater.pipeline.growing import Growing
 from tests.headwater_core.segments.builders import a_segment
-from tests.pipeline.archives import fixture, rows
-from tests.pipeline.growing import Growing
 
 
 @pytest.fixture

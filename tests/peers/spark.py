@@ -12,8 +12,8 @@ from typing import Self
 
 import pyspark
 
+from tests.headwater.pipeline.spark import SETTINGS
 from tests.peers.kafka import free_port
-from tests.pipeline.spark import SETTINGS
 
 _ROOT = Path(__file__).parents[2]
 _HOME = Path(pyspark.__file__).parent

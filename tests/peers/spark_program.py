@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent, StreamingQueryListener
 
-from pipeline.source import HeadwaterSource
-from tests.pipeline.rows import as_expected
+from headwater.pipeline.source import HeadwaterSource
+from tests.headwater.pipeline.rows import as_expected
 
 
 def read(spark: SparkSession, store: str, topics: str, out: str) -> None:

@@ -12,21 +12,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from headwater.pipeline import tables
+from headwater.pipeline.decode import COLUMNS
+from headwater.pipeline.export import verdict
+from headwater.pipeline.jobs import StorePlace
+from headwater.pipeline.ledger import pending_of
+from headwater.pipeline.query import parse_query
+from headwater.pipeline.scan import plan_scan
+from headwater.pipeline.spark_errors import as_headwater_errors
+from headwater.pipeline.tables import TableExport, table_schema
 from headwater_core.errors import HeadwaterError
-from pipeline import tables
-from pipeline.decode import COLUMNS
-from pipeline.export import verdict
-from pipeline.jobs import StorePlace
-from pipeline.ledger import pending_of
-from pipeline.query import parse_query
-from pipeline.scan import plan_scan
-from pipeline.spark_errors import as_headwater_errors
-from pipeline.tables import TableExport, table_schema
+from tests.headwater.pipeline.bucket import TOPICS
+from tests.headwater.pipeline.growing import Growing
+from tests.headwater.pipeline.test_export import as_row
 from tests.headwater_core.segments.builders import a_segment
 from tests.peers.tables import NAMES, settings
-from tests.pipeline.bucket import TOPICS
-from tests.pipeline.growing import Growing
-from tests.pipeline.test_export import as_row
 
 
 class Lake:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.headwater.pipeline.spark import SETTINGS, need_java
 from tests.peers.cache import fetched
-from tests.pipeline.spark import SETTINGS, need_java
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]

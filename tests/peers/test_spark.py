@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures import Isolation, expected
+from tests.headwater.pipeline.growing import Growing
+from tests.headwater.pipeline.spark import archived, need_java
 from tests.peers import spark_program
 from tests.peers.spark import SparkCluster
-from tests.pipeline.growing import Growing
-from tests.pipeline.spark import archived, need_java
 
 pytestmark = pytest.mark.peer
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.headwater.pipeline.bucket import a_bucket
+from tests.headwater.pipeline.growing import Growing
+from tests.headwater.pipeline.test_export import wanted
 from tests.peers.tables import FORMATS, environment, run, submit_arguments
-from tests.pipeline.bucket import a_bucket
-from tests.pipeline.growing import Growing
-from tests.pipeline.test_export import wanted
 
 pytestmark = pytest.mark.peer
 

@@ -1,0 +1,207 @@
+"""What the archive holds and an export lacks: decided for each partition by itself, so that none stops the others."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+
+from headwater.pipeline.catalogue import WORKERS, Catalogue, OffsetRange, place_offset
+from headwater.pipeline.progress import Progress, Reached, check_progress, epoch_at
+from headwater.pipeline.query import Query, Words
+from headwater.pipeline.splits import Split, plan_splits
+from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, Superseded, UnsupportedFormat, UsageError
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.partition import PartitionId
+from manifests.head import OFFSET_MAX, Head
+from manifests.repository import ManifestRepository
+
+WORDS = Words(
+    reads="the export has read",
+    anew="What was exported holds records that the log no longer has: export into another place, or rid this one of them",
+    skip_loss="--allow-data-loss goes on with what is there",
+    set_aside="",
+)
+
+Places = Mapping[PartitionId, Reached]  # how far an export has come
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What cannot be exported now, and why. `partition` None: the whole topic; offsets None: none in particular."""
+
+    topic: str
+    partition: int | None
+    first: int | None = None
+    end: int | None = None
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What is to be exported.
+
+    heads     of all that can be exported, former incarnations of topics included
+    splits    by topic and partition, each partition's in the order of its offsets
+    reached   where each partition with something to do will be when that is done
+    given_up  places that nobody has to remember: their incarnation is gone, and that is allowed
+    """
+
+    heads: Mapping[PartitionId, Head]
+    splits: tuple[Split, ...]
+    reached: Places
+    failures: tuple[Failure, ...]
+    given_up: frozenset[PartitionId]
+
+
+def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew: bool) -> Backlog:
+    """What lies between `places` and the ends of what the query is about.
+
+    start_anew  a topic that was deleted and created again is exported from its start, after the rest of its former incarnation
+
+    Raises NotFound as Catalogue.survey does, and what keeps the store from answering.
+    """
+    catalogue = Catalogue.survey(store, query)
+    heads = {head.partition_id: head for head in catalogue.heads}
+    failures = [Failure(topic=each.topic, partition=each.partition, error=str(each.error)) for each in catalogue.lost]
+    meant = {each.topic: each.topic_id for each in heads}
+    if not start_anew:
+        for topic in sorted(_created_again(meant, places)):
+            failures.append(Failure(topic=topic, partition=None, error=str(_created_anew(topic, meant[topic], places))))
+            heads = {each: head for each, head in heads.items() if each.topic != topic}
+    former: list[PartitionId] = []
+    gone: list[PartitionId] = []
+    for each in sorted(places, key=lambda each: (each.topic, each.partition)):
+        if each in heads or not query.selection.means(each.topic_partition) or each.topic in query.selection.topic_ids:
+            continue
+        if any(one.covers(each.topic_partition) for one in catalogue.lost):
+            continue
+        (former if meant.get(each.topic, each.topic_id) != each.topic_id else gone).append(each)
+    given_up = set()
+    for each, found in _load(store, former):
+        if isinstance(found, Head):
+            heads[each] = found
+        elif found is not None:
+            failures.append(Failure(topic=each.topic, partition=each.partition, error=str(found)))
+        elif query.fail_on_data_loss:
+            gone.append(each)
+        else:
+            given_up.add(each)
+    if query.fail_on_data_loss:
+        failures += (_failed(each, _gone(each, places[each], query)) for each in gone)
+    for each, reached in places.items():
+        if each in heads:
+            try:
+                alone = Progress(incarnations={}, reached={each.topic_partition: reached})
+                loss = not query.fail_on_data_loss
+                check_progress(alone, {each.topic_partition: heads[each]}, allow_loss=loss, words=query.words)
+            except (Superseded, DataLoss) as error:
+                failures.append(_failed(each, error))
+                del heads[each]
+    splits: list[Split] = []
+    ends: dict[PartitionId, Reached] = {}
+    for each, result in _ranges(store, query, heads, places):
+        if isinstance(result, HeadwaterError):
+            failures.append(_failed(each, result))
+            del heads[each]
+            continue
+        try:
+            splits += plan_splits([result], query)
+        except DataLoss as error:
+            failures.append(_failed(each, error))
+            continue
+        ends[each] = Reached(result.end, epoch_at(result.head, result.end - 1))
+    return Backlog(heads=heads, splits=tuple(splits), reached=ends, failures=tuple(failures), given_up=frozenset(given_up))
+
+
+def _created_again(meant: Mapping[str, str], places: Places) -> set[str]:
+    """Topics of which only other incarnations have been exported."""
+    return {each.topic for each in places if each.topic in meant} - {
+        each.topic for each in places if meant.get(each.topic) == each.topic_id
+    }
+
+
+def _created_anew(topic: str, topic_id: str, places: Places) -> Superseded:
+    known = ", ".join(sorted({each.topic_id for each in places if each.topic == topic}))
+    return Superseded(
+        f"{topic}: topic {known} was exported, the name means {topic_id} now: it was deleted and created again"
+        " (--on-recreated start-anew exports that one, too, from its start)"
+    )
+
+
+def _gone(partition: PartitionId, reached: Reached, query: Query) -> DataLoss:
+    return DataLoss(
+        f"{partition} of topic {partition.topic_id}: {query.words.reads} up to offset {reached.next_offset}, the archive no longer has it"
+        f" ({query.words.skip_loss})"
+    )
+
+
+def _failed(partition: PartitionId, error: HeadwaterError) -> Failure:
+    return Failure(topic=partition.topic, partition=partition.partition, error=str(error))
+
+
+def _load(store: ObjectStore, partitions: Iterable[PartitionId]) -> list[tuple[PartitionId, Head | HeadwaterError | None]]:
+    repository = ManifestRepository(store)
+
+    def load(partition: PartitionId) -> tuple[PartitionId, Head | HeadwaterError | None]:
+        try:
+            held = repository.load(partition)
+        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
+            return partition, error
+        return partition, held.head if held else None
+
+    with ThreadPoolExecutor(WORKERS, "backlog") as pool:
+        return list(pool.map(load, partitions))
+
+
+def _ranges(
+    store: ObjectStore, query: Query, heads: Mapping[PartitionId, Head], places: Places
+) -> list[tuple[PartitionId, OffsetRange | HeadwaterError]]:
+    """What is not exported of each partition, where there is something; by topic, former incarnations first, and partition."""
+
+    def range_of(partition: PartitionId) -> tuple[PartitionId, OffsetRange | HeadwaterError]:
+        head, reached = heads[partition], places.get(partition)
+        try:
+            first = (
+                max(reached.next_offset, head.start_offset) if reached else place_offset(store, head, query.starting, query, starting=True)
+            )
+            return partition, OffsetRange(head, first, place_offset(store, head, query.ending, query, starting=False))
+        except (CorruptData, DataLoss, UnsupportedFormat) as error:  # of the index that a time leads to
+            return partition, error
+
+    ordered = sorted(heads, key=lambda each: (each.topic, each not in places, each.partition))
+    with ThreadPoolExecutor(WORKERS, "backlog") as pool:
+        found = list(pool.map(range_of, ordered))
+    return [(each, result) for each, result in found if not isinstance(result, OffsetRange) or result.first < result.end]
+
+
+class TopicProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one incarnation of a topic is exported, as documents keep it: per partition the next offset, and the leader epoch of
+    the one before it where that is known."""
+
+    topic: str
+    cluster_id: str
+    topic_id: str
+    partitions: dict[str, tuple[int, int | None]]
+
+
+def encode_places(places: Places) -> tuple[TopicProgress, ...]:
+    topics: dict[tuple[str, str, str], dict[str, tuple[int, int | None]]] = {}
+    for each, reached in sorted(places.items(), key=lambda item: (item[0].topic, item[0].topic_id, item[0].partition)):
+        topics.setdefault((each.topic, each.cluster_id, each.topic_id), {})[str(each.partition)] = (reached.next_offset, reached.epoch)
+    return tuple(
+        TopicProgress(topic=topic, cluster_id=cluster_id, topic_id=topic_id, partitions=partitions)
+        for (topic, cluster_id, topic_id), partitions in topics.items()
+    )
+
+
+def decode_places(topics: Iterable[TopicProgress], where: str) -> dict[PartitionId, Reached]:
+    """Raises CorruptData for what `encode_places` cannot have written."""
+    places = {}
+    try:
+        for each in topics:
+            for number, (next_offset, epoch) in each.partitions.items():
+                places[PartitionId(each.cluster_id, each.topic_id, int(number), each.topic)] = Reached(next_offset, epoch)
+    except (ValueError, UsageError) as error:
+        raise CorruptData(where, 0, f"no progress of an export (offsets up to {OFFSET_MAX}): {error}") from None
+    return places

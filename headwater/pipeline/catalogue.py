@@ -1,0 +1,250 @@
+"""What the bucket holds of the topics a scan asks for: read once, heads only."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import structlog
+
+from headwater.pipeline.pieces import cut, fetch, read_index
+from headwater.pipeline.query import Bound, Edge, Place, Predicate, Query, Selection, Time
+from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.batches import check_batch
+from headwater_core.segments.records import decode_batch
+from manifests import keys
+from manifests.head import Entry, Head
+from manifests.repository import ManifestRepository
+
+WORKERS = 8  # documents loaded at once
+MISSING_MAX = 1000  # partitions without a manifest that are named
+LOOKS_MAX = 8  # at a head that changes while it is used
+_TIME_PIECE_BYTES = 256 << 10  # the index leads to within 64 KiB of a time
+
+_DAMAGE = (CorruptData, ForeignOwner, UnsupportedFormat)  # of a document: the next ones are none the worse
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [first, end) of one partition."""
+
+    head: Head
+    first: int
+    end: int
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The live entries, gaps included, that hold some of these offsets."""
+        return tuple(entry for entry in self.head.entries if entry.base_offset < self.end and entry.next_offset > self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class LostDocument:
+    """The document `key` of a topic or, unless None, of one of its partitions: damaged, or gone though others say that it is there."""
+
+    topic: str
+    partition: int | None
+    key: str
+    error: HeadwaterError
+
+    def covers(self, place: TopicPartition) -> bool:
+        return self.topic == place.topic and self.partition in (None, place.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The heads of the partitions that a query is about, by topic and partition; `lost` is what else it is about."""
+
+    heads: tuple[Head, ...]
+    lost: tuple[LostDocument, ...] = ()
+
+    @classmethod
+    def read(cls, store: ObjectStore, query: Query) -> "Catalogue":
+        """All of it, or nothing: raises what is wrong with a document that is damaged or gone, and what `survey` does."""
+        found = cls.survey(store, query)
+        for each in found.lost:
+            raise _advised(each.error, query.words.set_aside)
+        return found
+
+    @classmethod
+    def survey(cls, store: ObjectStore, query: Query) -> "Catalogue":
+        """What can be read, and what cannot: no document hides another. Raises NotFound when a topic or partition that is named, or
+        anything at all, is not in the archive."""
+        repository = ManifestRepository(store)
+        with ThreadPoolExecutor(WORKERS, "catalogue") as pool:
+            listed = [topic for topic, _ in repository.incarnations()] if query.selection.has_wildcards else []
+            found = {topic for topic in listed if query.selection.matches(topic)}.union(query.selection.named)
+            if not found:
+                raise NotFound(f"no topic in {store.url} matches")
+            topics = sorted(topic for topic in found if query.predicate.topics is None or topic in query.predicate.topics)
+            surveyed = list(pool.map(partial(_partitions, repository, query.selection), topics))
+            lost = [each for each in surveyed if isinstance(each, LostDocument)]
+            partitions = [each for some in surveyed if not isinstance(some, LostDocument) for each in some]
+            held = {each.topic_partition for each in partitions}
+            for each in sorted(query.selection.assigned):
+                if each.topic in topics and each not in held and not any(one.covers(each) for one in lost):
+                    raise NotFound(f"{each} is not in {store.url}")
+            wanted = [
+                each
+                for each in partitions
+                if query.selection.holds(each.topic, each.partition) and query.predicate.may_hold(each.topic, each.partition)
+            ]
+            looked = list(pool.map(partial(_look, repository), wanted))
+            lost += [each for each in looked if isinstance(each, LostDocument)]
+            return cls(tuple(each for each in looked if isinstance(each, Head)), tuple(lost))
+
+    def ranges(self, store: ObjectStore, query: Query) -> list[OffsetRange]:
+        """The offsets that the query's bounds mean, as of these heads; partitions of which nothing is wanted are left out.
+
+        The store is asked only where a bound is a time. Raises DataLoss and NotFound for bounds that the archive does not have.
+        """
+        for which, bound in (("starting", query.starting), ("ending", query.ending)):
+            self._check_named(which, bound, query)
+
+        def range_of(head: Head) -> OffsetRange:
+            first = place_offset(store, head, query.starting, query, starting=True)
+            end = place_offset(store, head, query.ending, query, starting=False)
+            return OffsetRange(head, max(first, query.predicate.first_offset), min(end, query.predicate.end_offset))
+
+        with ThreadPoolExecutor(WORKERS, "catalogue") as pool:
+            return [each for each in pool.map(range_of, self.heads) if each.first < each.end]
+
+    def _check_named(self, which: str, bound: Bound, query: Query) -> None:
+        known = {head.partition_id.topic_partition for head in self.heads}
+        for each in sorted(bound.named):
+            lost = any(one.covers(each) for one in self.lost)
+            if each not in known and not lost and query.predicate.may_hold(each.topic, each.partition):
+                raise NotFound(f"the {which} offsets name {each}, which is not among the archived partitions that were asked for")
+
+
+def load_head(repository: ManifestRepository, partition: PartitionId) -> Head:
+    """Raises CorruptData when it is damaged, or gone although something lists it."""
+    held = repository.load(partition)
+    if held is None:
+        raise CorruptData(keys.head(partition), 0, "listed, and gone")
+    return held.head
+
+
+def latest(head: Head, *, read_committed: bool) -> int:
+    """The offset behind the last that can be read: of what is archived, or of what is decided."""
+    held = next((entry for entry in reversed(head.entries) if not entry.gap), None)  # a gap decides no transaction
+    open_from = held.open_from if read_committed and held is not None else None
+    return head.next_offset if open_from is None else max(min(open_from, head.next_offset), head.start_offset)
+
+
+def place_offset(store: ObjectStore, head: Head, bound: Bound, query: Query, *, starting: bool) -> int:
+    """The offset that `bound` means in one partition, inside its start and what can be read of it."""
+    place: Place = bound.at(head.topic, head.partition)
+    end = latest(head, read_committed=query.read_committed)
+    match place:
+        case Edge.EARLIEST:
+            return head.start_offset
+        case Edge.LATEST:
+            return end
+        case Time(ms):
+            found = offset_for_time(store, head, ms, end)
+            if found is None and starting and query.require_time:
+                raise DataLoss(
+                    f"{head.partition_id} has no record at or after {ms}; startingOffsetsByTimestampStrategy=latest reads nothing of it"
+                )
+            return end if found is None else found
+        case int(offset):
+            if query.fail_on_data_loss and not head.start_offset <= offset <= end:
+                undecided = f"; a transaction is open from {end} on" if end < offset <= head.next_offset else ""
+                raise DataLoss(
+                    f"{head.partition_id}: offset {offset} was asked for, the archive has [{head.start_offset}, {end})"
+                    f"{undecided} ({query.words.skip_loss})"
+                )
+            return min(max(offset, head.start_offset), end)
+
+
+def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int) -> int | None:
+    """The first record before `end` that is not older than `timestamp_ms`, as ListOffsets has it; None when there is none.
+
+    Where an object was replaced meanwhile the head is read again. Raises CorruptData for one that is damaged, or listed and gone.
+    """
+    wanted = Predicate(first_offset=head.start_offset, end_offset=end, first_timestamp=timestamp_ms)
+    for _ in range(LOOKS_MAX):
+        for entry in head.entries:
+            if entry.gap or not wanted.may_match(entry):
+                continue
+            try:
+                found = _first_not_older(store, entry, wanted, timestamp_ms)
+            except NotFound as error:
+                head = load_head(ManifestRepository(store), head.partition_id)
+                if any(each.key == entry.key for each in head.entries):
+                    raise CorruptData(entry.key, 0, f"the manifest lists it, the store does not have it ({error})") from error
+                break
+            if found is not None:
+                return found
+        else:
+            return None
+    raise TransientError(f"{head.partition_id}: its objects were replaced {LOOKS_MAX} times while one was looked for; try again later")
+
+
+def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timestamp_ms: int) -> int | None:
+    first, end = max(wanted.first_offset, entry.base_offset), min(wanted.end_offset, entry.next_offset)
+    for piece in cut(entry, read_index(store, entry), first, end, timestamp_ms, _TIME_PIECE_BYTES):
+        at, where = 0, f"{entry.key} from byte {piece.position} on"
+        with fetch(store, piece) as buffer:
+            while at < len(buffer):
+                header = check_batch(buffer, at, where=where)
+                batch = buffer[at : at + header.size_bytes]
+                at += header.size_bytes
+                if header.max_timestamp < timestamp_ms or header.is_control or header.last_offset < first:
+                    continue
+                for record in decode_batch(batch, where=where):
+                    if record.timestamp >= timestamp_ms and first <= record.offset < end:
+                        return record.offset
+    return None
+
+
+def _partitions(repository: ManifestRepository, selection: Selection, topic: str) -> list[PartitionId] | LostDocument:
+    """The archived partitions of the incarnation that is meant; without any for a topic whose making was cut short."""
+    topic_id = selection.topic_ids.get(topic)
+    try:
+        if topic_id is None:
+            manifest = repository.resolve(topic)
+        elif (found := repository.load_topic(topic, topic_id)) is not None:
+            manifest = found
+        else:
+            raise NotFound(f"topic {topic}@{topic_id} is not in the archive; `headwater topics list --all` lists every incarnation")
+    except NotFound:
+        lost = repository.survey_topics(topic)[1] if topic_id is None else []
+        if lost:
+            return LostDocument(topic, None, lost[0].key, lost[0].error)
+        if topic in selection.named:
+            raise
+        return []
+    except _DAMAGE as error:
+        lost = repository.survey_topics(topic)[1] if topic_id is None else []
+        key = lost[0].key if lost else keys.topic_manifest(topic, topic_id) if topic_id else keys.current(topic)
+        return LostDocument(topic, None, key, error)
+    partitions = repository.partitions(topic, manifest.topic_id)
+    numbers = {each.partition for each in partitions}
+    absent = tuple(number for number in range(min(manifest.partitions, MISSING_MAX)) if number not in numbers)
+    if absent:
+        _warn_of_absent(topic, absent)
+    return partitions
+
+
+def _look(repository: ManifestRepository, partition: PartitionId) -> Head | LostDocument:
+    try:
+        return load_head(repository, partition)
+    except _DAMAGE as error:
+        return LostDocument(partition.topic, partition.partition, keys.head(partition), error)
+
+
+def _advised(error: HeadwaterError, advice: str) -> HeadwaterError:
+    """The same error, with what to do about it."""
+    if isinstance(error, CorruptData) and advice:
+        return type(error)(error.where, error.position, f"{error.reason} ({advice})")
+    return error
+
+
+@lru_cache(maxsize=1024)  # once in a process: a stream looks again and again
+def _warn_of_absent(topic: str, absent: tuple[int, ...]) -> None:
+    log.warning("partitions_without_manifest", topic=topic, partitions=absent)

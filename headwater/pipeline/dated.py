@@ -1,0 +1,222 @@
+"""One range of offsets as Parquet files by day, with where each row comes from.
+
+    DIR/topic=<topic>/date=<day>/<topic id>-<partition>-<first>-<end>-<n>.parquet
+
+The day is the record's, in UTC. `n` counts the files of one range and day: more than one when a range jumps between more days
+than files may be open.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headwater.pipeline.decode import arrow_schema
+from headwater.pipeline.ledger import Pending, sync_directory
+from headwater.pipeline.query import Query
+from headwater.pipeline.reading import read_split
+from headwater.pipeline.splits import Split
+from headwater_core import steps
+from headwater_core.errors import UsageError
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.oserrors import kind_of
+
+STEPS = ("export.written", "export.placed")
+LINEAGE = pa.schema(
+    [
+        pa.field("topicId", pa.string()),
+        pa.field("leaderEpoch", pa.int32()),
+        pa.field("object", pa.string()),
+        pa.field("rangeFirst", pa.int64()),
+        pa.field("rangeEnd", pa.int64()),
+    ]
+)
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # of records without a time, as Hive and Spark name it
+BUFFER_BYTES = 64 << 20  # of Arrow data in one task, before it becomes row groups
+DAYS_OPEN_MAX = 32  # files of one task that are written at once
+_DAY_US = 24 * 3600 * 1_000_000
+_NO_TIME_US = -1000  # -1 ms: what a producer without a clock wrote
+_FIRST_DAY = int(np.datetime64("0001-01-01", "D").astype(np.int64))
+_LAST_DAY = int(np.datetime64("9999-12-31", "D").astype(np.int64))
+_NO_DAY = _FIRST_DAY - 1
+_PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What was written."""
+
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: "Files") -> "Files":
+        return Files(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
+
+
+def write_dated(store: ObjectStore, split: Split, query: Query, pending: Pending, directory: Path) -> Files:
+    """Write the range, under names that no reader sees until all of its files are complete and on disk.
+
+    What an earlier attempt left of it is replaced, and removed where this one has nothing. Raises DiskFull, UsageError, and what
+    reading raises.
+    """
+    topic = directory / f"topic={split.topic}"
+    writer = _Writer(topic, pending)
+    try:
+        try:
+            with closing(read_split(store, split, query)) as batches:
+                for batch in batches:
+                    writer.add(with_lineage(batch, split, pending))
+            written = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        steps.reached("export.written")
+        for partial, path in written:
+            partial.rename(path)
+            steps.reached("export.placed")
+        for folder in {path.parent for _, path in written}:
+            sync_directory(folder)
+        kept = {path for _, path in written}
+        for name in (f"{pending.name}-*.parquet", f".{pending.name}-*{_PARTIAL}"):
+            for path in topic.glob(f"date=*/{name}"):
+                if path not in kept:
+                    path.unlink()
+        return Files(len(kept), writer.rows, sum(path.stat().st_size for path in kept))
+    except OSError as error:
+        raise kind_of(error, UsageError)(f"{topic}: {error.strerror}") from error
+
+
+def files_of(directory: Path, pending: Pending) -> list[Path]:
+    """What an export's directory holds of a range, complete or not."""
+    return sorted((directory / f"topic={pending.topic}").glob(f"date=*/{pending.name}-*.parquet"))
+
+
+def dated_schema(query: Query) -> pa.Schema:
+    """Of the files: without the topic, which is in the path, and with lineage."""
+    columns = arrow_schema([name for name in query.columns if name != "topic"])
+    return pa.schema([*columns, *LINEAGE])
+
+
+def with_lineage(batch: pa.RecordBatch, split: Split, pending: Pending) -> pa.RecordBatch:
+    """The rows with the columns of LINEAGE: which topic id, whose leadership, out of which object, exported as which range."""
+    offsets = batch.column("offset").to_numpy()
+    bases, keys = zip(*((entry.base_offset, entry.key) for entry in split.entries), strict=True)
+    objects = pa.DictionaryArray.from_arrays(pa.array(np.searchsorted(bases, offsets, "right") - 1, pa.int32()), list(keys))
+    firsts, epochs = _epochs(split)
+    written = epochs[np.searchsorted(firsts, offsets, "right") - 1]
+    columns = [
+        pa.repeat(pa.scalar(split.topic_id), len(batch)),
+        pa.array(written, pa.int32(), mask=written < 0),
+        objects.cast(pa.string()),
+        pa.repeat(pa.scalar(pending.first, pa.int64()), len(batch)),
+        pa.repeat(pa.scalar(pending.end, pa.int64()), len(batch)),
+    ]
+    names = [name for name in batch.schema.names if name != "topic"]
+    return pa.RecordBatch.from_arrays(
+        [*(batch.column(name) for name in names), *columns],
+        schema=pa.schema([*(batch.schema.field(name) for name in names), *LINEAGE]),
+    )
+
+
+def _epochs(split: Split) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """First offsets, rising, and the leader epoch from each on; -1 where an entry does not know."""
+    steps_of: dict[int, int] = {-1: -1}
+    for entry in split.entries:
+        steps_of.setdefault(entry.base_offset, -1)
+        steps_of.update((first, epoch) for epoch, first in entry.epochs)
+    firsts = sorted(steps_of)
+    return np.array(firsts, np.int64), np.array([steps_of[first] for first in firsts], np.int64)
+
+
+class _Writer:
+    """The files of one range, by day. Holds BUFFER_BYTES of rows and DAYS_OPEN_MAX open files."""
+
+    def __init__(self, topic: Path, pending: Pending) -> None:
+        self._topic, self._name = topic, pending.name
+        self._buffered: dict[int, list[pa.RecordBatch]] = {}
+        self._buffered_bytes = 0
+        self._open: dict[int, tuple[pq.ParquetWriter, Path]] = {}
+        self._written: list[tuple[Path, Path]] = []
+        self._numbers: dict[int, int] = {}
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.rows += len(batch)
+        for day, rows in _by_day(batch):
+            self._buffered.setdefault(day, []).append(rows)
+            self._buffered_bytes += rows.nbytes
+        if self._buffered_bytes >= BUFFER_BYTES:
+            self._flush()
+
+    def finish(self) -> list[tuple[Path, Path]]:
+        """(the file as it is called now, as it shall be called), each complete and on disk."""
+        self._flush()
+        self._close()
+        return self._written
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):
+            self._close()
+        for partial, _ in self._written:
+            partial.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        for day, rows in sorted(self._buffered.items()):
+            if day not in self._open and len(self._open) == DAYS_OPEN_MAX:
+                self._close()
+            if day not in self._open:
+                self._open[day] = self._create(day, rows[0].schema)
+            self._open[day][0].write_table(pa.Table.from_batches(rows))
+        self._buffered.clear()
+        self._buffered_bytes = 0
+
+    def _create(self, day: int, schema: pa.Schema) -> tuple[pq.ParquetWriter, Path]:
+        number = self._numbers[day] = self._numbers.get(day, -1) + 1
+        folder = self._topic / f"date={_day_text(day)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self._name}-{number}.parquet"
+        partial = folder / f".{path.name}.{secrets.token_hex(4)}{_PARTIAL}"  # nobody else's, should a killed run's task go on
+        self._written.append((partial, path))
+        repeated = [name for name in ("partition", "timestampType", *LINEAGE.names) if name in schema.names]
+        return pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=repeated), partial
+
+    def _close(self) -> None:
+        for writer, partial in self._open.values():
+            writer.close()
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+        self._open.clear()
+
+
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each day, days counted from 1970; in the order they have."""
+    days = _days(batch)
+    for day in np.unique(days):
+        wanted = days == day
+        yield int(day), batch if wanted.all() else batch.filter(pa.array(wanted))
+
+
+def days_of(batch: pa.RecordBatch) -> pa.Array:
+    """The day of each row, in UTC; null without a time."""
+    days = _days(batch)
+    return pa.array(days.astype(np.int32), pa.date32(), mask=days == _NO_DAY)
+
+
+def _days(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    times: npt.NDArray[np.int64] = batch.column("timestamp").cast(pa.int64()).fill_null(_NO_TIME_US).to_numpy()
+    days = np.floor_divide(times, _DAY_US)
+    days[(times == _NO_TIME_US) | (days < _FIRST_DAY) | (days > _LAST_DAY)] = _NO_DAY
+    return days
+
+
+def _day_text(day: int) -> str:
+    return NO_DAY if day == _NO_DAY else str(np.datetime64(day, "D"))

@@ -1,0 +1,193 @@
+"""Examines one archived object and its index: are they there, whole, and what the head says they are?
+
+In one pass over the bytes: every batch's CRC, offsets and epochs, the digest of the whole object, and the index made once
+more, to be compared with the one that is there. Only what turns out damaged is read again, to say how.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import BinaryIO, cast
+
+from headwater.pipeline.checks import Check
+from headwater.pipeline.findings import Finding, Kind
+from headwater.pipeline.objectfile import ObjectFile
+from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
+from headwater_core.layouts import open_layout
+from headwater_core.objectstore.digest import digest_in_store
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.runindex import RunIndex
+from headwater_core.segments.scan import OpenTransaction, RunScan, scan_run
+from manifests import keys
+from manifests.head import Entry, decode_head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What came of one check. is_replaced: the head no longer lists the object, so whatever became of it is no finding."""
+
+    check: Check
+    size_bytes: int
+    findings: tuple[Finding, ...] = ()
+    is_replaced: bool = False
+
+
+def examine(store: ObjectStore, check: Check, *, data: bool) -> Examined:
+    """Examine one object; memory stays bounded by three pieces of a read.
+
+    data  read every byte; else ask the store for length and digest, and read the index only
+    """
+    size_bytes = check.entry.size_bytes if data else 0
+    findings: list[Finding] = []
+    try:
+        findings.extend(_findings(store, check, data))
+        if findings and not _is_still_listed(store, check):
+            return Examined(check=check, size_bytes=size_bytes, is_replaced=True)
+    except HeadwaterError as error:
+        findings.append(_finding(check, Kind.UNEXAMINED, check.entry.key, str(error)))
+    return Examined(check=check, size_bytes=size_bytes, findings=tuple(findings))
+
+
+def _findings(store: ObjectStore, check: Check, data: bool) -> Iterator[Finding]:
+    entry, index = check.entry, None
+    try:
+        index = open_layout(entry.layout).read_index(store, entry.index_key, entry.index_bytes, entry.index_digest)
+        _check_length(store, entry.index_key, check.listed_index_bytes, entry.index_bytes)
+    except (CorruptData, NotFound) as error:
+        yield _diagnosis(store, check, entry.index_key, entry.index_bytes, entry.index_digest, error, whole=Kind.INDEX)
+    if index is not None:
+        for problem in _index_problems(check, index):
+            yield _finding(check, Kind.INDEX, entry.index_key, problem)
+    try:
+        if data:
+            yield from _read(store, check, index)
+        else:
+            _ask(store, entry)
+    except (CorruptData, NotFound) as error:
+        yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=Kind.FLIPPED)
+    except UnsupportedFormat as error:  # a flipped bit may look like another format
+        yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=Kind.UNEXAMINED)
+
+
+def _ask(store: ObjectStore, entry: Entry) -> None:
+    found = store.stat(entry.key)
+    if found.size_bytes != entry.size_bytes:
+        raise CorruptData(entry.key, 0, f"{found.size_bytes} bytes, the manifest says {entry.size_bytes}")
+    if found.digest is not None and entry.digest not in ("", found.digest):
+        raise CorruptData(entry.key, 0, f"digest {found.digest}, the manifest says {entry.digest}")
+
+
+def _read(store: ObjectStore, check: Check, index: RunIndex | None) -> Iterator[Finding]:
+    entry = check.entry
+    scan = _scan(store, entry, entry.size_bytes, index)
+    if scan is None or scan.end_position != entry.size_bytes:
+        raise CorruptData(entry.key, scan.end_position if scan else 0, "bytes after the last batch")
+    if entry.digest not in ("", scan.digest):
+        raise CorruptData(entry.key, 0, f"its bytes have digest {scan.digest}, the manifest says {entry.digest}")
+    _check_length(store, entry.key, check.listed_bytes, entry.size_bytes)
+    if index is not None and _comparable(index) != _comparable(scan.index):
+        yield _finding(check, Kind.INDEX, entry.index_key, "whole, and not the index of these data")
+    for each in check.entries:
+        part = _scan(store, each, each.live_bytes, index) if each.is_cut else scan
+        if part is None or part.end_position != each.live_bytes:
+            problem = f"its live part ends at byte {each.live_bytes}, where no batch ends"
+            yield _finding(check, Kind.DISAGREES, each.key, problem)
+        else:
+            yield from (_finding(check, Kind.DISAGREES, each.key, problem) for problem in _contradictions(each, part, index))
+
+
+def _check_length(store: ObjectStore, key: str, listed_bytes: int | None, size_bytes: int) -> None:
+    """What was read is all there is. The listing has told it, unless the object is newer."""
+    found = store.stat(key).size_bytes if listed_bytes is None else listed_bytes
+    if found != size_bytes:
+        raise CorruptData(key, min(found, size_bytes), f"{found} bytes, the manifest says {size_bytes}")
+
+
+def _scan(store: ObjectStore, entry: Entry, end: int, index: RunIndex | None) -> RunScan | None:
+    with ObjectFile(store, entry) as run:
+        return scan_run(cast(BinaryIO, run), start=0, end=end, open_before=_carried(index), where=entry.key)
+
+
+def _carried(index: RunIndex | None) -> tuple[OpenTransaction, ...]:
+    """Transactions that the index says were open before the run: what began there and ended in it, or has not. (Those that
+    were committed in it are missing: they leave no trace in an index, or in what a scan would find.)"""
+    if index is None:
+        return ()
+    aborted = (OpenTransaction(each.producer_id, each.first_offset) for each in index.aborted if each.first_offset < index.base_offset)
+    still = (each for each in index.open_transactions if each.first_offset < index.base_offset)
+    return (*aborted, *still)
+
+
+def _comparable(index: RunIndex) -> RunIndex:
+    """`index` without the last stable offsets, which depend on transactions of earlier runs that it does not list."""
+    return replace(index, aborted=tuple(each._replace(last_stable_offset=0) for each in index.aborted))
+
+
+def _index_problems(check: Check, index: RunIndex) -> Iterator[str]:
+    """What can be told from an index alone."""
+    entry = check.entry
+    name = keys.parse_data(entry.key)
+    if index.size_bytes != entry.size_bytes:
+        yield f"an index of {index.size_bytes} bytes of data, the manifest says {entry.size_bytes}"
+    if name is not None and not name.base_offset <= index.base_offset <= index.last_offset <= name.last_offset:
+        yield f"an index of offsets {index.base_offset} to {index.last_offset}"
+
+
+def _contradictions(entry: Entry, scan: RunScan, index: RunIndex | None) -> Iterator[str]:
+    """Where the data are not what the entry says of them. `scan` is of the entry's live part.
+
+    Of an object's later part, as a dead branch leaves it behind, an entry says little: only its end is compared.
+    """
+    name = keys.parse_data(entry.key)
+    if name is not None and not name.base_offset <= scan.base_offset <= scan.last_offset <= name.last_offset:
+        yield f"offsets {scan.base_offset} to {scan.last_offset}, its name says {name.base_offset} to {name.last_offset}"
+    if scan.last_offset > entry.last_offset:
+        yield f"offsets up to {scan.last_offset}, the manifest says {entry.last_offset}"
+    if name is None or entry.base_offset != name.base_offset:
+        return
+    told: list[tuple[str, object, object]] = [
+        ("records", entry.records, scan.records),
+        ("first timestamp", entry.first_timestamp, scan.first_timestamp),
+        ("last timestamp", entry.last_timestamp, scan.last_timestamp),
+        ("leader epochs", entry.epochs, tuple(step for step in scan.epochs if step[1] <= entry.last_offset)),
+        ("highest producer id", entry.max_producer_id, scan.max_producer_id),
+    ]
+    if index is not None and not entry.is_cut:  # else what was open before it is not known
+        told += [("aborted transactions", entry.aborted, len(scan.aborted)), ("open transaction", entry.open_from, scan.open_from)]
+    yield from (f"{what} {found}, the manifest says {says}" for what, says, found in told if says != found)
+
+
+def _diagnosis(store: ObjectStore, check: Check, key: str, size_bytes: int, digest: str, error: HeadwaterError, *, whole: Kind) -> Finding:
+    """How an object is damaged: its length, and whose content it has; `whole` when neither is wrong."""
+    found_digest = ""
+    try:
+        found_bytes = store.stat(key).size_bytes
+        found_digest = digest_in_store(store, key, found_bytes)
+    except NotFound:
+        return _finding(check, Kind.MISSING, key, "the manifest lists it, the store does not have it")
+    if found_bytes != size_bytes:
+        kind = Kind.TRUNCATED if found_bytes < size_bytes else Kind.TOO_LONG
+        return _finding(check, kind, key, f"{found_bytes} bytes, the manifest says {size_bytes}", found_digest)
+    if digest in ("", found_digest):
+        return _finding(check, whole, key, str(error))
+    told = str(error) if "digest" in str(error) else f"{error}; its digest is {found_digest}, the manifest says {digest}"
+    return _finding(check, Kind.FLIPPED, key, told, found_digest)
+
+
+def _is_still_listed(store: ObjectStore, check: Check) -> bool:
+    """Asked before damage is told: the head may have left the object behind, and garbage collection taken it."""
+    try:
+        head = decode_head(store.get(keys.head(check.partition))[0], check.partition)
+    except (NotFound, CorruptData, ForeignOwner):
+        return True
+    return any(each.key == check.entry.key for each in (*head.entries, *head.superseded))
+
+
+def _finding(check: Check, kind: Kind, key: str, problem: str, found_digest: str = "") -> Finding:
+    return Finding(
+        kind=kind,
+        topic=check.partition.topic,
+        partition=check.partition.partition,
+        key=key,
+        problem=problem,
+        found_digest=found_digest,
+    )

@@ -1,0 +1,178 @@
+"""Topics to Parquet below a directory, by topic and day, a run taking up where the last one ended.
+
+The unit is a range of offsets of one partition. What a range becomes depends on nothing but its offsets and what the archive
+holds there, the names of its files included, so to do one again changes nothing. A ledger in the directory (headwater/pipeline/ledger.py)
+says up to where ranges have been planned and which of them are not written yet: it is saved before the first of them is begun.
+So each offset ends up there once, whenever a run is killed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from headwater.pipeline.backlog import WORDS, Failure, find_backlog
+from headwater.pipeline.catalogue import OffsetRange
+from headwater.pipeline.dated import STEPS as DATED_STEPS
+from headwater.pipeline.dated import Files, files_of, write_dated
+from headwater.pipeline.jobs import Runner
+from headwater.pipeline.ledger import Ledger, Pending, pending_of
+from headwater.pipeline.progress import Incarnation
+from headwater.pipeline.query import Query
+from headwater.pipeline.splits import Split, plan_splits
+from headwater_core import steps
+from headwater_core.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
+from headwater_core.objectstore.store import ObjectStore
+from manifests.head import Head
+
+STEPS = ("export.planned", "export.counted", "export.saved", *DATED_STEPS)
+NEEDED = ("partition", "offset", "timestamp")  # with these a row can be found again, and has a day
+_SAVE_EVERY = 16  # ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One range to write. `split` is how to read it now, `pending` what it was called when it was planned."""
+
+    pending: Pending
+    split: Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of a task. `error`: why it is still to be done."""
+
+    task: Task
+    files: Files
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What a run came to."""
+
+    ranges: int = 0
+    files: Files = field(default_factory=Files)
+    failed: list[Failure] = field(default_factory=list)
+
+    def verdict(self) -> HeadwaterError | None:
+        return verdict(self.failed)
+
+
+def verdict(failed: Sequence[Failure]) -> HeadwaterError | None:
+    """What to end with; None when all is exported."""
+    if not failed:
+        return None
+    return Partial(f"{len(failed)} topics, partitions or ranges are not exported; run it again when that is mended")
+
+
+class Export:
+    """One run. Making it decides what is to be done and changes nothing; `run` does it.
+
+    query       which topics and columns; its bounds count for partitions that no run has seen yet
+    ledger      of the directory to fill
+    start_anew  whether topics that were deleted and created again are exported from their start
+
+    Raises what find_backlog does. What is wrong with one partition is in `failures`: what was exported is no longer what the
+    archive holds, or retention took offsets before they were exported and the query does not allow that.
+    """
+
+    def __init__(self, store: ObjectStore, query: Query, ledger: Ledger, *, start_anew: bool = True) -> None:
+        check_columns(query)
+        self._query, self._ledger = replace(query, words=WORDS), ledger
+        backlog = find_backlog(store, self._query, ledger.places, start_anew=start_anew)
+        self.failures = list(backlog.failures)
+        self._others: list[Pending] = []  # of earlier runs: what this one is not about, or cannot do
+        self.tasks: list[Task] = []
+        for each in ledger.pending:
+            if each.partition_id in backlog.given_up:
+                continue
+            head = backlog.heads.get(each.partition_id)
+            try:
+                if head is None:
+                    self._others.append(each)
+                else:
+                    self.tasks += self._again(each, head)
+            except DataLoss as error:
+                self._others.append(each)
+                self.failures.append(Failure(topic=each.topic, partition=each.partition, first=each.first, end=each.end, error=str(error)))
+        self.tasks += [Task(pending=pending_of(each.partition_id, each.first, each.end), split=each) for each in backlog.splits]
+        self._planned = {each: at for each, at in ledger.places.items() if each not in backlog.given_up} | dict(backlog.reached)
+        self._meant = {
+            each.topic: Incarnation(each.cluster_id, each.topic_id)
+            for each in backlog.heads
+            if each.topic not in query.selection.topic_ids and each not in ledger.places
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the archive, about."""
+        return sum(task.split.size_bytes for task in self.tasks)
+
+    def run(self, runner: Runner, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> Summary:
+        """Write everything. Killed at any point and run again, the directory ends like that of an undisturbed run.
+
+        progressed  told of bytes of `size_bytes` as they are done, and where. Raises DiskFull, and what is wrong with the directory.
+        """
+        summary, left = Summary(failed=list(self.failures)), {task.pending for task in self.tasks}
+        if not left:
+            if self._planned != self._ledger.places:  # something is given up
+                self._save(left)
+            return summary
+        self._save(left)
+        steps.reached("export.planned")
+        work = partial(_write, query=self._query, directory=self._ledger.directory)
+        try:
+            for done in runner.each(work, self.tasks):
+                progressed(done.task.split.size_bytes, str(done.task.split.partition_id))
+                if done.error is not None:
+                    split = done.task.split
+                    summary.failed.append(
+                        Failure(topic=split.topic, partition=split.partition, first=split.first, end=split.end, error=done.error)
+                    )
+                    continue
+                summary.ranges += 1
+                summary.files += done.files
+                left.discard(done.task.pending)
+                steps.reached("export.counted")
+                if summary.ranges % _SAVE_EVERY == 0:
+                    self._save(left)
+                    steps.reached("export.saved")
+        finally:
+            self._save(left)
+        steps.reached("export.saved")
+        return summary
+
+    def _save(self, left: Iterable[Pending]) -> None:
+        self._ledger.save(self._planned, self._meant, [*self._others, *left])
+
+    def _again(self, pending: Pending, head: Head) -> Iterator[Task]:
+        """A range of an earlier run, undivided: its files have names already, and may be there in part."""
+        if pending.first < head.start_offset and self._query.fail_on_data_loss:
+            raise DataLoss(
+                f"{pending.partition_id}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
+                f" {head.start_offset} now ({self._query.words.skip_loss})"
+            )
+        if pending.first < head.start_offset and (there := files_of(self._ledger.directory, pending)):
+            raise DataLoss(
+                f"{pending.partition_id}: the run before ended while it exported offsets {pending.first} to {pending.end - 1}, the archive"
+                f" begins at {head.start_offset} now: {len(there)} files such as {there[0]} may hold more than can be written again."
+                " Move them away to have the rest exported"
+            )
+        undivided = replace(self._query, split_bytes=1 << 62, min_partitions=1)
+        for split in plan_splits([OffsetRange(head, max(pending.first, head.start_offset), pending.end)], undivided):
+            yield Task(pending=pending, split=split)
+
+
+def check_columns(query: Query) -> None:
+    if missing := [name for name in NEEDED if name not in query.columns]:
+        raise UsageError(f"an export needs the columns {' and '.join(missing)}")
+
+
+def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path) -> Done:
+    try:
+        return Done(task=task, files=write_dated(store, task.split, query, task.pending, directory))
+    except (DiskFull, Unauthorised):
+        raise  # it would be the same with every other range
+    except HeadwaterError as error:  # the other ranges are none the worse
+        return Done(task=task, files=Files(), error=str(error))

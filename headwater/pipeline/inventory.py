@@ -1,0 +1,215 @@
+"""What there is to examine in a bucket, by its listing and its small documents; and one partition of it, looked at closely."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headwater.pipeline.checks import Check, checks_of, extra, extras, faults
+from headwater.pipeline.findings import Finding, Kind
+from headwater_core.errors import HeadwaterError, NotFound, TransientError, Unauthorised, UnsupportedFormat
+from headwater_core.objectstore.store import ObjectInfo, ObjectStore
+from headwater_core.partition import PartitionId
+from manifests import keys
+from manifests.document import unseal
+from manifests.head import Head
+from manifests.prefixes import data_prefixes
+from manifests.repository import ManifestRepository
+from manifests.topic import TopicManifest
+
+NAMED_MAX = 1000  # partitions of one topic, or strays, that are told one by one
+
+
+class Place(NamedTuple):
+    """One partition of one incarnation, as keys spell it."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Where to look, in key order, and what the documents of topics and bucket have already shown to be wrong.
+
+    cluster_id    whose archive it is; None when nothing says
+    size_bytes    all data and index objects, by the listing
+    """
+
+    cluster_id: str | None
+    places: tuple[Place, ...]
+    findings: tuple[Finding, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One partition: what of it to examine, and what is wrong with its head and its listing."""
+
+    place: Place
+    checks: tuple[Check, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    has_head: bool = False
+
+
+def take_inventory(store: ObjectStore, topic: str | None, partition: int | None, *, before_ms: int) -> Inventory:
+    """List what `topic` and `partition` name, None for all.
+
+    before_ms  strays younger than this are not told: whoever wrote them may not be done
+
+    Raises NotFound for a name that the bucket does not know, and what keeps the store from answering.
+    """
+    repository = ManifestRepository(store)
+    manifests, lost = repository.survey_topics(topic, earlier=True)
+    findings = [_document(each.topic, each.key, each.error) for each in lost]
+    heads: set[Place] = set()
+    for info in store.list(keys.META if topic is None else keys.name_prefix(topic)):
+        match keys.parse_manifest(info.key):
+            case (str(name), str(topic_id), int(number)):
+                heads.add(Place(name, topic_id, number))
+    is_known = bool(manifests or lost or heads)
+    if topic is not None and not is_known:
+        heads = _without_manifest(store, topic)
+        if not heads:
+            raise NotFound(f"topic {topic} is not in {store.url}")
+    absent = {place for manifest in manifests for place in _absent(manifest, heads, partition)}
+    if partition is not None:
+        heads = {place for place in heads if place.partition == partition}
+        if not heads and not absent and not lost:
+            raise NotFound(f"{topic}:{partition} is not in {store.url}")
+    owner = _owner(repository, findings) if is_known else None
+    places, size_bytes = set(heads), 0
+    for place, object_bytes in _objects(store, None if topic is None else heads | absent, findings, before_ms):
+        places.add(place)
+        size_bytes += object_bytes
+    for manifest in manifests:
+        findings += _missing(manifest, places, partition)
+    return Inventory(
+        cluster_id=owner or (manifests[0].cluster_id if manifests else None),
+        places=tuple(sorted(places)),
+        findings=tuple(findings),
+        size_bytes=size_bytes,
+    )
+
+
+def _without_manifest(store: ObjectStore, topic: str) -> set[Place]:
+    """Partitions of a topic that nothing but data speaks of."""
+    found = map(keys.parse_data_prefix, data_prefixes(store))
+    return {Place(*place) for place in found if place and place[0] == topic}
+
+
+def _owner(repository: ManifestRepository, findings: list[Finding]) -> str | None:
+    """Whose archive it is, in a bucket that is somebody's."""
+    try:
+        owner = repository.owner()
+    except (TransientError, Unauthorised):
+        raise
+    except HeadwaterError as error:
+        findings.append(_document("", keys.OWNER, error))
+        return None
+    if owner is None:
+        problem = "gone: the next cluster that archives into this bucket would take it for its own"
+        findings.append(Finding(kind=Kind.DOCUMENT, key=keys.OWNER, problem=problem))
+        return None
+    return owner.cluster_id
+
+
+def _document(topic: str, key: str, error: HeadwaterError) -> Finding:
+    kind = Kind.UNEXAMINED if isinstance(error, UnsupportedFormat) else Kind.DOCUMENT
+    return Finding(kind=kind, topic=topic, key=key, problem=str(error))
+
+
+def _absent(manifest: TopicManifest, heads: set[Place], only: int | None) -> Iterator[Place]:
+    """Partitions without a head, as many as are told one by one."""
+    numbers = range(manifest.partitions) if only is None else range(only, min(only + 1, manifest.partitions))
+    told = 0
+    for number in numbers:
+        place = Place(manifest.topic, manifest.topic_id, number)
+        if place not in heads:
+            yield place
+            told += 1
+            if told == NAMED_MAX:
+                return
+
+
+def _missing(manifest: TopicManifest, places: set[Place], only: int | None) -> Iterator[Finding]:
+    """A finding for each partition that the topic has by its manifest and of which nothing is there.
+
+    Whether its head was lost or no agent has archived it yet, nobody can tell; a recovery would come back without it.
+    """
+    mine = {place.partition for place in places if place[:2] == (manifest.topic, manifest.topic_id)}
+    more = manifest.partitions - sum(number < manifest.partitions for number in mine) - NAMED_MAX
+    for at, place in enumerate(_absent(manifest, places, only), start=1):
+        problem = f"no manifest: lost, or never archived; {manifest.topic} has {manifest.partitions} partitions"
+        if at == NAMED_MAX and more > 0:
+            problem += f"; {more} more have none either"
+        yield Finding(kind=Kind.NO_MANIFEST, topic=place.topic, partition=place.partition, key=_head_key(place), problem=problem)
+
+
+def _objects(store: ObjectStore, places: set[Place] | None, findings: list[Finding], before_ms: int) -> Iterator[tuple[Place, int]]:
+    """The partition and the bytes of every object, of these partitions or of all. What lies in no partition's folder is a finding."""
+    prefixes = [keys.DATA] if places is None else [_prefix(place) for place in sorted(places)]
+    strays = 0
+    for prefix in prefixes:
+        folder, place = "", None
+        for info in store.list(prefix):
+            if info.key.rpartition("/")[0] + "/" != folder:
+                folder = info.key.rpartition("/")[0] + "/"
+                found = keys.parse_data_prefix(folder)
+                place = Place(*found) if found and _prefix(Place(*found)) == folder else None
+            if place:
+                yield place, info.size_bytes
+            elif info.modified_ms < before_ms:
+                strays += 1
+                if strays <= NAMED_MAX:
+                    findings.append(extra(info))
+    if strays > NAMED_MAX:
+        findings.append(Finding(kind=Kind.EXTRA, key=keys.DATA, problem=f"{strays - NAMED_MAX} more objects in no partition's folder"))
+
+
+def look(store: ObjectStore, place: Place, inventory: Inventory, *, before_ms: int) -> Look:
+    """List one partition's objects, then read its head: what was uploaded and committed in between is in the head."""
+    key = _head_key(place)
+
+    def found(kind: Kind, problem: str) -> Look:
+        finding = Finding(kind=kind, topic=place.topic, partition=place.partition, key=key, problem=problem)
+        return Look(place=place, findings=(finding,))
+
+    listed: dict[str, ObjectInfo] = {}
+    try:
+        listed.update((info.key, info) for info in store.list(_prefix(place)))
+        raw, _ = store.get(key)
+    except NotFound:
+        size_bytes = sum(info.size_bytes for info in listed.values())
+        there = f"{len(listed)} objects of {size_bytes} bytes are there" if listed else "listed, and gone"
+        return found(Kind.NO_MANIFEST, f"no manifest: {there}")
+    except (TransientError, Unauthorised) as error:
+        return found(Kind.UNEXAMINED, str(error))
+    except HeadwaterError as error:
+        return found(Kind.HEAD, str(error))
+    try:
+        head = unseal(raw, Head, _as_it_is, f"manifest of {place.topic}:{place.partition}")
+        cluster_id = inventory.cluster_id or head.cluster_id
+        if head.partition_id != _partition(place, cluster_id) or head.topic != place.topic:
+            return found(Kind.HEAD, f"belongs to {head.cluster_id} {head.topic} {head.topic_id}:{head.partition}")
+    except UnsupportedFormat as error:
+        return found(Kind.UNEXAMINED, str(error))
+    except HeadwaterError as error:
+        return found(Kind.HEAD, str(error))
+    findings = (*faults(head), *extras(head, listed, before_ms=before_ms))
+    return Look(place=place, checks=tuple(checks_of(head, listed)), findings=findings, has_head=True)
+
+
+def _prefix(place: Place) -> str:
+    return keys.data_prefix(_partition(place))
+
+
+def _head_key(place: Place) -> str:
+    return keys.head(_partition(place))
+
+
+def _partition(place: Place, cluster_id: str = "any") -> PartitionId:
+    return PartitionId(cluster_id, place.topic_id, place.partition, place.topic)
+
+
+def _as_it_is(head: Head) -> None:
+    """A head that says something impossible is looked at all the same: what it lists may be whole, and its faults have names."""

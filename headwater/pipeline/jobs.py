@@ -1,0 +1,161 @@
+"""Where the tasks of a job run: on this machine, or on Spark. A task is a small value; what works on it is given a store."""
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.connection import wait as wait_for_any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from headwater_core.errors import UsageError
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession as SparkSession
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+_AHEAD = 2  # tasks handed out for each worker: one in work, one waiting
+_ROUND = 16  # tasks of one Spark job for each core: results come back between jobs
+
+
+class Runner(Protocol):
+    """Works on tasks, wherever that is."""
+
+    def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
+        """The result of every task, in any order. Takes tasks no faster than they are done.
+
+        work  a function that can be pickled, as tasks and results can. What it raises ends the job.
+        """
+        ...
+
+
+def processors() -> int:
+    """As many as this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Which store a process opens for itself. Credentials come from boto3's own chain where the process runs."""
+
+    url: str
+    endpoint_url: str | None = None
+    region: str | None = None
+
+    def open(self) -> ObjectStore:
+        return _opened(self)
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(place: StorePlace) -> ObjectStore:
+    return open_store(place.url, endpoint_url=place.endpoint_url, region=place.region)
+
+
+class Threads:
+    """In this process: for tasks that wait for the store more than they compute."""
+
+    def __init__(self, store: ObjectStore, workers: int) -> None:
+        self._store, self._workers = store, workers
+
+    def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="job") as pool:
+            yield from _in_flight(pool, functools.partial(work, self._store), tasks, self._workers * _AHEAD)
+
+
+class Processes:
+    """In processes of this machine: for tasks that compute, such as checksums, which hold the interpreter's lock."""
+
+    def __init__(self, place: StorePlace, workers: int) -> None:
+        self._place, self._workers = place, workers
+
+    def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
+        # spawn: a forked child would share the sockets, and the locks of threads that it does not have
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self._workers, mp_context=spawn, initializer=_end_with_parent) as pool:
+            yield from _in_flight(pool, _Elsewhere(self._place, work), tasks, self._workers * _AHEAD)
+
+
+class OnSpark:
+    """On a Spark cluster, or Spark's local mode, in jobs of some tasks for each core."""
+
+    def __init__(self, place: StorePlace, context: "SparkContext") -> None:
+        self._place, self._context = place, context
+
+    def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
+        rest, elsewhere = iter(tasks), _Elsewhere(self._place, work)
+        while taken := list(islice(rest, _ROUND * self._context.defaultParallelism)):
+            yield from self._context.parallelize(taken, len(taken)).map(elsewhere).collect()
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """Work that opens its own store, once per process."""
+
+    place: StorePlace
+    work: Callable[..., Any]
+
+    def __call__(self, task: Any) -> Any:
+        return self.work(self.place.open(), task)
+
+
+def _end_with_parent() -> None:
+    """In a worker process: a killed parent cannot stop it, and it would go on writing what the next run writes, too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for_any([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _in_flight(pool: Executor, work: Callable[[_Task], _Result], tasks: Iterable[_Task], most: int) -> Iterator[_Result]:
+    rest = iter(tasks)
+    pending: set[Future[_Result]] = {pool.submit(work, task) for task in islice(rest, most)}
+    try:
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            pending |= {pool.submit(work, task) for task in islice(rest, len(done))}
+            for future in done:
+                yield future.result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None, name: str) -> "Iterator[SparkSession]":
+    """The Spark session that is there (spark-submit, a notebook), else one of our own, stopped at the end.
+
+    master  "local[2]", "spark://host:7077", …; None leaves it to spark-submit or Spark's configuration
+    Spark's own errors leave it as HeadwaterErrors.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise UsageError('Spark is not installed: pip install "headwater[spark]" (and Java 17 or later)') from None
+    from headwater.pipeline.spark_errors import as_headwater_errors
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        with as_headwater_errors():
+            yield active
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this process has
+    builder = SparkSession.builder.appName(name).config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    with as_headwater_errors():
+        session = (builder.master(master) if master else builder).getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()

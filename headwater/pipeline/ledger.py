@@ -1,0 +1,176 @@
+"""How far an export has come: a file in the directory that it fills, for one process at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headwater.pipeline.backlog import Places, TopicProgress, decode_places, encode_places
+from headwater.pipeline.progress import Incarnation, Progress, decode_progress
+from headwater_core.errors import Locked, UsageError
+from headwater_core.oserrors import translated
+from headwater_core.partition import PartitionId
+from manifests.document import FORMAT, seal, unseal
+
+FOLDER = "_headwater"  # a leading underscore: no reader of the directory takes it for data
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets [first, end) of one partition: planned, and not written yet. Names the files that they become."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    first: int
+    end: int
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic_id}-{self.partition}-{self.first:020}-{self.end:020}"
+
+
+class LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """progress: everything below it is written, but for `pending`; `earlier` is the same of incarnations that a name no longer means.
+    The rest is what all runs must agree on."""
+
+    format: tuple[int, int] = FORMAT
+    store: str
+    read_committed: bool
+    columns: tuple[str, ...]
+    progress: dict[str, Any]
+    pending: tuple[Pending, ...]
+    earlier: tuple[TopicProgress, ...] = ()
+
+
+class Ledger:
+    """The ledger of one directory. `open_ledger` makes it."""
+
+    def __init__(self, directory: Path, document: LedgerDocument) -> None:
+        self.directory, self._document = directory, document
+        progress = decode_progress(document.progress)
+        self._meant = progress.incarnations
+        self.places: Places = decode_places(document.earlier, str(_path(directory))) | {
+            PartitionId(
+                progress.incarnations[each.topic].cluster_id, progress.incarnations[each.topic].topic_id, each.partition, each.topic
+            ): at
+            for each, at in progress.reached.items()
+        }
+
+    @property
+    def pending(self) -> tuple[Pending, ...]:
+        return self._document.pending
+
+    def save(self, places: Places, meant: Mapping[str, Incarnation], pending: Iterable[Pending]) -> None:
+        """Atomically. Raises DiskFull and UsageError; what was saved before stays.
+
+        meant  which incarnation a topic's name means; what is not told stays as it was
+        """
+        meant = {**{each.topic: Incarnation(each.cluster_id, each.topic_id) for each in places}, **self._meant, **meant}
+        now = {each: at for each, at in places.items() if meant[each.topic].topic_id == each.topic_id}
+        progress = Progress(
+            incarnations={each.topic: meant[each.topic] for each in now}, reached={each.topic_partition: at for each, at in now.items()}
+        )
+        ordered = tuple(sorted(pending, key=lambda each: (each.topic, each.topic_id, each.partition, each.first)))
+        earlier = encode_places({each: at for each, at in places.items() if each not in now})
+        document = msgspec.structs.replace(self._document, progress=progress.encode(), pending=ordered, earlier=earlier)
+        path = _path(self.directory)
+        partial = path.with_name(path.name + ".partial")
+        with _translated(path):
+            with partial.open("wb") as file:
+                file.write(seal(document))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            sync_directory(path.parent)
+        self._document, self.places, self._meant = document, places, meant
+
+
+@contextmanager
+def open_ledger(directory: Path, *, store_url: str, read_committed: bool, columns: tuple[str, ...], looks_only: bool) -> Iterator[Ledger]:
+    """The directory's ledger, a new one for a new directory.
+
+    looks_only  change nothing, and do not mind who else is at work
+
+    Raises Locked while another export is at work, UsageError when the directory holds something else or an export of other
+    settings, CorruptData for a damaged ledger.
+    """
+    new = LedgerDocument(
+        store=store_url,
+        read_committed=read_committed,
+        columns=columns,
+        progress=Progress(incarnations={}, reached={}).encode(),
+        pending=(),
+    )
+    if looks_only:
+        yield Ledger(directory, _read(directory) or new)
+        return
+    with _translated(directory):
+        is_new = not _path(directory).exists()
+        if is_new and directory.exists() and any(each.name != FOLDER for each in directory.iterdir()):
+            raise UsageError(f"{directory} holds something, and not an export: name a directory that is empty or not there yet")
+        (directory / FOLDER).mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / FOLDER / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Locked(f"another export is at work in {directory}") from None
+        held = _read(directory) or new
+        for what, was, now in (
+            ("archive", held.store, new.store),
+            ("isolation", held.read_committed, new.read_committed),
+            ("columns", held.columns, new.columns),
+        ):
+            if was != now:
+                raise UsageError(f"{directory} holds an export of another {what}: {was}, not {now}; name another directory")
+        yield Ledger(directory, held)
+    finally:
+        os.close(lock)
+
+
+def pending_of(partition: PartitionId, first: int, end: int) -> Pending:
+    return Pending(
+        cluster_id=partition.cluster_id,
+        topic=partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        first=first,
+        end=end,
+    )
+
+
+def sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _path(directory: Path) -> Path:
+    return directory / FOLDER / "export.json"
+
+
+def _read(directory: Path) -> LedgerDocument | None:
+    path = _path(directory)
+    with _translated(path):
+        try:
+            raw = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    return unseal(raw, LedgerDocument, lambda _: None, str(path))
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    with translated(path, UsageError):
+        yield

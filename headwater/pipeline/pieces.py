@@ -1,0 +1,113 @@
+"""Pieces of archived runs: which bytes of an object a reader needs, and getting them."""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from headwater.pipeline.buffers import Buffer
+from headwater_core.errors import CorruptData, UnsupportedFormat
+from headwater_core.layouts import open_layout
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.batches import read_batch_header
+from headwater_core.segments.runindex import RunIndex
+from manifests.head import Entry
+
+DIGEST = "crc64nvme:"
+BATCH_BYTES_MAX = 512 << 20  # a piece is larger than PIECE_BYTES only for a batch that is; so much is held in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole batches: `size_bytes` of the entry's object from byte `position` on, at once.
+
+    first_offset  none of its batches begins before it; its first begins there when the piece was cut by an index
+    next_offset   none of its batches reaches it
+    last_point    where in the object the last batch known to the index begins, or the piece itself
+    """
+
+    entry: Entry
+    position: int
+    size_bytes: int
+    first_offset: int
+    next_offset: int
+    last_point: int
+    by_index: bool = True
+
+    def check(self, buffer: memoryview) -> None:
+        """Raises CorruptData when `buffer` cannot be this piece, as far as a glance tells: its ends, or the digest of the whole.
+
+        Positions and offsets in a batch's header are not covered by its checksum, so decoding alone does not notice.
+        """
+        key = self.entry.key
+        if not self.by_index and self.size_bytes == self.entry.size_bytes and self.entry.digest.startswith(DIGEST):
+            found = digest_of(buffer)
+            if found != self.entry.digest:
+                raise CorruptData(key, 0, f"digest {found}, the manifest says {self.entry.digest}")
+            return
+        first = read_batch_header(buffer, 0, where=key).base_offset
+        at = self.last_point - self.position
+        while at < len(buffer):
+            header = read_batch_header(buffer, at, where=key)
+            at += header.size_bytes
+        if header.last_offset >= self.next_offset or (first != self.first_offset if self.by_index else first < self.first_offset):
+            raise CorruptData(
+                key, self.position, f"offsets {first} to {header.last_offset} where {self.first_offset} to {self.next_offset - 1} belong"
+            )
+
+
+def whole(entry: Entry) -> Piece:
+    """All of the entry's live bytes, without asking its index."""
+    return Piece(entry, 0, entry.live_bytes, entry.base_offset, entry.next_offset, 0, by_index=False)
+
+
+def cut(entry: Entry, index: RunIndex, first: int, end: int, first_timestamp: int | None, piece_bytes: int) -> list[Piece]:
+    """The pieces in which offsets in [first, end) may lie, about `piece_bytes` each, larger only for a batch that is.
+
+    first_timestamp  what is older may be left out: the index tells up to which byte everything is
+    """
+    offsets, positions, timestamps = index.points
+    begin = max(bisect_right(offsets, first) - 1, 0)
+    if first_timestamp is not None and first_timestamp >= 0:  # of times before 1970 an index says nothing
+        begin = max(begin, bisect_left(timestamps, first_timestamp) - 1)
+    live = bisect_left(positions, entry.live_bytes)  # points from here on lie on a dead branch
+    stop = min(bisect_left(offsets, end), live)
+    stop_position = positions[stop] if stop < live else entry.live_bytes
+    pieces: list[Piece] = []
+    while begin < stop:
+        start = positions[begin]
+        following = stop
+        if start + piece_bytes < stop_position:
+            following = max(bisect_right(positions, start + piece_bytes, begin + 1, stop) - 1, begin + 1)
+        end_position, next_offset = entry.live_bytes, entry.next_offset
+        if following < live:
+            end_position, next_offset = positions[following], min(offsets[following], entry.next_offset)
+        pieces.append(Piece(entry, start, end_position - start, offsets[begin], next_offset, positions[following - 1]))
+        begin = following
+    return pieces
+
+
+def fetch(store: ObjectStore, piece: Piece) -> Buffer:
+    """The piece's bytes, in one ranged GET, for the caller to release.
+
+    Raises NotFound, TruncatedData, and UnsupportedFormat for a batch beyond BATCH_BYTES_MAX.
+    """
+    if piece.size_bytes > BATCH_BYTES_MAX:
+        raise UnsupportedFormat(
+            f"{piece.entry.key}, byte {piece.position}: the batch from offset {piece.first_offset} on may have {piece.size_bytes} bytes, "
+            f"limit {BATCH_BYTES_MAX}"
+        )
+    buffer = Buffer(piece.size_bytes)
+    try:
+        open_layout(piece.entry.layout).read_offloaded(store, piece.entry.key, piece.entry.context, buffer.content, piece.position)
+    except BaseException:
+        buffer.release()
+        raise
+    return buffer
+
+
+def read_index(store: ObjectStore, entry: Entry) -> RunIndex:
+    """The entry's index. Raises NotFound, CorruptData."""
+    index = open_layout(entry.layout).read_index(store, entry.index_key, entry.index_bytes, entry.index_digest)
+    if index.size_bytes != entry.size_bytes:
+        raise CorruptData(entry.index_key, 0, f"an index of {index.size_bytes} bytes for an object of {entry.size_bytes}")
+    return index

@@ -1,0 +1,272 @@
+"""How far a stream has read, and how far it may go next. Pure: heads in, offsets out.
+
+A checkpoint outlives queries, versions and sometimes the log it speaks of. So it names what was read: the incarnation of each
+topic, and per partition the leader epoch of the last offset. When the archive says otherwise now, what the sink holds is not
+what the log means, and the stream ends with an error instead of reading on (docs/spark.md, "Streams").
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.pipeline.query import Words
+from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat, UsageError
+from headwater_core.partition import TopicPartition, check_topic_id
+from manifests.head import OFFSET_MAX, Entry, Head
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Everything below `next_offset` has been read; `epoch` is the leader epoch of the offset before it, None where it is not known."""
+
+    next_offset: int
+    epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.next_offset <= OFFSET_MAX + 1:
+            raise ValueError(f"not an offset: {self.next_offset}")
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """Which topic a name meant."""
+
+    cluster_id: str
+    topic_id: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic_id} of cluster {self.cluster_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One place in the stream: what Spark's checkpoint keeps of it, once per micro-batch."""
+
+    incarnations: Mapping[str, Incarnation]
+    reached: Mapping[TopicPartition, Reached]
+
+    def encode(self) -> dict[str, Any]:
+        """As nested dicts of text and whole numbers, always in the same order: Spark compares places as JSON text."""
+        topics: dict[str, Any] = {
+            topic: {"cluster": each.cluster_id, "id": each.topic_id, "partitions": {}} for topic, each in sorted(self.incarnations.items())
+        }
+        for partition, reached in sorted(self.reached.items()):
+            place = {"next": reached.next_offset} if reached.epoch is None else {"next": reached.next_offset, "epoch": reached.epoch}
+            topics[partition.topic]["partitions"][str(partition.partition)] = place
+        return {"version": VERSION, "topics": topics}
+
+
+def decode_progress(document: Mapping[str, Any]) -> Progress:
+    """The place that `Progress.encode` wrote. Raises UnsupportedFormat for another version's, CorruptData for anything else."""
+    version = document.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise UnsupportedFormat(f"the checkpoint's offsets are of version {version}, this one knows {VERSION}: upgrade headwater")
+    incarnations: dict[str, Incarnation] = {}
+    reached: dict[TopicPartition, Reached] = {}
+    try:
+        if version != VERSION:
+            raise ValueError(f"version {version}")
+        for topic, each in document["topics"].items():
+            incarnations[topic] = Incarnation(str(each["cluster"]), check_topic_id(each["id"]))
+            for number, place in each["partitions"].items():
+                epoch = place.get("epoch")
+                reached[TopicPartition(topic, int(number))] = Reached(int(place["next"]), None if epoch is None else int(epoch))
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        raise CorruptData("offsets of the checkpoint", 0, f"not a place in a stream: {error!r}") from None
+    return Progress(incarnations=incarnations, reached=reached)
+
+
+def check_progress(
+    progress: Progress,
+    heads: Mapping[TopicPartition, Head],
+    *,
+    allow_loss: bool,
+    words: Words = Words(),  # noqa: B008  # a value
+    is_asked: Callable[[TopicPartition], bool] = lambda place: True,
+) -> None:
+    """Whether what was read is still the beginning of what the archive holds.
+
+    Raises Superseded when a name means another topic now, when the archive ends before the place, and when the offset before it
+    has a newer leader epoch; where either side does not know the epoch there is no verdict. Raises DataLoss, unless allowed, for
+    a partition that is gone, or no longer asked for, and for offsets that were not read and are below the archive's start.
+
+    is_asked  whether a partition is still among those that the query is about
+    """
+    for topic, now in _incarnations(heads).items():
+        read = progress.incarnations.get(topic, now)
+        if read != now:
+            raise Superseded(f"{topic}: {words.reads} {read}, the name means {now} now: it was deleted and created again. {words.anew}")
+    for partition, reached in progress.reached.items():
+        head = heads.get(partition)
+        if head is not None:
+            _check_branch(partition, reached, head, words)
+        if not allow_loss and (head is None or reached.next_offset < head.start_offset):
+            has = f"the archive begins at {head.start_offset} now" if head else "the archive no longer has it"
+            if head is None and not is_asked(partition):
+                has = "it is no longer asked for"
+            raise DataLoss(f"{partition}: {words.reads} up to offset {reached.next_offset}, {has} ({words.skip_loss})")
+
+
+def _check_branch(partition: TopicPartition, reached: Reached, head: Head, words: Words) -> None:
+    if reached.next_offset > head.next_offset:
+        raise Superseded(
+            f"{partition}: {words.reads} up to offset {reached.next_offset}, the archive ends at {head.next_offset} now: an unclean"
+            f" election has cut off a branch that was read. {words.anew}"
+        )
+    now = epoch_at(head, reached.next_offset - 1)
+    if reached.epoch is not None and now is not None and now > reached.epoch:  # compaction makes it older, never newer
+        raise Superseded(
+            f"{partition}: {words.reads} offset {reached.next_offset - 1} of leader epoch {reached.epoch}, the archive has one of"
+            f" epoch {now} there now: an unclean election has replaced a branch that was read. {words.anew}"
+        )
+
+
+def epoch_at(head: Head, offset: int) -> int | None:
+    """The leader epoch of what is archived at `offset`; None for a gap, for nothing, and where the entry does not know."""
+    entry = head.entry_at(offset)
+    if entry is None:
+        return None
+    at = bisect_right(entry.epochs, offset, key=lambda step: step[1])
+    return entry.epochs[at - 1][0] if at else None
+
+
+def place_at(heads: Mapping[TopicPartition, Head], offsets: Mapping[TopicPartition, int]) -> Progress:
+    """The place where everything below `offsets` has been read."""
+    reached = {partition: Reached(offset, epoch_at(heads[partition], offset - 1)) for partition, offset in offsets.items()}
+    return Progress(incarnations=_incarnations({partition: heads[partition] for partition in reached}), reached=reached)
+
+
+def begin_of(progress: Progress, head: Head) -> int:
+    """Where to go on reading one partition; a new one from its start."""
+    reached = progress.reached.get(head.partition_id.topic_partition)
+    return max(head.start_offset, reached.next_offset if reached else 0)
+
+
+def advance(
+    progress: Progress,
+    heads: Mapping[TopicPartition, Head],
+    ends: Mapping[TopicPartition, int],
+    *,
+    max_offsets: int | None = None,
+    max_bytes: int | None = None,
+) -> Progress:
+    """The place where the next micro-batch ends; `progress` itself when there is nothing to read.
+
+    ends  how far each partition can be read; one that is not named here is left alone
+    """
+    begins = {partition: begin_of(progress, heads[partition]) for partition in ends}
+    moved = {
+        partition: offset
+        for partition, offset in admit(begins, ends, heads, max_offsets=max_offsets, max_bytes=max_bytes).items()
+        if partition not in progress.reached or progress.reached[partition].next_offset != offset
+    }
+    step = place_at(heads, moved)
+    return Progress(incarnations={**progress.incarnations, **step.incarnations}, reached={**progress.reached, **step.reached})
+
+
+def _incarnations(heads: Mapping[TopicPartition, Head]) -> dict[str, Incarnation]:
+    return {head.topic: Incarnation(head.cluster_id, head.topic_id) for head in heads.values()}
+
+
+def admit(
+    start: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    heads: Mapping[TopicPartition, Head],
+    *,
+    max_offsets: int | None = None,
+    max_bytes: int | None = None,
+) -> dict[TopicPartition, int]:
+    """Where a micro-batch that begins at `start` ends, per partition: at `ends`, or before it where a limit says so.
+
+    A limit is shared out evenly, and what a partition does not need goes to the others. One with nothing to read stays where it
+    is. However small the limits, one offset of the longest backlog is admitted, so that the stream moves on.
+
+    max_bytes  of the archive's objects, as heads tell: an entry's bytes are taken to be spread evenly over its offsets
+    """
+    wanted = {partition: max(offset, ends.get(partition, offset)) for partition, offset in start.items()}
+    admitted = wanted
+    if max_bytes is not None:
+        admitted = _limit(start, admitted, max_bytes, lambda partition, first, end: _Bytes(heads[partition], first, end))
+    if max_offsets is not None:
+        admitted = _limit(start, admitted, max_offsets, lambda _, first, end: _Offsets(first, end))
+    if admitted == start != wanted:
+        longest = max(wanted, key=lambda partition: (wanted[partition] - start[partition], partition))
+        admitted = {**admitted, longest: start[longest] + 1}
+    return admitted
+
+
+@dataclass(frozen=True, slots=True)
+class _Offsets:
+    """Offsets [first, end), measured in offsets."""
+
+    first: int
+    end: int
+
+    @property
+    def total(self) -> int:
+        return self.end - self.first
+
+    def up_to(self, share: int) -> tuple[int, int]:
+        """How far `share` leads, and what of it that takes."""
+        took = min(share, self.total)
+        return self.first + took, took
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Offsets [first, end) of a head, measured in bytes of its objects."""
+
+    head: Head
+    first: int
+    end: int
+
+    @property
+    def total(self) -> int:
+        return sum(_bytes_of(entry, first, end) for entry, first, end in self._pieces())
+
+    def up_to(self, share: int) -> tuple[int, int]:
+        took = 0
+        for entry, first, end in self._pieces():
+            size_bytes = _bytes_of(entry, first, end)
+            if took + size_bytes > share:
+                end = first + (share - took) * (end - first) // size_bytes
+                return end, took + _bytes_of(entry, first, end)
+            took += size_bytes
+        return self.end, took
+
+    def _pieces(self) -> list[tuple[Entry, int, int]]:
+        entries = self.head.entries
+        begin = max(bisect_right(entries, self.first, key=lambda entry: entry.base_offset) - 1, 0)
+        pieces = []
+        for at in range(begin, len(entries)):
+            if entries[at].base_offset >= self.end:
+                break
+            first, end = max(entries[at].base_offset, self.first), min(entries[at].next_offset, self.end)
+            if first < end:
+                pieces.append((entries[at], first, end))
+        return pieces
+
+
+def _bytes_of(entry: Entry, first: int, end: int) -> int:
+    """Rounded up, so that nothing but a gap is free."""
+    return -(-entry.live_bytes * (end - first) // (entry.next_offset - entry.base_offset))
+
+
+def _limit(
+    start: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    limit: int,
+    measure: Callable[[TopicPartition, int, int], _Offsets | _Bytes],
+) -> dict[TopicPartition, int]:
+    """Share `limit` out, the shortest backlog first: what it leaves of its share is there for the longer ones."""
+    backlogs = {partition: measure(partition, offset, ends[partition]) for partition, offset in start.items() if offset < ends[partition]}
+    admitted = dict(start)
+    remaining = limit
+    ordered = sorted(backlogs, key=lambda partition: (backlogs[partition].total, partition))
+    for at, partition in enumerate(ordered):
+        admitted[partition], took = backlogs[partition].up_to(remaining // (len(ordered) - at))
+        remaining -= took
+    return admitted

@@ -1,0 +1,113 @@
+"""The side table of a scan that goes on over damage: what was left out, and why."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import structlog
+
+from headwater.pipeline.catalogue import Catalogue, LostDocument
+from headwater.pipeline.query import Query
+from headwater.pipeline.splits import Split
+from headwater_core.errors import AlreadyExists, Conflict, CorruptData, TransientError
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store import ObjectStore
+
+_ATTEMPTS = 4
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Offsets of one partition, both inclusive, that could not be read, and where they should have been.
+
+    object, position   the object, and the byte in it where the damage was met
+    Of a damaged document: which offsets it takes along nobody can tell, nor, when it is a topic's, of which partitions.
+    """
+
+    topic: str
+    partition: int | None
+    object: str
+    position: int
+    first_offset: int | None
+    last_offset: int | None
+    reason: str
+
+
+class Quarantine:
+    """Writes damage as JSON lines, one object per split that met some: `spark.read.json` reads them all as one table.
+
+    The object is named by its split, so a task that is run again replaces what its predecessor wrote.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def write(self, split: Split, found: Sequence[Damage]) -> None:
+        self._put(f"{split.topic}-{split.topic_id}-{split.partition}-{split.first:020}-{split.end:020}.jsonl", found)
+
+    def write_document(self, lost: LostDocument) -> None:
+        error = lost.error
+        found = Damage(
+            topic=lost.topic,
+            partition=lost.partition,
+            object=lost.key,
+            position=error.position if isinstance(error, CorruptData) else 0,
+            first_offset=None,
+            last_offset=None,
+            reason=error.reason if isinstance(error, CorruptData) else str(error),
+        )
+        whose = "topic" if lost.partition is None else str(lost.partition)
+        self._put(f"{lost.topic}-{whose}-document.jsonl", [found])
+
+    def _put(self, key: str, found: Sequence[Damage]) -> None:
+        lines = "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in found).encode()
+        for _ in range(_ATTEMPTS):
+            try:
+                self._store.create(key, lines)
+                return
+            except AlreadyExists:
+                pass
+            try:
+                held, tag = self._store.get(key)
+                if held != lines:
+                    self._store.replace(key, lines, expected_tag=tag)
+                return
+            except Conflict:
+                continue
+        raise TransientError(f"{key} in {self._store.url} is being written by another task")
+
+
+def open_quarantine(query: Query) -> Quarantine | None:
+    """Where the query wants damage listed: a URL, or a directory of this machine; None when damage shall fail the scan."""
+    if query.quarantine_path is None:
+        return None
+    if "://" not in query.quarantine_path:
+        return Quarantine(DirectoryStore(Path(query.quarantine_path).absolute()))
+    is_s3 = query.quarantine_path.startswith("s3://")
+    return Quarantine(
+        open_store(query.quarantine_path, endpoint_url=query.endpoint_url if is_s3 else None, region=query.region if is_s3 else None)
+    )
+
+
+def read_catalogue(store: ObjectStore, query: Query) -> Catalogue:
+    """What the query is about. With a quarantine, documents that are damaged are listed there, and the rest goes on; without one
+    they are the end, as Catalogue.read has it."""
+    quarantine = open_quarantine(query)
+    if quarantine is None:
+        return Catalogue.read(store, query)
+    found = Catalogue.survey(store, query)
+    for each in found.lost:
+        quarantine.write_document(each)
+        log.warning("document_set_aside", topic=each.topic, partition=each.partition, object=each.key, reason=str(each.error))
+    return found
+
+
+def read_quarantine(store: ObjectStore) -> Iterable[Damage]:
+    """Everything that scans have written there."""
+    for info in store.list(""):
+        for line in store.get(info.key)[0].splitlines():
+            yield Damage(**json.loads(line))

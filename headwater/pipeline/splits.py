@@ -1,0 +1,152 @@
+"""How a scan is divided into tasks. Pure: from heads alone, no index is asked."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from headwater.pipeline.catalogue import OffsetRange
+from headwater.pipeline.query import Query
+from headwater_core.errors import DataLoss
+from headwater_core.partition import PartitionId
+from manifests.head import Entry
+
+SPLIT_BYTES = 128 << 20  # as Spark cuts files: a task costs some 0.1 s before its first byte
+SPLITS_MAX = 1 << 17  # whatever sizes a head claims; splits get larger instead
+SHARED_OUT_BYTES_MIN = 4 << 20  # less is not worth another core's time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """One task: offsets [first, end) of one partition. Can be pickled.
+
+    entries     the live entries in which wanted records of the range may lie, as the head listed them
+    markers     the entries whose indexes tell which transactions of the range were aborted: here, or in any later one
+    size_bytes  about so much of the archive
+    """
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    first: int
+    end: int
+    entries: tuple[Entry, ...]
+    markers: tuple[Entry, ...] = ()
+    size_bytes: int = 0
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition} [{self.first}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Offsets [first, end) of one entry, about `size_bytes` of it."""
+
+    entry: Entry
+    first: int
+    end: int
+    size_bytes: int
+
+
+def plan_splits(ranges: Iterable[OffsetRange], query: Query, *, cores: int = 1) -> list[Split]:
+    """Splits of about query.split_bytes, in the order of `ranges`: together they hold each wanted offset once.
+
+    A large entry is divided into equal ranges of offsets, the task finds their bytes through the entry's index; small
+    neighbours are joined. Raises DataLoss for a gap when the query does not allow any.
+
+    cores  that should all have work, as far as the query does not say how large a split is to be
+    """
+    wanted = [(each, list(_wanted(each, query))) for each in ranges]
+    total = sum(part.size_bytes for _, parts in wanted for part in parts)
+    split_bytes = query.split_bytes or max(min(SPLIT_BYTES, total // cores), SHARED_OUT_BYTES_MIN)
+    split_bytes = max(min(split_bytes, total // query.min_partitions), total // SPLITS_MAX, 1)
+    return [
+        _split(each, run, query)
+        for each, parts in wanted
+        for run in _joined((piece for part in parts for piece in _divided(part, split_bytes)), split_bytes)
+    ]
+
+
+def entries_left_out(ranges: Iterable[OffsetRange], query: Query) -> int:
+    """How many entries of `ranges` need not be read at all."""
+    return sum(not entry.gap and not query.predicate.may_match(entry) for each in ranges for entry in each.entries)
+
+
+def marker_entries(entries: Sequence[Entry], first: int, end: int) -> tuple[Entry, ...]:
+    """Those of a head's entries whose indexes list the aborted transactions that offsets in [first, end) may belong to.
+
+    A marker may lie in any later entry, so they go on as long as a transaction was open. Of later entries only those count from
+    which an abort reaches back before `end`; where an entry does not say how far its aborts reach, its index has to.
+    """
+    found: list[Entry] = []
+    for entry in islice(entries, bisect_right(entries, first, key=lambda entry: entry.last_offset + 1), None):
+        if entry.aborted and (entry.aborted_from is None or entry.aborted_from < end):
+            found.append(entry)
+        if not entry.gap and entry.next_offset >= end and (entry.open_from is None or entry.open_from >= end):
+            break
+    return tuple(found)
+
+
+def _wanted(each: OffsetRange, query: Query) -> Iterator[_Part]:
+    if not query.predicate.may_hold(each.head.topic, each.head.partition):
+        return
+    for entry in each.entries:
+        first, end = max(entry.base_offset, each.first), min(entry.next_offset, each.end)
+        first, end = max(first, query.predicate.first_offset), min(end, query.predicate.end_offset)
+        if first >= end or not query.predicate.may_match(entry):
+            continue
+        if not entry.gap:
+            size_bytes = entry.live_bytes * (end - first) // (entry.next_offset - entry.base_offset)
+            yield _Part(entry, first, end, max(size_bytes, 1))
+        elif query.fail_on_data_loss:
+            raise gap_error(each.head.partition_id, entry, query)
+
+
+def gap_error(partition: PartitionId, entry: Entry, query: Query) -> DataLoss:
+    return DataLoss(
+        f"{partition}: offsets {entry.base_offset} to {entry.last_offset} were never archived, "
+        f"the manifest lists a gap ({query.words.skip_loss})"
+    )
+
+
+def _divided(part: _Part, split_bytes: int) -> Iterator[_Part]:
+    """`part` in equal ranges of offsets, each about `split_bytes`: a tenth more is no reason for another task."""
+    offsets = part.end - part.first
+    count = min(max(1, -(-(10 * part.size_bytes - split_bytes) // (10 * split_bytes))), offsets)
+    for number in range(count):
+        first, end = part.first + offsets * number // count, part.first + offsets * (number + 1) // count
+        yield _Part(part.entry, first, end, -(-part.size_bytes // count))
+
+
+def _joined(parts: Iterable[_Part], split_bytes: int) -> Iterator[list[_Part]]:
+    """Neighbours together, up to `split_bytes`."""
+    run: list[_Part] = []
+    size_bytes = 0
+    for part in parts:
+        if run and size_bytes + part.size_bytes > split_bytes:
+            yield run
+            run, size_bytes = [], 0
+        run.append(part)
+        size_bytes += part.size_bytes
+    if run:
+        yield run
+
+
+def _split(each: OffsetRange, parts: list[_Part], query: Query) -> Split:
+    head, first, end = each.head, parts[0].first, parts[-1].end
+    return Split(
+        cluster_id=head.cluster_id,
+        topic=head.topic,
+        topic_id=head.topic_id,
+        partition=head.partition,
+        first=first,
+        end=end,
+        entries=tuple(part.entry for part in parts),
+        markers=marker_entries(head.entries, first, end) if query.read_committed else (),
+        size_bytes=sum(part.size_bytes for part in parts),
+    )

@@ -1,0 +1,165 @@
+"""Archived topics as a stream: micro-batches that follow the heads. What was read and what may be is decided in progress.py."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from headwater.pipeline.catalogue import Catalogue, LostDocument, OffsetRange, latest
+from headwater.pipeline.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
+from headwater.pipeline.quarantine import read_catalogue
+from headwater.pipeline.query import Bound, Edge, Query, parse_query
+from headwater.pipeline.splits import plan_splits
+from headwater.pipeline.tasks import opened, read_partition, tell
+from headwater_core.errors import TransientError, UsageError
+from headwater_core.partition import TopicPartition
+from manifests.head import Head
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before Spark 4.2, which asks no source
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        pass
+
+
+log = structlog.get_logger()
+
+
+def parse_stream_query(options: Mapping[str, object]) -> Query:
+    """A query of a stream: without an end and, as with Spark's own Kafka source, from the latest offsets when nothing is said."""
+    query = parse_query(options)
+    if query.ending != Bound(Edge.LATEST):
+        raise UsageError("a stream has no end: leave endingOffsets and endingTimestamp out")
+    if not _STARTS & {name.replace("_", "").lower() for name in options}:
+        query = replace(query, starting=Bound(Edge.LATEST))
+    return query
+
+
+_STARTS = {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query's eyes on the archive: one object in one process asks for offsets and plans, others read.
+
+    The heads that told how far a batch may go also plan it, so each batch reads them once.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._heads: dict[TopicPartition, Head] = {}
+        self._lost: tuple[LostDocument, ...] = ()
+        self._target: dict[TopicPartition, int] | None = None  # Trigger.AvailableNow goes so far
+        self._last: Progress | None = None  # what Spark 4.1 does not tell
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those that follow
+        """Asked for once in the life of a checkpoint."""
+        store = opened(self._query)
+        catalogue = self._look()
+        begins = {each.head.partition_id.topic_partition: each.first for each in catalogue.ranges(store, self._query)}
+        self._last = place_at(self._heads, {**self._ends(), **begins})  # of the others nothing is to be read yet
+        return self._last.encode()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; `start` itself when there is nothing new.
+
+        Spark 4.1 says neither `start` nor `limit`. A query gives its place away there only when it plans a batch, so that its
+        first one may be as large as what has gathered. A bucket that does not answer has nothing new.
+        """
+        begin = self._last if start is None else decode_progress(start)
+        try:
+            self._look()
+        except TransientError as error:
+            if start is None or self._target is not None:  # where "nothing new" would mean something else
+                raise
+            log.warning("look_postponed", reason=str(error))
+            return start
+        ends = self._ends()
+        if self._target is not None:
+            ends = {partition: min(end, self._target[partition]) for partition, end in ends.items() if partition in self._target}
+        if begin is None:
+            return place_at(self._heads, ends).encode()
+        self._check(begin)
+        max_offsets, max_bytes = _limits(limit, self._query)
+        return advance(begin, self._heads, ends, max_offsets=max_offsets, max_bytes=max_bytes).encode()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """One limit is all that Spark takes; when both are set, the other is kept to all the same."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+        if self._query.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._query.max_bytes_per_trigger)
+        if self._query.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._query.max_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._look()
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the query's progress: how far it could go, as of the last look."""
+        return place_at(self._heads, self._ends()).encode() if self._heads else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of the batch between two places. It may be one that was planned before, in another life of the query."""
+        begin, finish = decode_progress(start), decode_progress(end)
+        if not all(
+            partition in self._heads and reached.next_offset <= self._heads[partition].next_offset
+            for partition, reached in finish.reached.items()
+        ):
+            self._look()
+        for place in (begin, finish):
+            self._check(place)
+        for partition, reached in finish.reached.items():
+            lost = self._lost_by(partition)
+            if lost and reached != begin.reached.get(partition):  # what was promised for this batch cannot be read
+                raise lost.error
+        self._last = finish
+        ranges = [
+            OffsetRange(head, begin_of(begin, head), finish.reached[partition].next_offset)
+            for partition, head in self._heads.items()
+            if partition in finish.reached and begin_of(begin, head) < finish.reached[partition].next_offset
+        ]
+        splits = plan_splits(ranges, self._query)
+        tell("batch_planned", partitions=len(ranges), splits=len(splits), offsets=sum(each.end - each.first for each in ranges))
+        return [InputPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._query)
+
+    def _look(self) -> Catalogue:
+        catalogue = read_catalogue(opened(self._query), self._query)
+        self._heads, self._lost = _by_name(catalogue), catalogue.lost
+        return catalogue
+
+    def _lost_by(self, place: TopicPartition) -> LostDocument | None:
+        return next((each for each in self._lost if each.covers(place)), None)
+
+    def _check(self, place: Progress) -> None:
+        """A partition whose document is set aside keeps its place: it is not gone."""
+        known = {each: reached for each, reached in place.reached.items() if not self._lost_by(each)}
+        check_progress(
+            replace(place, reached=known),
+            self._heads,
+            allow_loss=not self._query.fail_on_data_loss,
+            words=self._query.words,
+            is_asked=self._query.selection.means,
+        )
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        return {partition: latest(head, read_committed=self._query.read_committed) for partition, head in self._heads.items()}
+
+
+def _by_name(catalogue: Catalogue) -> dict[TopicPartition, Head]:
+    return {head.partition_id.topic_partition: head for head in catalogue.heads}
+
+
+def _limits(limit: object, query: Query) -> tuple[int | None, int | None]:
+    """(offsets, bytes) of a batch: the query's own unless Spark asks for everything, as Trigger.Once does."""
+    if type(limit).__name__ == "ReadAllAvailable":
+        return None, None
+    return query.max_offsets_per_trigger, query.max_bytes_per_trigger

@@ -1,0 +1,48 @@
+"""The compiled loops by themselves; what they make of batches is in test_decode.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from awscrt import checksums
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.pipeline import kernels
+
+ROOT = Path(__file__).parents[3]
+
+
+@given(data=st.binary(max_size=300), start=st.integers(0, 20))
+def test_the_crc_is_the_one_that_the_hardware_computes(data: bytes, start: int) -> None:
+    start = min(start, len(data))
+    assert kernels.crc32c(np.frombuffer(data, np.uint8), start, len(data)) == checksums.crc32c(data[start:])
+
+
+def test_a_kernel_runs_where_no_directory_can_keep_it() -> None:
+    """Of a function that came from no file, numba cannot keep anything, just as where nothing is writable."""
+    made: dict[str, Any] = {}
+    exec("def double(number): return number * 2", made)
+    assert kernels.compiled(made["double"])(21) == 42
+
+
+def test_no_kernel_waits_for_the_interpreter_or_counts_references() -> None:
+    for name in ("scan_batches", "scan_records", "gather_headers"):
+        assert getattr(kernels, name).targetoptions["nogil"], name
+        assert not getattr(kernels, name).targetoptions["_nrt"], name
+
+
+@pytest.mark.slow
+def test_damaged_records_never_lead_outside_an_array(tmp_path: Path) -> None:
+    """The tests of damage once more, with numba checking every index."""
+    settings = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    overrun = "import numpy; from pipeline.kernels import crc32c; crc32c(numpy.zeros(3, numpy.uint8), 0, 100)"
+    done = subprocess.run([sys.executable, "-c", overrun], cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
+    assert "IndexError: index is out of bounds" in done.stderr  # the checks are really on
+    damage = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/headwater/pipeline/test_decode.py"]
+    done = subprocess.run(damage, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

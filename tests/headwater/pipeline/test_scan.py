@@ -1,0 +1,189 @@
+"""Scans against what the Java consumer read, and what keeps them small."""
+
+import errno
+import gc
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from headwater.pipeline import scan as scanning
+from headwater.pipeline.catalogue import Catalogue, latest
+from headwater.pipeline.query import COLUMNS, Predicate, parse_query
+from headwater.pipeline.scan import plan_scan, scan, scan_to_parquet
+from headwater_core.errors import CorruptData, DataLoss, DiskFull, UsageError
+from headwater_core.objectstore.memory import MemoryStore
+from headwater_core.objectstore.metered import MeteredStore
+from tests.fixtures import Isolation, expected, expected_offsets
+from tests.headwater.pipeline.archives import a_copy, fixture, in_small_objects, rows, soup, soup_rows
+
+NAMES = ("pantry", "pantry-live", "kitchen")
+
+
+def without_epoch(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "leader_epoch"} for row in found]
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("archive", [fixture, in_small_objects])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scan_gives_what_the_java_consumer_got_in_every_field(
+    name: str, archive: Callable[[str], MemoryStore], isolation: Isolation
+) -> None:
+    wanted = without_epoch(expected(name, isolation))
+    assert wanted
+    found = rows(scan(archive(name), "*", isolation=isolation, include_headers=True, split_bytes=5_000).read_all())
+    assert found == sorted(wanted, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("name", NAMES)
+def test_counts_offsets_and_times_of_each_partition_are_kafkas(name: str, isolation: Isolation) -> None:
+    table = scan(fixture(name), "*", isolation=isolation, columns="topic,partition,offset,timestamp").read_all()
+    table = table.set_column(3, "timestamp", pc.divide(table["timestamp"].cast(pa.int64()), 1000))
+    found = table.group_by(["topic", "partition"]).aggregate(
+        [("offset", "count"), ("offset", "min"), ("offset", "max"), ("timestamp", "min"), ("timestamp", "max")]
+    )
+    wanted: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for row in expected(name, isolation):
+        wanted.setdefault((row["topic"], row["partition"]), []).append((row["offset"], row["timestamp"]))
+    summary = {}
+    for key, pairs in wanted.items():
+        offsets, times = zip(*pairs, strict=True)
+        summary[key] = (len(pairs), min(offsets), max(offsets), min(times), max(times))
+    assert {(row[0], row[1]): tuple(row[2:]) for row in (tuple(each.values()) for each in found.to_pylist())} == summary
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_ends_of_each_partition_are_kafkas(name: str) -> None:
+    query = parse_query({"topics": "*"})
+    heads = {(head.topic, head.partition): head for head in Catalogue.read(fixture(name), query).heads}
+    told = expected_offsets(name, "read_committed")
+    assert told
+    for each in told:
+        head = heads[each["topic"], each["partition"]]
+        assert head.start_offset == each["start"]
+        assert latest(head, read_committed=True) == each.get("last_stable", latest(head, read_committed=True)), each
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_scan_gives_what_the_agent_reads(isolation: Isolation) -> None:
+    wanted = soup_rows(isolation)
+    assert len(wanted) > 200
+    assert rows(scan(soup(), "soup", isolation=isolation, include_headers=True, fail_on_data_loss=False).read_all()) == wanted
+
+
+def test_what_is_filtered_out_is_not_fetched() -> None:
+    store = MeteredStore(soup())
+    everything = scan(store, "soup", fail_on_data_loss=False).read_all()
+    whole = store.bytes_read
+    store.reset()
+    some = scan(store, "soup", starting_offsets={"soup": {"0": 65}}, ending_offsets={"soup": {"0": 70}}).read_all()
+    assert some["offset"].to_pylist() == list(range(65, 70))
+    assert everything.num_rows > 10 * some.num_rows
+    assert store.bytes_read < whole / 3
+
+
+# As a stream
+
+
+def test_a_scan_is_what_pandas_and_others_read() -> None:
+    reader = scan(soup(), "soup", columns=["offset", "value"], fail_on_data_loss=False)
+    assert reader.schema.names == ["offset", "value"]
+    frame = reader.read_pandas()
+    assert frame["offset"].tolist() == [row["offset"] for row in soup_rows("read_uncommitted")]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_any_number_of_workers_gives_the_same_order(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "READ_AHEAD_BYTES", 1)  # every batch has to wait for its turn
+    table = scan(soup(), "soup", workers=workers, split_bytes=60_000, columns="offset", fail_on_data_loss=False).read_all()
+    assert table["offset"].to_pylist() == [row["offset"] for row in soup_rows("read_uncommitted")]
+
+
+def test_a_reader_that_is_let_go_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "READ_AHEAD_BYTES", 1)
+    before = threading.active_count()
+    store = MeteredStore(soup())
+    reader = scan(store, "soup", workers=2, split_bytes=60_000, fail_on_data_loss=False)
+    assert reader.read_next_batch().num_rows
+    del reader
+    gc.collect()
+    assert threading.active_count() == before
+    assert store.calls["read_into"] < 20
+
+
+def test_nobody_reads_further_ahead_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "READ_AHEAD_BYTES", 1)
+    store = MeteredStore(soup())
+    reader = scan(store, "soup", workers=2, split_bytes=60_000, fail_on_data_loss=False)
+    splits = len(scanning.plan_scan(soup(), parse_query({"topics": "soup", "split_bytes": 60_000, "failOnDataLoss": "false"})).splits)
+    for _ in range(3):
+        reader.read_next_batch()
+    touched = store.calls["read_into"]
+    assert touched <= (3 + 3) * 3  # three splits under way or ready, three consumed: an index and a range or two each
+    assert splits > 15
+
+
+def test_damage_reaches_whoever_reads_and_nobody_waits_for_ever() -> None:
+    store = a_copy(soup())
+    (head,) = Catalogue.read(store, parse_query({"topics": "soup"})).heads
+    store.delete(head.entries[2].key)
+    reader = scan(store, "soup", workers=2, split_bytes=60_000, columns="offset", fail_on_data_loss=False)
+    found: list[int] = []
+    with pytest.raises(CorruptData, match="the store does not have it"):
+        found.extend(offset for batch in reader for offset in batch["offset"].to_pylist())
+    assert found == [row["offset"] for row in soup_rows("read_uncommitted") if row["offset"] < head.entries[2].base_offset]
+
+
+def test_what_is_wrong_with_a_request_is_said_at_once() -> None:
+    with pytest.raises(UsageError, match="did you mean 'columns'"):
+        scan(soup(), "soup", colums="offset")
+    with pytest.raises(DataLoss, match="offsets 155 to 169 were never archived"):
+        scan(soup(), "soup")
+    with pytest.raises(UsageError, match="no store for"):
+        scan("gopher://x", "soup")
+
+
+def test_nothing_wanted_is_an_empty_table_with_its_columns() -> None:
+    table = scan(soup(), "soup", where=Predicate(first_offset=5000)).read_all()
+    assert table.num_rows == 0
+    assert table.schema.names == list(COLUMNS[:-1])
+
+
+# To files
+
+
+def test_files_are_complete_or_not_there(tmp_path: Path) -> None:
+    store = a_copy(soup())
+    query = parse_query({"topics": "soup", "fail_on_data_loss": False, "split_bytes": 100_000})
+    plan = plan_scan(store, query)
+    store.delete(plan.splits[-1].entries[-1].key)
+    with pytest.raises(CorruptData):
+        scan_to_parquet(store, plan, query, tmp_path / "out", workers=2)
+    assert list(tmp_path.iterdir()) == []
+    assert scan_to_parquet(soup(), plan, query, tmp_path / "out", workers=2).counters.rows == len(soup_rows("read_uncommitted"))
+
+
+def test_a_disk_that_is_full_is_said_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    query = parse_query({"topics": "soup", "fail_on_data_loss": False})
+    monkeypatch.setattr(scanning, "_sync", full)
+    with pytest.raises(DiskFull, match="No space left"):
+        scan_to_parquet(soup(), plan_scan(soup(), query), query, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_adds_up_to_the_plan(tmp_path: Path) -> None:
+    query = parse_query({"topics": "soup", "fail_on_data_loss": False, "split_bytes": 100_000})
+    plan = plan_scan(soup(), query)
+    told: list[tuple[int, str]] = []
+    scan_to_parquet(soup(), plan, query, tmp_path / "out", progressed=lambda size_bytes, note: told.append((size_bytes, note)))
+    assert sum(size_bytes for size_bytes, _ in told) == plan.size_bytes
+    assert {note for _, note in told} == {"soup:0"}
