@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,18 +69,28 @@ WITNESSES = (
 )
 
 
+@cache
+def _told(seed: int) -> tuple[str, Counter[str]]:
+    """What is wrong with a seed's story, and what was seen in it. Both tests below walk through all seeds: in one process, each once."""
+    story = tell(seed)
+    wrong = [*story.trace, f"python -m tests.simulation --seeds 1 --first {seed}", story.violation] if story.violation else []
+    return "\n".join(wrong), story.seen
+
+
+@pytest.mark.xdist_group("seeds")
 @pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
 def test_no_seed_violates_an_invariant(first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
-        story = tell(seed)
-        assert not story.violation, "\n".join([*story.trace, f"python -m tests.simulation --seeds 1 --first {seed}", story.violation])
+        wrong, _ = _told(seed)
+        assert not wrong, wrong
 
 
+@pytest.mark.xdist_group("seeds")
 def test_the_seeds_reach_what_is_interesting() -> None:
     """A run that never gets there proves nothing."""
     seen = Counter[str]()
     for seed in range(SEEDS):
-        seen += tell(seed).seen
+        seen += _told(seed)[1]
         if all(seen[witness] for witness in WITNESSES):
             return
     pytest.fail(f"never reached: {[witness for witness in WITNESSES if not seen[witness]]}")
