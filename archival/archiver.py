@@ -158,7 +158,7 @@ class PartitionArchiver:
         return dataclass_replace(outcome, reason=f"{outcome.reason}; {note}" if outcome.reason else note)
 
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
-        if isinstance(acting := plan.standing(log), Idle):
+        if isinstance(acting := plan.archiving_role(log), Idle):
             return Outcome(action="idle", reason=acting.reason)
         if not self._known:
             self._held = self._repository.load(self.partition)
@@ -550,7 +550,7 @@ class PartitionArchiver:
         both, and `segment` and all that follow it are what they were. The end of the log may have grown.
         """
         again = self._look()
-        if (again.settled, again.leftovers) != (log.settled, log.leftovers) or plan.standing(again) != plan.standing(log):
+        if (again.settled, again.leftovers) != (log.settled, log.leftovers) or plan.archiving_role(again) != plan.archiving_role(log):
             raise SourceChanged(f"{self.partition}: a compaction or an election came in between")
         if again.epochs != log.epochs or plan.log_start(again) != plan.log_start(log):
             raise SourceChanged(f"{self.partition}: the leader epochs or the log start changed")

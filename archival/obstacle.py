@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from archival.plan import Acting, Idle, standing
+from archival.plan import Acting, Idle, archiving_role
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedHole, UnsupportedFormat
 from headwater_core.segments.log import LocalLog, LocalSegment
@@ -44,7 +44,7 @@ _Log = tuple[EpochHistory, int, int | None, bool, tuple[str, ...], Acting | Idle
 
 def _log(log: LocalLog, first: int) -> _Log:
     is_cleaned = log.compacted or log.leadership_unread
-    return log.epochs, max(first, log.start_offset), log.cleaned_to, is_cleaned, log.leftovers, standing(log)
+    return log.epochs, max(first, log.start_offset), log.cleaned_to, is_cleaned, log.leftovers, archiving_role(log)
 
 
 def _from(log: LocalLog, first: int) -> tuple[LocalSegment, ...]:

@@ -118,7 +118,7 @@ class Acting:
     leader_epoch: int
 
 
-def standing(log: LocalLog) -> Acting | Idle:
+def archiving_role(log: LocalLog) -> Acting | Idle:
     """Who archives: the leader; where no leader is known, a replica that could become one.
 
     Without a broker's metadata log (an owned directory) there is nobody to ask. While a partition has no leader, its last
@@ -157,7 +157,7 @@ def next_steps(
 
     tail_age_ms  since the offset after the head's last one was first seen waiting, or that last one was committed
     """
-    acting = standing(log)
+    acting = archiving_role(log)
     if isinstance(acting, Idle):
         yield acting
         return

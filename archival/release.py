@@ -13,7 +13,7 @@ import structlog
 
 from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at
-from archival.plan import Acting, Idle, log_start, standing
+from archival.plan import Acting, Idle, archiving_role, log_start
 from archival.source import Logs, local_errors
 from headwater_core import steps
 from headwater_core.errors import SourceChanged, UsageError
@@ -51,7 +51,7 @@ def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, s
     that was not confirmed, or that does not lie on the log's epoch history.
     """
     start, nothing = log_start(log), log.local_start
-    acting = standing(log)
+    acting = archiving_role(log)
     if isinstance(acting, Idle):
         return nothing, acting.reason
     if not log.settled or log.high_watermark is None:
@@ -139,7 +139,7 @@ class Releaser:
     def _check_still(self, log: LocalLog, release: Release) -> None:
         """One look is not atomic: what was decided from it counts only when a second one shows the same."""
         again = self._logs.look(log.partition.topic_partition)
-        seen, now = ((each.partition, each.epochs, log_start(each), standing(each)) for each in (log, again))
+        seen, now = ((each.partition, each.epochs, log_start(each), archiving_role(each)) for each in (log, again))
         if seen != now or not again.settled or not set(release.segments) <= set(again.segments):
             raise SourceChanged(f"{log.partition}: the log changed while its release was decided")
 

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 
 import structlog
 
+from archival.fleet import ArchiverFleet
+from archival.scheduler import Scheduler
 from archival.watch import Watch
 from headwater import __version__, agent_socket
-from headwater.archiving import Archiving
-from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import Config
 from headwater.gateway.metadata import Address
 from headwater.gateway.server import serve
-from headwater.opening import open_logs
 from headwater.options import parse_selection
-from headwater.scheduler import Scheduler
+from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.survey import Knowledge, survey
+from headwater.wiring import open_logs
 from headwater_core.clock import SystemClock
 from headwater_core.control.records import Node
 from headwater_core.errors import HeadwaterError, TransientError, UsageError
@@ -38,20 +38,20 @@ def run(config: Config, *, started: Callable[[Address], None] = lambda _: None) 
 
     Raises Locked when another agent holds the data directory, and what stops the gateway from listening.
     """
-    with holding(config, patient=True) as held, open_logs(config, held.bucket, indexed=True) as logs:
+    with open_session(config, patient=True) as session, open_logs(config, session.bucket, indexed=True) as logs:
         try:
-            return asyncio.run(_run(held, logs, started))
+            return asyncio.run(_run(session, logs, started))
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
 
-async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> signal.Signals:
+async def _run(session: Session, logs: Logs, started: Callable[[Address], None]) -> signal.Signals:
     loop = asyncio.get_running_loop()
     told: asyncio.Future[signal.Signals] = loop.create_future()
     stop = threading.Event()
     # Each kind of work has threads of its own: none waits for another's.
-    archivist, verbs = ThreadPoolExecutor(1, "archivist"), ThreadPoolExecutor(agent_socket.CLIENTS_MAX, "verb")
-    answers = _Answers(held, verbs)
+    archiver, verbs = ThreadPoolExecutor(1, "archiver"), ThreadPoolExecutor(agent_socket.CLIENTS_MAX, "verb")
+    answers = _Answers(session, verbs)
 
     def stopping(by: signal.Signals) -> None:
         if told.done():
@@ -65,30 +65,30 @@ async def _run(held: Held, logs: Logs, started: Callable[[Address], None]) -> si
         loop.add_signal_handler(each, stopping, each)
 
     def listening(address: Address) -> None:
-        threading.Thread(target=_announce, args=(held, "{}:{}".format(*address)), name="announce", daemon=True).start()
+        threading.Thread(target=_announce, args=(session, "{}:{}".format(*address)), name="announce", daemon=True).start()
         started(address)
 
     try:
-        async with agent_socket.serving(held.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
-            gateway = tasks.create_task(serve(logs, held.config.gateway, started=listening))
-            if held.archiving is not None:
-                held.archiving.committed = logs.note
-                tasks.create_task(_run_in(archivist, partial(keep_archiving, held.archiving, held.config, stop)))
+        async with agent_socket.serving(session.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
+            gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening))
+            if session.fleet is not None:
+                session.fleet.committed = logs.note
+                tasks.create_task(_run_in(archiver, partial(keep_archiving, session.fleet, session.config, stop)))
             try:
                 received = await told
             finally:
                 stop.set()
                 gateway.cancel()
     finally:
-        for threads in (verbs, archivist):
+        for threads in (verbs, archiver):
             await asyncio.to_thread(threads.shutdown)  # beside the loop, which still hears the second signal
     log.info("agent_stopped", signal=received.name)
     return received
 
 
-def keep_archiving(archiving: Archiving, config: Config, stop: threading.Event) -> None:
+def keep_archiving(fleet: ArchiverFleet, config: Config, stop: threading.Event) -> None:
     """Partition by partition, as something happens to them, and all of them every `rescan_s`."""
-    scheduler = Scheduler(archiving, clock=SystemClock(), random=Random())
+    scheduler = Scheduler(fleet, clock=SystemClock(), random=Random())
     with Watch(config.log.dirs) as watch:
         scheduler.run(watch, stop, config.archival.rescan_s)
 
@@ -100,8 +100,8 @@ async def _run_in(threads: Executor, work: Callable[[], T]) -> T:
 class _Answers:
     """What the agent does for one-shot verbs. Lives on the event loop; the work is done beside it."""
 
-    def __init__(self, held: Held, threads: Executor) -> None:
-        self.held, self._threads = held, threads
+    def __init__(self, session: Session, threads: Executor) -> None:
+        self.session, self._threads = session, threads
         self._stops: set[threading.Event] = set()  # one for each answer that is under way
         self._stopped = False
 
@@ -138,34 +138,36 @@ class _Answers:
     def _rows(self, question: agent_socket.Ask, stop: threading.Event) -> Generator[dict[str, Any]]:
         match question.verb:
             case "archive":
-                if self.held.archiving is None:
+                if self.session.fleet is None:
                     raise UsageError("this agent has no log directories")
                 try:
-                    order = Order(**question.arguments)
+                    request = PassRequest(**question.arguments)
                 except TypeError as error:
-                    raise UsageError(f"not an order: {error}") from error
-                yield from pass_rows(self.held.archiving, order, stop)
+                    raise UsageError(f"not a request: {error}") from error
+                yield from pass_rows(self.session.fleet, request, stop)
             case "status":
                 selection = question.arguments.get("selection")
                 if selection is not None:
                     parse_selection(str(selection))
-                for each in survey(self.held.config, selection, bucket=self.held.bucket, known=self._knowledge()):
+                for each in survey(self.session.config, selection, bucket=self.session.bucket, known=self._knowledge()):
                     yield asdict(each)
             case _:
                 raise UsageError(f"this agent does not know {question.verb!r}")
 
     def _knowledge(self) -> Knowledge:
-        archiving = self.held.archiving
-        offsets = {partition: (state.start_offset, state.last_offset) for partition, state in self.held.control.state().partitions()}
-        if archiving is None:
+        fleet = self.session.fleet
+        offsets = {partition: (state.start_offset, state.last_offset) for partition, state in self.session.control.state().partitions()}
+        if fleet is None:
             return Knowledge(offsets=offsets)
-        return Knowledge(heads=archiving.heads(), offsets=offsets, troubles=archiving.troubles.copy())
+        return Knowledge(heads=fleet.heads(), offsets=offsets, troubles=fleet.troubles.copy())
 
 
-def _announce(held: Held, gateway: str) -> None:
+def _announce(session: Session, gateway: str) -> None:
     """Tell the other agents that we are here. A courtesy that nobody waits for: without a leader to tell, nothing is lost."""
     try:
-        held.control.publish(Node(node_id=held.config.node.id, started_ms=SystemClock().now_ms(), version=__version__, gateway=gateway))
+        session.control.publish(
+            Node(node_id=session.config.node.id, started_ms=SystemClock().now_ms(), version=__version__, gateway=gateway)
+        )
     except HeadwaterError as error:
         log.warning("agent_not_announced", reason=str(error))
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import recovery
-from headwater.archivist import Order, holding, pass_rows
 from headwater.config import Config, load
-from headwater.opening import open_bucket, open_logs
+from headwater.gateway_thread import running_gateway
 from headwater.output import Progress
 from headwater.replay import Place, compare, expected_records
-from headwater.serving import serving
+from headwater.session import PassRequest, open_session, pass_rows
 from headwater.units import size_text
+from headwater.wiring import open_bucket, open_logs
 from headwater_core.errors import NotFound
 from headwater_core.segments.discover import LogDirs
 
@@ -97,14 +97,14 @@ class Demo:
 
     def archive(self) -> str:
         """Sealed segments go to the bucket, and then from the disk."""
-        objects, archived_bytes, released_bytes = self._pass(Order())
+        objects, archived_bytes, released_bytes = self._pass(PassRequest())
         return (
             f"{objects} sealed segments, {size_text(archived_bytes)}, are in the bucket; {size_text(released_bytes)} are gone from the disk"
         )
 
     def flush(self) -> str:
         """What is committed in active segments, too."""
-        objects, archived_bytes, _ = self._pass(Order(tail_older_than_s=0))
+        objects, archived_bytes, _ = self._pass(PassRequest(tail_older_than_s=0))
         return f"{objects} committed tails of active segments, {size_text(archived_bytes)}"
 
     def read_back(self) -> str:
@@ -145,7 +145,7 @@ class Demo:
     def endpoint(self) -> Iterator[str]:
         """The gateway over what there is now."""
         config = self._config()
-        with open_logs(config, open_bucket(config)) as logs, serving(logs, config.gateway) as address:
+        with open_logs(config, open_bucket(config)) as logs, running_gateway(logs, config.gateway) as address:
             yield address
 
     def _config(self) -> Config:
@@ -174,15 +174,15 @@ listen = "127.0.0.1:0"       # any free port
     def _facts(self, topic: str) -> TopicFacts:
         return self.topics.setdefault(topic, TopicFacts(topic))
 
-    def _pass(self, order: Order) -> tuple[int, int, int]:
+    def _pass(self, request: PassRequest) -> tuple[int, int, int]:
         """Objects, bytes archived, bytes released."""
         objects = archived_bytes = released_bytes = 0
         with (
-            holding(self._config()) as held,
+            open_session(self._config()) as session,
             self._track("archiving", sum(each.partitions for each in self.topics.values()), False) as shown,
         ):
-            assert held.archiving is not None
-            for row in pass_rows(held.archiving, order):
+            assert session.fleet is not None
+            for row in pass_rows(session.fleet, request):
                 shown.advance(1, row["topic"])
                 facts = self._facts(row["topic"])
                 facts.objects += row["objects"]
@@ -197,7 +197,7 @@ listen = "127.0.0.1:0"       # any free port
     def _read(self, config: Config, *, count: bool) -> tuple[int, int, int]:
         """Read everything twice, once per isolation, and compare: records, those below the local start, downloads."""
         records = from_archive = 0
-        with open_logs(config, open_bucket(config)) as logs, serving(logs, config.gateway) as address:
+        with open_logs(config, open_bucket(config)) as logs, running_gateway(logs, config.gateway) as address:
             starts: dict[Place, int | None] = {}
             for topic in logs.topics().values():
                 for number in topic.partitions:

@@ -10,15 +10,14 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from archival.plan import Acting, Policy, PolicyFor
-from archival.plan import standing as archiving_role
+from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
+from archival.plan import Acting, Policy, PolicyFor, archiving_role
 from archival.tails import Tails
 from headwater.config import Config
-from headwater.opening import Bucket, archived, load_head, open_bucket, open_cache, open_log_dirs
 from headwater.options import parse_selection
 from headwater.output import say
-from headwater.standing import KnownHead, Standing, backlog, standing
 from headwater.store_identity import check_belongs
+from headwater.wiring import Bucket, archived, load_head, open_bucket, open_cache, open_log_dirs
 from headwater_core.clock import SystemClock
 from headwater_core.errors import (
     CorruptData,
@@ -66,9 +65,9 @@ def survey(
     *,
     bucket: Bucket | None = None,
     known: Knowledge | None = None,
-) -> Iterator[Standing]:
-    """One Standing per partition that is local, archived, or both, by topic and number. `recovered` in a directory that recovery made and
-    no broker has started on: nothing new is in there, whatever its leader epochs say.
+) -> Iterator[PartitionStatus]:
+    """One status per partition that is local, archived, or both, by topic and number. `recovered` in a directory that recovery made
+    and no broker has started on: nothing new is in there, whatever its leader epochs say.
 
     A store that does not answer for SILENCE_S is waited for no longer: what is known without it is reported, and how old that is.
 
@@ -114,7 +113,7 @@ def survey(
         head, age_s = asking.heads.get(partition), 0.0
         if partition not in asking.heads and partition in known.heads:
             head, age_s = known.heads[partition].head, known.heads[partition].age_s
-        found = standing(
+        found = status_of(
             partition,
             local.get(partition),
             head,
@@ -147,8 +146,8 @@ def _own(heads: Mapping[PartitionId, KnownHead], local: Mapping[PartitionId, Loc
 
 
 def _without_bucket(
-    found: Standing, error: HeadwaterError, head: Head | None, log: LocalLog | None, offsets: tuple[int, int] | None
-) -> Standing:
+    found: PartitionStatus, error: HeadwaterError, head: Head | None, log: LocalLog | None, offsets: tuple[int, int] | None
+) -> PartitionStatus:
     """`found` while the bucket cannot be asked: by the last known head, else by the control log's numbers, else unknown."""
     why = f"the bucket cannot be asked: {error}"
     if head is not None:
@@ -256,7 +255,7 @@ class _Asking:
             return answer
 
 
-_NOTHING = Standing(
+_NOTHING = PartitionStatus(
     topic="",
     partition=0,
     topic_id="",

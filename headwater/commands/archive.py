@@ -10,8 +10,8 @@ from headwater.output import Column, as_size, emit, format_option, say
 from headwater.units import parse_duration, size_text
 
 if TYPE_CHECKING:
-    from headwater.archivist import Order
     from headwater.config import Config
+    from headwater.session import PassRequest
 
 COLUMNS = (
     Column("topic", "topic"),
@@ -34,9 +34,9 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say which partiti
 @configured
 def archive(config: "Config", selection: str | None, before: int | None, dry_run: bool, form: str) -> None:
     """One pass over sealed segments. A running agent on the data directory does it for us."""
-    from headwater.archivist import Order
+    from headwater.session import PassRequest
 
-    _do(config, Order(selection=selection, before=before), dry_run, form)
+    _do(config, PassRequest(selection=selection, before=before), dry_run, form)
 
 
 @click.command()
@@ -47,22 +47,22 @@ def archive(config: "Config", selection: str | None, before: int | None, dry_run
 @configured
 def flush(config: "Config", selection: str | None, older_than: str, dry_run: bool, form: str) -> None:
     """Like archive, and the committed tail of active segments too. Made for cron."""
-    from headwater.archivist import Order
+    from headwater.session import PassRequest
 
-    _do(config, Order(selection=selection, tail_older_than_s=parse_duration(older_than)), dry_run, form)
+    _do(config, PassRequest(selection=selection, tail_older_than_s=parse_duration(older_than)), dry_run, form)
 
 
-def _do(config: "Config", order: "Order", dry_run: bool, form: str) -> None:
+def _do(config: "Config", order: "PassRequest", dry_run: bool, form: str) -> None:
     if dry_run:
         _show_due(config, order, form)
         return
     from headwater import logs
-    from headwater.archivist import carry_out
+    from headwater.session import run_pass
 
     logs.configure(quiet=True)
     rows: list[dict[str, Any]] = []
     try:
-        carry_out(config, order, rows.append)
+        run_pass(config, order, rows.append)
     finally:
         if rows:
             rows.sort(key=lambda row: (row["topic"], row["partition"]))
@@ -73,7 +73,7 @@ def _do(config: "Config", order: "Order", dry_run: bool, form: str) -> None:
             say(f"{len(rows)} partitions, {objects} objects, {size_text(archived)} archived, {size_text(released)} released")
 
 
-def _show_due(config: "Config", order: "Order", form: str) -> None:
+def _show_due(config: "Config", order: "PassRequest", form: str) -> None:
     from headwater.survey import survey
 
     columns = (

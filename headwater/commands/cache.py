@@ -25,7 +25,7 @@ def cache() -> None:
 @configured
 def show(config: "Config", selection: str | None, form: str) -> None:
     """What is cached, least recently used first."""
-    from headwater.opening import open_cache
+    from headwater.wiring import open_cache
 
     kept = open_cache(config)
     columns = (
@@ -44,7 +44,7 @@ def show(config: "Config", selection: str | None, form: str) -> None:
 @configured
 def evict(config: "Config", selection: str | None, everything: bool, dry_run: bool) -> None:
     """Drop cached chunks. Readers lose time, never data: what is being read stays readable to its end."""
-    from headwater.opening import open_cache
+    from headwater.wiring import open_cache
 
     if (selection is None) != everything:
         raise UsageError("either a TOPIC[:P] or --all")
@@ -61,7 +61,7 @@ def _prefixes(config: "Config", selection: str | None) -> list[str]:
     """The beginnings of the names of the files that `selection` means: every incarnation's."""
     if selection is None:
         return [""]
-    from headwater.opening import open_bucket
+    from headwater.wiring import open_bucket
 
     topic, partition = parse_selection(selection)
     ids = [topic_id for name, topic_id in open_bucket(config).manifests.incarnations() if name == topic]

@@ -21,7 +21,7 @@ def config() -> None:
 @configured
 def check(config: "Config") -> None:
     """Say whether the configuration is valid: exit code 0, or 2 and what is wrong with it. Asks nothing of the store."""
-    from headwater.opening import open_bucket, open_log_dirs
+    from headwater.wiring import open_bucket, open_log_dirs
     from headwater_core.control.node import check_config
 
     open_bucket(config)  # raises what is wrong with its URL

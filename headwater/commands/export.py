@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.job_options import place_of, placed
 from headwater.options import configured
 from headwater.output import Column, as_size, emit, format_option, progress, say, summarise
-from headwater.placing import place_of, placed
 from headwater.units import parse_size, size_text
 from headwater_core.errors import UsageError
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headwater.config import Config
+    from headwater.job_options import JobPlacement
     from headwater.pipeline.backlog import Failure
     from headwater.pipeline.query import Query
     from headwater.pipeline.splits import Split
-    from headwater.placing import Placing
     from headwater_core.objectstore.store import ObjectStore
 
 RANGES = (
@@ -71,7 +71,7 @@ def export(
     on_recreated: str,
     commit_bytes: str | None,
     dry_run: bool,
-    placing: "Placing",
+    placing: "JobPlacement",
     form: str,
 ) -> None:
     """Write archived topics as Parquet, or into a table, by topic and day.
@@ -83,7 +83,7 @@ def export(
     system that all workers share; --table wants Spark with the table format's package (docs/jobs.md). Exit code 3: some topics,
     partitions or ranges could not be exported, the others were; the next run tries them again.
     """
-    from headwater.opening import open_bucket
+    from headwater.wiring import open_bucket
 
     if (directory is None) == (table is None):
         raise UsageError("where to? --to DIR or --table NAME")
@@ -131,7 +131,14 @@ def _time(text: str) -> datetime:
 
 
 def _to_directory(
-    config: "Config", store: "ObjectStore", query: "Query", directory: Path, start_anew: bool, placing: "Placing", dry_run: bool, form: str
+    config: "Config",
+    store: "ObjectStore",
+    query: "Query",
+    directory: Path,
+    start_anew: bool,
+    placing: "JobPlacement",
+    dry_run: bool,
+    form: str,
 ) -> None:
     from headwater.pipeline.export import Export
     from headwater.pipeline.ledger import open_ledger
@@ -160,7 +167,7 @@ def _to_table(
     table_format: str,
     start_anew: bool,
     commit_bytes: int | None,
-    placing: "Placing",
+    placing: "JobPlacement",
     dry_run: bool,
     form: str,
 ) -> None:

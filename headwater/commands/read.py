@@ -39,7 +39,7 @@ def read(config: "Config", selection: str, first: str, end: str, count: int | No
     Keys, values and header values are base64, or null.
     """
     from headwater import logs as events
-    from headwater.opening import open_bucket, open_logs
+    from headwater.wiring import open_bucket, open_logs
     from hydration.answers import Isolation
 
     events.configure(quiet=True)

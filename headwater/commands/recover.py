@@ -224,7 +224,7 @@ def status(into: Path | None, form: str) -> None:
 def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]) -> "RecoveryPlan":
     import recovery
     from headwater import logs
-    from headwater.opening import open_bucket
+    from headwater.wiring import open_bucket
 
     logs.configure(quiet=True)
     return recovery.plan(open_bucket(config).manifests, names, recovery.Options(**asked))
@@ -274,7 +274,7 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
 
     import recovery
     from headwater import logs
-    from headwater.opening import open_bucket
+    from headwater.wiring import open_bucket
 
     logs.configure(quiet=True)
     with _control(config) as control, progress("recovering", made.size_bytes) as shown:

@@ -82,8 +82,8 @@ def scan(
     a summary. Exit code 0: everything was written; 3: all but what --quarantine lists; 4: damage, and nothing was written.
     """
     from headwater import logs as events
-    from headwater.opening import open_bucket
     from headwater.pipeline.query import parse_query
+    from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
     events.configure(quiet=True)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.commands.verify import FINDINGS
+from headwater.job_options import placed
 from headwater.options import configured, parse_selection, selection_argument
 from headwater.output import emit, format_option, progress, say, summarise
-from headwater.placing import placed
 from headwater.units import parse_duration, size_text
 from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater.placing import Placing
+    from headwater.job_options import JobPlacement
 
 
 @click.command(short_help="Compare every object with its manifest.")
@@ -35,7 +35,7 @@ def scrub(
     sample: str | None,
     grace: str,
     dry_run: bool,
-    placing: "Placing",
+    placing: "JobPlacement",
     form: str,
 ) -> None:
     """Read every object and compare it with its manifest: batch CRCs, offsets, epochs, digests, indexes.
@@ -45,9 +45,9 @@ def scrub(
     case. -o json prints a summary with the findings in it. Exit code 0: all is well; 4: damage was found; 3: something could not
     be examined; 10: there was nothing to examine.
     """
-    from headwater.opening import open_bucket
     from headwater.pipeline.scrub import Sample, Scope, Scrub
     from headwater.pipeline.seen import Seen
+    from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
     store, clock = open_bucket(config).store, SystemClock()

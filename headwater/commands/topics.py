@@ -13,7 +13,7 @@ from headwater_core.errors import CorruptData, ForeignOwner, Partial, Unsupporte
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater.opening import Bucket
+    from headwater.wiring import Bucket
     from headwater_core.partition import PartitionId
     from manifests.topic import TopicManifest
 
@@ -34,7 +34,7 @@ def list_(config: "Config", everything: bool, form: str) -> None:
 
     What is damaged is named on stderr; the exit code is 3 then.
     """
-    from headwater.opening import open_bucket
+    from headwater.wiring import open_bucket
 
     columns: tuple[Column, ...] = (
         Column("topic", "topic"),
@@ -97,7 +97,7 @@ def _former(bucket: "Bucket", current: set[tuple[str, str]], problems: list[str]
 @configured
 def show(config: "Config", topic: str, form: str) -> None:
     """Each partition of TOPIC: offsets, objects, bytes, and who may write it."""
-    from headwater.opening import open_bucket
+    from headwater.wiring import open_bucket
 
     columns = (
         Column("topic", "topic"),
@@ -117,7 +117,7 @@ def show(config: "Config", topic: str, form: str) -> None:
 
 
 def _partitions(bucket: "Bucket", partitions: "Iterable[PartitionId]", problems: list[str]) -> Iterator[dict[str, Any]]:
-    from headwater.opening import load_head
+    from headwater.wiring import load_head
 
     for partition in partitions:
         try:
@@ -154,7 +154,7 @@ def set_(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, 
     A topic that was deleted and created again has several in the archive. Readers, exports and recoveries by name turn to the chosen
     one; nothing is deleted, and agents leave the name alone until the cluster creates the topic once more.
     """
-    from headwater.opening import open_bucket
+    from headwater.wiring import open_bucket
     from headwater_core.partition import check_topic_id, check_topic_name
 
     check_topic_name(topic)

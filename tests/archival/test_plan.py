@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, next_steps, standing
+from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, archiving_role, next_steps
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.log import LocalLog
 from manifests.head import Head
@@ -40,7 +40,7 @@ def idle(*arguments: Any, **options: Any) -> str:
 
 
 def test_a_leader_archives_under_its_epoch() -> None:
-    assert standing(a_log(0, hw=0, epochs=[(0, 0), (3, 0)], leadership=led_by(1, 3))) == Acting(3)
+    assert archiving_role(a_log(0, hw=0, epochs=[(0, 0), (3, 0)], leadership=led_by(1, 3))) == Acting(3)
 
 
 def test_a_follower_does_not() -> None:
@@ -48,12 +48,12 @@ def test_a_follower_does_not() -> None:
 
 
 def test_a_directory_that_nobody_speaks_for_is_archived() -> None:
-    assert standing(a_log(0, hw=9, epochs=[(0, 0), (7, 5)])) == Acting(7)
+    assert archiving_role(a_log(0, hw=9, epochs=[(0, 0), (7, 5)])) == Acting(7)
 
 
 def test_without_a_leader_a_replica_that_was_in_sync_last_archives() -> None:
     log = a_log(0, hw=9, leadership=led_by(-1, 4, in_sync=(1,)))
-    assert standing(log) == Acting(0)
+    assert archiving_role(log) == Acting(0)
 
 
 def test_without_a_leader_a_replica_that_lags_is_behind() -> None:

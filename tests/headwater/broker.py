@@ -5,13 +5,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
+from archival.config import ArchivalConfig
+from archival.fleet import ArchiverFleet, FleetEquipment
 from archival.plan import Policy
-from headwater.archiving import Archiving
-from headwater.config import load
-from headwater.opening import Bucket
-from headwater.scheduler import Scheduler
+from archival.scheduler import Scheduler
 from headwater_core.clock import ManualClock
 from headwater_core.control.log import LocalControl
 from headwater_core.epochs import EpochHistory
@@ -87,16 +85,20 @@ class Bench:
         self.store = store or MemoryStore()
         self.clock = ManualClock()
         (root / "state").mkdir()
-        given: dict[str, Any] = {"node.data_dir": str(root / "state"), "store.url": f"file://{root}/bucket", "log.owned": owned}
-        self.archiving = Archiving(
-            load(None, {}, {**given, "log.dirs": [str(self.broker.root)]}),
-            dirs=LogDirs([self.broker.root], owned=owned),
-            bucket=Bucket(self.store, ManifestRepository(self.store)),
-            control=self.control,
-            writer="agent-a",
-            clock=self.clock,
+        self.fleet = ArchiverFleet(
+            FleetEquipment(
+                dirs=LogDirs([self.broker.root], owned=owned),
+                store=self.store,
+                repository=ManifestRepository(self.store),
+                control=self.control,
+                settings_for=lambda topic: ArchivalConfig(),
+                data_dir=root / "state",
+                owned=owned,
+                writer="agent-a",
+                clock=self.clock,
+            )
         )
-        self.scheduler = Scheduler(self.archiving, clock=self.clock, random=Random(7), policy_for=Policy.of)
+        self.scheduler = Scheduler(self.fleet, clock=self.clock, random=Random(7), policy_for=Policy.of)
 
     def turns(self, most: int = 1000) -> int:
         """Turns until nothing is due; how many that took."""

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pytest
 
-from headwater import opening
+from headwater import wiring
 from headwater_core.control.lock import DataDirLock
 from headwater_core.errors import AlreadyExists, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
@@ -157,7 +157,7 @@ def forgetful(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_store(url: str, **_: object) -> ObjectStore:
         return Forgetful(stage.bucket)
 
-    monkeypatch.setattr(opening, "open_store", open_store)
+    monkeypatch.setattr(wiring, "open_store", open_store)
 
 
 @pytest.mark.usefixtures("forgetful")

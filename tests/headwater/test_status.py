@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater import survey
-from headwater.opening import Bucket, load_head
+from headwater.wiring import Bucket, load_head
 from headwater_core.partition import PartitionId
 from manifests.head import Head
 from tests.headwater.conftest import Ran, Stage

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from headwater.archivist import Order, holding, pass_rows
 from headwater.config import Config, load
-from headwater.opening import open_bucket, open_logs
-from headwater.serving import serving
+from headwater.gateway_thread import running_gateway
+from headwater.session import PassRequest, open_session, pass_rows
+from headwater.wiring import open_bucket, open_logs
 from manifests.head import Head
 from tests.peers.kafka import free_port
 
@@ -56,16 +56,16 @@ listen = "127.0.0.1:0"
 
     def archive(self, *, before: int | None = None, tails: bool = False) -> None:
         """One pass. In an owned directory, what it has archived is gone from there afterwards."""
-        with holding(self.config) as held:
-            assert held.archiving is not None
-            for row in pass_rows(held.archiving, Order(before=before, tail_older_than_s=0 if tails else None)):
+        with open_session(self.config) as held:
+            assert held.fleet is not None
+            for row in pass_rows(held.fleet, PassRequest(before=before, tail_older_than_s=0 if tails else None)):
                 assert row["error"] is None, row
 
     @contextmanager
     def gateway(self) -> Iterator[str]:
         """The address of the standalone gateway over what there is."""
         config = self.config
-        with open_logs(config, open_bucket(config)) as logs, serving(logs, config.gateway) as address:
+        with open_logs(config, open_bucket(config)) as logs, running_gateway(logs, config.gateway) as address:
             yield address
 
     def heads(self) -> dict[tuple[str, int], Head]:

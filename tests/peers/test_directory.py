@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.archiving import Archived
-from headwater.archivist import Order, holding
-from headwater.opening import open_log_dirs
+from archival.fleet import PartitionOutcome
+from headwater.session import PassRequest, open_session
 from headwater.survey import survey
+from headwater.wiring import open_log_dirs
 from headwater_core.errors import UnrelatedLog
 from tests.archival.builders import ranges
 from tests.peers.agent import Headwater
@@ -78,8 +78,8 @@ def test_a_replaced_disk_begins_anew_in_a_newer_epoch_and_supersedes_nothing(tmp
     assert (ranges(after.entries), ranges(after.superseded)) == ([(0, 2)], [(0, 4)])
 
 
-def outcome_of(headwater: Headwater) -> Archived:
-    with holding(headwater.config) as held:
-        assert held.archiving is not None
-        (outcome,) = held.archiving.run(Order(tail_older_than_s=0).policy)
+def outcome_of(headwater: Headwater) -> PartitionOutcome:
+    with open_session(headwater.config) as held:
+        assert held.fleet is not None
+        (outcome,) = held.fleet.run(PassRequest(tail_older_than_s=0).policy)
     return outcome

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import recovery
-from headwater.opening import open_bucket
+from headwater.wiring import open_bucket
 from tests.peers.agent import Agent, Headwater
 from tests.peers.kafka import JavaRead, KafkaBroker, expect_same, java_consume, produce
 

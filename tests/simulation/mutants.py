@@ -230,16 +230,16 @@ def forget_open_transactions(stack: ExitStack) -> None:
 
 @mutant("acts under a leader epoch that its log has not reached", theme="lineage", told=True)
 def acts_beyond_its_log(stack: ExitStack) -> None:
-    real = archival.plan.standing
+    real = archival.plan.archiving_role
 
-    def standing(log: LocalLog) -> Any:
+    def archiving_role(log: LocalLog) -> Any:
         led = log.leadership
         if led is not None and led.is_ours:
             return archival.plan.Acting(max(led.leader_epoch, -1 if log.epochs.newest is None else log.epochs.newest))
         return real(log)
 
-    _patch(stack, archival.plan, "standing", standing)
-    _patch(stack, archival.release, "standing", standing)
+    _patch(stack, archival.plan, "archiving_role", archiving_role)
+    _patch(stack, archival.release, "archiving_role", archiving_role)
 
 
 @mutant("the log start comes from the checkpoint alone", theme="gaps", told=True)
@@ -262,7 +262,7 @@ def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
         return real_check(self, dataclass_replace(log, high_watermark=0), *rest, **how)
 
     def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
-        acting = archival.plan.standing(log)
+        acting = archival.plan.archiving_role(log)
         if head and isinstance(acting, archival.plan.Acting):
             head = replace(head, leader_epoch=max(head.leader_epoch, acting.leader_epoch))
         return real_steps(log, head, **kwargs)
@@ -527,7 +527,7 @@ def release_from_control(stack: ExitStack) -> None:
     def plan_from_control(self: Releaser, archiver: PartitionArchiver) -> Head | None:
         known = archiver._announcer._control.state().partition(archiver.partition)
         log = self._logs.look(archiver.partition.topic_partition)
-        acting = archival.plan.standing(log)
+        acting = archival.plan.archiving_role(log)
         if known is None or isinstance(acting, Idle):
             return None
         entry = Entry(base_offset=known.start_offset, last_offset=known.last_offset, digest="said", fence=known.fence)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from archival.due_queue import PAUSE_MAX_S, DueQueue
-from headwater.archiving import Archived, Archiving
+from archival.fleet import ArchiverFleet, PartitionOutcome
 from headwater_core.errors import CorruptData, DiskFull, Unauthorised, UnknownOutcome
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import TopicPartition
@@ -78,16 +78,16 @@ class Town:
         self.stepped: list[TopicPartition] = []
         for place in self.here:
             self.broker.partition(place.topic, 0, segments=self.random.randrange(2, 5))
-        real = self.bench.archiving.step
+        real = self.bench.fleet.step
 
-        def step(place: TopicPartition, *args: Any, **how: Any) -> Archived:
+        def step(place: TopicPartition, *args: Any, **how: Any) -> PartitionOutcome:
             self.stepped.append(place)
             outcome = real(place, *args, **how)
             if outcome.error:
                 seen[f"ill: {type(outcome.error).__name__}"] += 1
             return outcome
 
-        self.bench.archiving.step = step  # type: ignore[method-assign]
+        self.bench.fleet.step = step  # type: ignore[method-assign]
 
     def live(self) -> None:
         for _ in range(_ACTIONS):
@@ -146,7 +146,7 @@ class Town:
         """Whoever is healthy and was just added has a step within as many turns as there are partitions in the queue."""
         due = self.random.sample(self._healthy(), min(len(self._healthy()), 2))
         queued = len(self.bench.scheduler)
-        was_ill = {place for place in due if place in self.bench.archiving.troubles or self._is_postponed(place)}
+        was_ill = {place for place in due if place in self.bench.fleet.troubles or self._is_postponed(place)}
         self.bench.scheduler.add(due)
         self.stepped.clear()
         for _ in range(queued + len(due)):
@@ -168,7 +168,7 @@ class Town:
             committed = 10 * (len(self.broker.segments(place.topic, 0)) - 1)
             if head is None or head.next_offset < committed:
                 raise Violation(f"I26 {place} is archived up to {head and head.last_offset} of {committed}")
-        archiving = self.bench.archiving
+        archiving = self.bench.fleet
         kept = {partition.topic_partition for partition in archiving._archivers} | set(archiving.troubles)
         if kept != set(self.here):
             raise Violation(f"I15 the agent knows of {sorted(map(str, kept))}, there are {sorted(map(str, self.here))}")
@@ -209,20 +209,20 @@ def _starving() -> Iterator[None]:
 def _escaping() -> Iterator[None]:
     """An exception that nobody has foreseen ends the loop."""
 
-    def trouble(self: Archiving, place: TopicPartition, error: Exception) -> Any:
+    def trouble(self: ArchiverFleet, place: TopicPartition, error: Exception) -> Any:
         if isinstance(error, ZeroDivisionError):
             raise error
         return real(self, place, error)
 
-    real = Archiving.trouble
-    with patch.object(Archiving, "trouble", trouble):
+    real = ArchiverFleet.trouble
+    with patch.object(ArchiverFleet, "trouble", trouble):
         yield
 
 
 @contextmanager
 def _forgetful_of_nothing() -> Iterator[None]:
     """What is gone is kept."""
-    with patch.object(Archiving, "retain", lambda *_: None), patch.object(Archiving, "_drop", lambda *_: None):
+    with patch.object(ArchiverFleet, "retain", lambda *_: None), patch.object(ArchiverFleet, "_drop", lambda *_: None):
         yield
 
 

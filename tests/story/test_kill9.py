@@ -14,8 +14,8 @@ import structlog
 
 import recovery
 from archival import archiver, release
+from archival.fleet import WORKERS
 from headwater import cli
-from headwater.archiving import WORKERS
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.discover import LogDirs
 from manifests import keys

@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from archival.due_queue import PAUSE_MAX_S
+from archival.fleet import LOG_DIRS, READ_AGAIN_S, PartitionOutcome
 from archival.plan import SEALED_ONLY
-from headwater.archiving import LOG_DIRS, READ_AGAIN_S, Archived
-from headwater.scheduler import QUIET_S
-from headwater.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
+from archival.scheduler import QUIET_S
+from archival.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.metered import MeteredStore
@@ -180,7 +180,7 @@ def test_a_one_shot_pass_ends_however_fast_a_partition_grows(bench: Bench, store
     bench.broker.partition("busy", 0, segments=3)
     bench.broker.partition("quiet", 0)
     store.sending = lambda key: bench.broker.roll("busy", 0) if "/busy/" in key else None
-    rows = {each.place.topic: each for each in bench.archiving.run(lambda _: SEALED_ONLY)}
+    rows = {each.place.topic: each for each in bench.fleet.run(lambda _: SEALED_ONLY)}
     assert {topic: (row.objects, row.last_offset, row.error) for topic, row in rows.items()} == {
         "busy": (2, 19, None),
         "quiet": (1, 9, None),
@@ -191,11 +191,11 @@ def test_a_one_shot_pass_ends_however_fast_a_partition_grows(bench: Bench, store
 def test_a_pass_and_the_loop_go_on_side_by_side(bench: Bench, store: Store) -> None:
     """The pass is asked for while the loop is in the middle of a step."""
     bench.broker.partition("soup", 0, 1, segments=3)
-    rows: list[Archived] = []
+    rows: list[PartitionOutcome] = []
 
     def ask(key: str) -> None:
         store.sending = lambda _: None
-        rows.extend(bench.archiving.run(lambda _: SEALED_ONLY, wanted=lambda place: place.partition != number_of(key)))
+        rows.extend(bench.fleet.run(lambda _: SEALED_ONLY, wanted=lambda place: place.partition != number_of(key)))
 
     store.sending = ask
     bench.scheduler.rescan()
@@ -227,15 +227,15 @@ def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: S
             bench.turns()
     bad = TopicPartition("bad", 0)
     assert [bench.last_offset("soup", number) for number in (0, 1)] == [9, 9]
-    assert "Defect: a table with two legs" in bench.archiving.troubles[bad]
-    assert bench.archiving.unexpected == 6
+    assert "Defect: a table with two legs" in bench.fleet.troubles[bad]
+    assert bench.fleet.unexpected == 6
     [traceback] = [event for event in events if event["event"] == "archive_failed"]
     assert isinstance(traceback["exc_info"], Defect)
     assert [event["log_level"] for event in events if event["event"] == "archive_stopped"] == ["error"]
     store.sending = lambda key: None
     bench.clock.advance(int(PAUSE_MAX_S * 1000))
     bench.turns()
-    assert (bench.archiving.troubles, bench.last_offset("bad", 0)) == ({}, 9)
+    assert (bench.fleet.troubles, bench.last_offset("bad", 0)) == ({}, 9)
 
 
 def test_a_listing_that_fails_in_an_unplanned_way_stops_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,14 +245,14 @@ def test_a_listing_that_fails_in_an_unplanned_way_stops_nobody(bench: Bench, mon
         raise Defect("no list")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(bench.archiving.logs), "listing", fail)
+        patch.setattr(type(bench.fleet.logs), "listing", fail)
         bench.scheduler.rescan()
-        assert "no list" in bench.archiving.troubles[LOG_DIRS]
+        assert "no list" in bench.fleet.troubles[LOG_DIRS]
         bench.scheduler.add([TopicPartition("soup", 0)])
         bench.turns()
     assert bench.last_offset("soup", 0) == 9
     bench.scheduler.rescan()
-    assert bench.archiving.troubles == {}
+    assert bench.fleet.troubles == {}
 
 
 def test_a_log_directory_that_cannot_be_listed_is_among_the_troubles(bench: Bench) -> None:
@@ -261,11 +261,11 @@ def test_a_log_directory_that_cannot_be_listed_is_among_the_troubles(bench: Benc
     raw = properties.read_bytes()
     properties.unlink()
     bench.scheduler.rescan()
-    assert "meta.properties" in bench.archiving.troubles[LOG_DIRS]
+    assert "meta.properties" in bench.fleet.troubles[LOG_DIRS]
     properties.write_bytes(raw)
     with capture_logs() as events:
         bench.scheduler.rescan()
-    assert bench.archiving.troubles == {}
+    assert bench.fleet.troubles == {}
     assert [(event["event"], event["ntp"]) for event in events] == [("archive_resumed", str(LOG_DIRS))]
 
 
@@ -294,7 +294,7 @@ def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: Store) -> No
             bench.clock.advance(5000)
             bench.turns()
     assert len([event for event in events if event["log_level"] == "warning"]) <= (LINES_MAX + 1) * (10 * 60 / REPEAT_S + 1)
-    assert bench.archiving.troubles == {}  # they mend themselves
+    assert bench.fleet.troubles == {}  # they mend themselves
     store.sending = lambda key: None
     bench.clock.advance(int(PAUSE_MAX_S * 1000))
     bench.turns()
@@ -331,7 +331,7 @@ class Once:
 
 
 def test_a_mistake_beside_all_partitions_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.scheduler.FAILED_S", 0.01)
+    monkeypatch.setattr("archival.scheduler.FAILED_S", 0.01)
     bench.broker.partition("soup", 0)
     asked = 0
 
@@ -378,16 +378,16 @@ def test_what_is_gone_leaves_nothing_behind(bench: Bench) -> None:
     spoil(bench.broker.segments("bad", 0)[0])
     bench.scheduler.rescan()
     bench.turns()
-    assert set(bench.archiving.troubles) == {TopicPartition("bad", 0)}
+    assert set(bench.fleet.troubles) == {TopicPartition("bad", 0)}
     shutil.rmtree(bench.broker.directory("bad", 0))
     for _ in range(3):
         bench.scheduler.rescan()
         bench.turns()
-    assert bench.archiving.troubles == {}
-    assert {each.topic for each in bench.archiving._archivers} == {"soup"}
+    assert bench.fleet.troubles == {}
+    assert {each.topic for each in bench.fleet._archivers} == {"soup"}
     tails = json.loads((bench.root / "state" / "tails.json").read_bytes())
     assert len(tails) <= 1
-    assert len(bench.archiving._topics._topics) == 1
+    assert len(bench.fleet._topics._topics) == 1
     known = {partition.topic for partition, _ in bench.control.state().partitions()}
     assert known == {"soup"}
     assert len(bench.scheduler) == 0
@@ -399,14 +399,14 @@ def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> No
     bench.scheduler.rescan()
     bench.turns()
     directory = bench.broker.directory("soup", 0)
-    archivers = dict(bench.archiving._archivers)
+    archivers = dict(bench.fleet._archivers)
     directory.rename(directory.with_name("aside"))
     bench.scheduler.rescan()
     directory.with_name("aside").rename(directory)
     bench.turns()
     bench.scheduler.rescan()
     bench.turns()
-    assert bench.archiving._archivers == archivers
+    assert bench.fleet._archivers == archivers
     assert len(list(bench.control.state().partitions())) == 2
 
 
@@ -433,12 +433,12 @@ def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_whi
     for _ in range(int(READ_AGAIN_S / PAUSE_MAX_S) - 1):
         later(PAUSE_MAX_S)
         bench.broker.roll("bad", 0)  # what is added mends nothing
-        assert set(bench.archiving.troubles) == {TopicPartition("bad", 0)}
+        assert set(bench.fleet.troubles) == {TopicPartition("bad", 0)}
     assert reads == 2
     later(READ_AGAIN_S)
     assert reads == 3
-    [row] = bench.archiving.run(lambda _: SEALED_ONLY)
+    [row] = bench.fleet.run(lambda _: SEALED_ONLY)
     assert (reads, isinstance(row.error, CorruptData)) == (4, True)  # somebody asks: it is read again
     path.write_bytes(sound)
     later(PAUSE_MAX_S)
-    assert (bench.archiving.troubles, bench.last_offset("bad", 0)) == ({}, 10 * (len(bench.broker.segments("bad", 0)) - 1) - 1)
+    assert (bench.fleet.troubles, bench.last_offset("bad", 0)) == ({}, 10 * (len(bench.broker.segments("bad", 0)) - 1) - 1)

@@ -27,7 +27,7 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class JobPlacement:
     """What the options say."""
 
     master: str | None
@@ -68,7 +68,7 @@ def placed(verb: Callable[..., _R]) -> Callable[..., _R]:
     """Give `verb` the options, and what they say as its argument `placing`."""
 
     def with_placing(*arguments: Any, master: str | None, submitted: bool, workers: int | None, **rest: Any) -> _R:
-        placing = Placing(master, submitted, workers)
+        placing = JobPlacement(master, submitted, workers)
         if placing.on_spark and workers is not None:
             raise UsageError("--workers is for this machine; Spark has its own settings (--master local[4])")
         return verb(*arguments, placing=placing, **rest)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from archival.due_queue import DueQueue
+from archival.fleet import LOG_DIRS, WORKERS, PartitionOutcome
 from archival.plan import Policy, PolicyFor
-from headwater.archiving import LOG_DIRS, WORKERS, Archived
-from headwater.trouble_log import TroubleLog
+from archival.trouble_log import TroubleLog
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
@@ -30,17 +30,17 @@ FAILED_S = 1.0  # a pause, so that a mistake that repeats itself does not fill t
 
 
 class Work(Protocol):
-    """What is done for partitions: headwater.archiving."""
+    """What is done for partitions: headwater.fleet."""
 
     def listing(self) -> Listing:
         """Which partitions there are."""
         ...
 
-    def step(self, place: TopicPartition, policy_for: PolicyFor) -> Archived:
+    def step(self, place: TopicPartition, policy_for: PolicyFor) -> PartitionOutcome:
         """One step. Raises nothing: whatever goes wrong is in the outcome."""
         ...
 
-    def note(self, outcome: Archived) -> None:
+    def note(self, outcome: PartitionOutcome) -> None:
         """Something went wrong, or well, beside a step."""
         ...
 
@@ -90,18 +90,18 @@ class Scheduler:
 
     def rescan(self) -> None:
         """Every partition is due, what is gone is forgotten, and what must outlive the process is written."""
-        outcome = Archived(place=LOG_DIRS)
+        outcome = PartitionOutcome(place=LOG_DIRS)
         try:
             listing = self._work.listing()
             self.add(self._changed_since(listing.partitions))
             if listing.problems:
-                outcome = Archived(place=LOG_DIRS, error=_together([error for _, error in listing.problems]))
+                outcome = PartitionOutcome(place=LOG_DIRS, error=_together([error for _, error in listing.problems]))
             else:
                 self._retain({*listing.partitions, *self._listed})
                 self._listed = listing.partitions.keys()
             self._work.save()
         except Exception as error:
-            outcome = Archived(place=LOG_DIRS, error=self._work.trouble(LOG_DIRS, error))
+            outcome = PartitionOutcome(place=LOG_DIRS, error=self._work.trouble(LOG_DIRS, error))
         self._work.note(outcome)
         self._troubles.note(outcome)
 
@@ -132,7 +132,7 @@ class Scheduler:
         try:
             outcome = self._work.step(place, self._policy_for)
         except Exception as error:
-            outcome = Archived(place=place, error=self._work.trouble(place, error))
+            outcome = PartitionOutcome(place=place, error=self._work.trouble(place, error))
         if self._put_back(place, outcome):
             self._troubles.note(outcome)
         return True
@@ -192,7 +192,7 @@ class Scheduler:
                     if not stop.is_set():
                         self._changed.wait(self._queue.wait_s(self._clock.monotonic_s()))
 
-    def _put_back(self, place: TopicPartition, outcome: Archived) -> bool:
+    def _put_back(self, place: TopicPartition, outcome: PartitionOutcome) -> bool:
         """Into the queue, where it belongs now; False when nobody need hear of the outcome."""
         now_s = self._clock.monotonic_s()
         with self._changed:

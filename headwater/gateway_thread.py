@@ -13,7 +13,7 @@ from hydration.logs import Logs
 
 
 @contextmanager
-def serving(logs: Logs, config: GatewayConfig) -> Iterator[str]:
+def running_gateway(logs: Logs, config: GatewayConfig) -> Iterator[str]:
     """Serve `logs`; the block gets "host:port". Raises what keeps the gateway from listening."""
     address: Future[Address] = Future()
     loop = asyncio.new_event_loop()

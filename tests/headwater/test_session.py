@@ -13,8 +13,8 @@ from archival.archiver import Outcome, PartitionArchiver
 from archival.plan import Policy
 from headwater.agent import _Answers
 from headwater.agent_socket import Ask
-from headwater.archivist import Held, Order, holding, pass_rows
 from headwater.config import load
+from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.discover import LogDirs
@@ -24,13 +24,13 @@ from tests.headwater_core.segments.builders import newer_metadata
 
 
 @pytest.fixture
-def held(stage: Stage) -> Iterator[Held]:
+def held(stage: Stage) -> Iterator[Session]:
     flags = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "log.dirs": [str(stage.log("kitchen"))]}
-    with holding(load(None, {}, flags)) as opened:
+    with open_session(load(None, {}, flags)) as opened:
         yield opened
 
 
-def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     step = PartitionArchiver.step
 
     def failing(archiver: PartitionArchiver, policy: Policy, log: LocalLog | None = None) -> Outcome:
@@ -39,17 +39,17 @@ def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Held, mon
         return step(archiver, policy, log)
 
     monkeypatch.setattr(PartitionArchiver, "step", failing)
-    assert held.archiving is not None
-    outcomes = list(held.archiving.run(Order().policy))
+    assert held.fleet is not None
+    outcomes = list(held.fleet.run(PassRequest().policy))
     assert {outcome.place.topic for outcome in outcomes if outcome.error} == {"orders.in"}
     assert all(isinstance(outcome.error, TransientError) for outcome in outcomes if outcome.error)
     assert len(outcomes) > 5
 
 
-def test_a_pass_that_finds_nothing_to_do_looks_at_each_partition_once(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert held.archiving is not None
-    order = Order(tail_older_than_s=0)
-    assert sum(outcome.objects for outcome in held.archiving.run(order.policy)) > 0
+def test_a_pass_that_finds_nothing_to_do_looks_at_each_partition_once(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert held.fleet is not None
+    order = PassRequest(tail_older_than_s=0)
+    assert sum(outcome.objects for outcome in held.fleet.run(order.policy)) > 0
     looks: list[TopicPartition] = []
     look = LogDirs.look
 
@@ -58,23 +58,23 @@ def test_a_pass_that_finds_nothing_to_do_looks_at_each_partition_once(held: Held
         return look(dirs, place)
 
     monkeypatch.setattr(LogDirs, "look", counted)
-    outcomes = list(held.archiving.run(order.policy))
+    outcomes = list(held.fleet.run(order.policy))
     assert {outcome.error for outcome in outcomes} == {None}
     assert len(outcomes) > 5
     assert len(looks) == len(outcomes) == len(set(looks))
 
 
-def test_a_stopped_pass_says_that_it_was_stopped(held: Held) -> None:
-    assert held.archiving is not None
+def test_a_stopped_pass_says_that_it_was_stopped(held: Session) -> None:
+    assert held.fleet is not None
     stop = threading.Event()
-    rows = pass_rows(held.archiving, Order(), stop)
+    rows = pass_rows(held.fleet, PassRequest(), stop)
     next(rows)
     stop.set()
     with pytest.raises(TransientError, match="stopped"):
         list(rows)
 
 
-def test_an_answer_that_nobody_waits_for_ends_and_leaves_the_archivers_usable(held: Held) -> None:
+def test_an_answer_that_nobody_waits_for_ends_and_leaves_the_archivers_usable(held: Session) -> None:
     async def talk(threads: Executor) -> None:
         answers = _Answers(held, threads)
         rows = answers.answer(Ask("archive"))
@@ -107,7 +107,7 @@ def test_a_broker_whose_metadata_is_nowhere_is_told_of_once(case: str, stage: St
     if case == "named":
         flags["log.metadata_dir"] = str(aside)
     flags["log.owned"] = case == "owned"
-    with capture_logs() as logs, holding(load(None, {}, flags)):
+    with capture_logs() as logs, open_session(load(None, {}, flags)):
         pass
     assert [event["log_level"] for event in logs if event["event"] == "leadership_unknown"] == (["warning"] if case == "aside" else [])
 
@@ -116,10 +116,10 @@ def test_metadata_of_a_later_version_is_told_once_and_archiving_goes_on(stage: S
     log = stage.log("kitchen")
     newer_metadata(log)
     flags = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "log.dirs": [str(log)]}
-    with capture_logs() as events, holding(load(None, {}, flags)) as held:
-        assert held.archiving is not None
+    with capture_logs() as events, open_session(load(None, {}, flags)) as held:
+        assert held.fleet is not None
         for _ in range(2):
-            outcomes = list(held.archiving.run(Order(tail_older_than_s=0).policy))
+            outcomes = list(held.fleet.run(PassRequest(tail_older_than_s=0).policy))
             assert {outcome.error for outcome in outcomes} == {None}
             assert {outcome.reason for outcome in outcomes} == {"caught up"}
     [told] = [event for event in events if event["event"] == "leadership_unknown"]

@@ -12,13 +12,13 @@ import structlog
 
 from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
+from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
 from archival.plan import Policy
 from headwater import agent_socket
-from headwater.archiving import Archived, Archiving
 from headwater.config import Config
-from headwater.opening import Bucket, check_conditional_writes, open_bucket, open_log_dirs, writer_id
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
+from headwater.wiring import Bucket, check_conditional_writes, open_bucket, open_log_dirs, writer_id
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
@@ -35,7 +35,7 @@ _REBUILD_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class PassRequest:
     """One pass, as a one-shot verb asks for it.
 
     tail_older_than_s  archive committed tails that have waited so long, too; None: sealed segments only
@@ -58,21 +58,21 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Session:
     """What is open while the lock is held.
 
     bucket     for reading. Like the one for archiving it opens only to the store that the data directory belongs to
-    archiving  None without log directories
+    fleet      None without log directories
     """
 
     config: Config
     bucket: Bucket
     control: ControlSupervisor
-    archiving: Archiving | None
+    fleet: ArchiverFleet | None
 
 
 @contextmanager
-def holding(config: Config, *, patient: bool = False) -> Iterator[Held]:
+def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
     """Take the data directory and open everything an archiver needs. Raises Locked when another process has it.
 
     patient  go on without a store that cannot be reached now: nothing is archived or released before it can, and has been checked
@@ -108,15 +108,27 @@ def holding(config: Config, *, patient: bool = False) -> Iterator[Held]:
         guarded = GuardedStore(bucket.store, gate.passing)
         writable = Bucket(guarded, ManifestRepository(guarded))
         stack.enter_context(_rebuilding(writable.manifests, control, again=patient))
-        archiving = (
-            Archiving(config, dirs=dirs, bucket=writable, control=control, writer=writer_id(config), clock=SystemClock())
+        fleet = (
+            ArchiverFleet(
+                FleetEquipment(
+                    dirs=dirs,
+                    store=writable.store,
+                    repository=writable.manifests,
+                    control=control,
+                    settings_for=config.archival_for,
+                    data_dir=config.node.data_dir,
+                    owned=config.log.owned,
+                    writer=writer_id(config),
+                    clock=SystemClock(),
+                )
+            )
             if dirs is not None
             else None
         )
-        if archiving is not None:
-            archiving.announcer.start()
-            stack.callback(archiving.announcer.close)
-        yield Held(config, Bucket(readable, ManifestRepository(readable)), control, archiving)
+        if fleet is not None:
+            fleet.announcer.start()
+            stack.callback(fleet.announcer.close)
+        yield Session(config, Bucket(readable, ManifestRepository(readable)), control, fleet)
 
 
 def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dirs: LogDirs | None) -> None:
@@ -174,22 +186,22 @@ def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, ag
         thread.join()
 
 
-def carry_out(config: Config, order: Order, told: Callable[[dict[str, Any]], None]) -> None:
-    """One pass here, or by the agent that holds the data directory; `told` of each partition as it is done.
+def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, Any]], None]) -> None:
+    """One pass here, or by the agent that holds the data directory; `on_row` is called with each partition as it is done.
 
     Raises Partial when some partitions could not be archived, their error when none could.
     """
     open_log_dirs(config)
     try:
-        with holding(config) as held:
-            assert held.archiving is not None
-            for row in pass_rows(held.archiving, order):
-                told(row)
+        with open_session(config) as session:
+            assert session.fleet is not None
+            for row in pass_rows(session.fleet, request):
+                on_row(row)
     except Locked:
-        arguments = {"selection": order.selection, "tail_older_than_s": order.tail_older_than_s, "before": order.before}
+        arguments = {"selection": request.selection, "tail_older_than_s": request.tail_older_than_s, "before": request.before}
         try:
             for row in agent_socket.ask(config.node.data_dir, agent_socket.Ask("archive", arguments)):
-                told(row)
+                on_row(row)
         except agent_socket.NoAgent:
             pass
         else:
@@ -197,24 +209,24 @@ def carry_out(config: Config, order: Order, told: Callable[[dict[str, Any]], Non
         raise
 
 
-def pass_rows(archiving: Archiving, order: Order, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
+def pass_rows(fleet: ArchiverFleet, request: PassRequest, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
     """Rows of one pass; its end raises what the pass as a whole came to. Setting `stop` ends it soon, as a temporary failure."""
-    failed: list[Archived] = []
+    failed: list[PartitionOutcome] = []
     looked_at = 0
-    for outcome in archiving.run(order.policy, wanted=order.wants, stop=stop):
+    for outcome in fleet.run(request.policy, wanted=request.wants, stop=stop):
         looked_at += 1
         if outcome.error:
             failed.append(outcome)
         yield row(outcome)
     if stop is not None and stop.is_set():
         raise TransientError("the pass was stopped before its end; the next one goes on")
-    if order.selection and not looked_at:
-        raise NotFound(f"{order.selection} is in none of the log directories")
+    if request.selection and not looked_at:
+        raise NotFound(f"{request.selection} is in none of the log directories")
     if failed:
         raise _summary(failed, looked_at)
 
 
-def row(outcome: Archived) -> dict[str, Any]:
+def row(outcome: PartitionOutcome) -> dict[str, Any]:
     return {
         "topic": outcome.place.topic,
         "partition": outcome.place.partition,
@@ -228,7 +240,7 @@ def row(outcome: Archived) -> dict[str, Any]:
     }
 
 
-def _summary(failed: list[Archived], looked_at: int) -> HeadwaterError:
+def _summary(failed: list[PartitionOutcome], looked_at: int) -> HeadwaterError:
     first = failed[0]
     assert first.error is not None
     if len(failed) == looked_at and len({type(each.error) for each in failed}) == 1:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 from uuid import uuid4
@@ -14,26 +15,27 @@ import structlog
 
 from archival.announcer import Announcer
 from archival.archiver import PartitionArchiver
+from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
-from archival.plan import Idle, PolicyFor, standing
+from archival.partition_status import KnownHead
+from archival.plan import Idle, PolicyFor, archiving_role
 from archival.release import Releaser, plan_release
 from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
-from headwater.config import Config
-from headwater.opening import Bucket
-from headwater.standing import KnownHead
 from headwater_core.clock import Clock
 from headwater_core.control.log import ControlLog
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
 from headwater_core.layouts import open_layout
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.discover import Listing, LogDirs, parse_directory_name
 from headwater_core.segments.log import LocalLog
 from manifests.head import Head
+from manifests.repository import ManifestRepository
 from manifests.topic import Sight
 
 _log = structlog.get_logger()
@@ -44,7 +46,7 @@ LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archived:
+class PartitionOutcome:
     """What one step, or all steps of a pass, did for one partition.
 
     progressed  there may be more to do
@@ -65,7 +67,7 @@ class Archived:
     gone: bool = False
     error: HeadwaterError | None = None
 
-    def after(self, earlier: "Archived | None") -> "Archived":
+    def after(self, earlier: "PartitionOutcome | None") -> "PartitionOutcome":
         """Both together."""
         if earlier is None:
             return self
@@ -86,36 +88,46 @@ class _Known:
     until_s: float
 
 
-class Archiving:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetEquipment:
+    """What the archivers of one agent work with.
+
+    settings_for  what the operator has set for a topic, by its name
+    data_dir      where what must outlive the process is kept
+    owned         nobody else works on the log directories: what is archived may be released there
+    """
+
+    dirs: LogDirs
+    store: ObjectStore
+    repository: ManifestRepository
+    control: ControlLog
+    settings_for: Callable[[str], ArchivalConfig]
+    data_dir: Path
+    owned: bool
+    writer: str
+    clock: Clock
+    new_uid: Callable[[], str] = lambda: uuid4().hex
+    open_segment: OpenSegment = open_segment
+
+
+class ArchiverFleet:
     """The archivers of one agent, made as partitions are found. `troubles` says what keeps which partition from being archived.
 
     Safe to use from many threads: one archiver takes one step at a time.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        dirs: LogDirs,
-        bucket: Bucket,
-        control: ControlLog,
-        writer: str,
-        clock: Clock,
-        new_uid: Callable[[], str] = lambda: uuid4().hex,
-        open_segment: OpenSegment = open_segment,
-    ) -> None:
-        self._config, self._bucket, self._writer, self._clock = config, bucket, writer, clock
-        self._new_uid, self._open_segment = new_uid, open_segment
-        self.logs = dirs
+    def __init__(self, equipment: FleetEquipment) -> None:
+        self._equipment, self._clock = equipment, equipment.clock
+        self.logs = equipment.dirs
         self.troubles: dict[TopicPartition, str] = {}
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # exceptions that nobody planned for: defects, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
-        self.announcer = Announcer(control, clock)
-        self._topics = TopicRecords(bucket.manifests, self._describe, clock=clock)
-        self._tails = Tails(config.node.data_dir / "tails.json", clock)
-        self._looks = CleanerLooks(config.node.data_dir / "cleaners.json", clock)
-        self._releaser = Releaser(logs=self.logs, repository=bucket.manifests, writer=writer, owned=config.log.owned)
+        self.announcer = Announcer(equipment.control, equipment.clock)
+        self._topics = TopicRecords(equipment.repository, self._describe, clock=equipment.clock)
+        self._tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
+        self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
+        self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
         self._widest: dict[str, TopicPartition] = {}  # the last partition of each topic, by number, in the last listing
@@ -149,7 +161,7 @@ class Archiving:
                 _log.info("leadership_known")
         return listing
 
-    def step(self, place: TopicPartition, policy_for: PolicyFor, *, below: int | None = None, anew: bool = False) -> Archived:
+    def step(self, place: TopicPartition, policy_for: PolicyFor, *, below: int | None = None, anew: bool = False) -> PartitionOutcome:
         """One step of one partition, with at most one commit; then what is archived of an owned directory is released.
 
         below  take the log for committed up to here only
@@ -163,21 +175,21 @@ class Archiving:
             log = self.logs.look(place)
             with self._in_hand(log.partition) as archiver:
                 if (known := self._obstacles.get(log.partition)) and not anew and self._still(known, log):
-                    done = Archived(place=place, error=known.obstacle.error)
+                    done = PartitionOutcome(place=place, error=known.obstacle.error)
                 else:
                     done = self._advance(archiver, log, policy_for, below)
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
-            done = Archived(place=place, error=self.trouble(place, error))
+            done = PartitionOutcome(place=place, error=self.trouble(place, error))
         head = archiver.head if archiver else None
         elapsed_s = round(self._clock.monotonic_s() - started_s, 3)
         done = replace(done, last_offset=head.last_offset if head else None, elapsed_s=elapsed_s)
         self.note(done)
         return done
 
-    def _advance(self, archiver: PartitionArchiver, log: LocalLog, policy_for: PolicyFor, below: int | None) -> Archived:
-        settings = self._config.archival_for(log.partition.topic)
+    def _advance(self, archiver: PartitionArchiver, log: LocalLog, policy_for: PolicyFor, below: int | None) -> PartitionOutcome:
+        settings = self._equipment.settings_for(log.partition.topic)
         seen = log
         if below is not None and log.high_watermark is not None and log.high_watermark > below:
             seen = replace(log, high_watermark=below)
@@ -191,17 +203,17 @@ class Archiving:
             raise
         if archiver.head is not None and archiver.head is not before:
             self._seen_s[log.partition] = self._clock.monotonic_s()
-        done = Archived(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
+        done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
         head = archiver.head
         if not (outcome.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
             caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
-            done = replace(done, quiet=caught_up or isinstance(standing(log), Idle))
+            done = replace(done, quiet=caught_up or isinstance(archiving_role(log), Idle))
         if outcome.entry and not outcome.entry.gap:
             done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
         try:
             if outcome.progressed and head:
                 self.committed(head)
-            if self._config.log.owned and settings.release and self._may_release(archiver, log):
+            if self._equipment.owned and settings.release and self._may_release(archiver, log):
                 done = replace(done, released_bytes=self._releaser.release(archiver).size_bytes)
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
@@ -217,9 +229,9 @@ class Archiving:
             return True
         head = archiver.head
         covered = head is not None and len(log.segments) > 1 and log.segments[1].base_offset <= head.next_offset
-        return covered and bool(plan_release(log, head, self._writer).segments)
+        return covered and bool(plan_release(log, head, self._equipment.writer).segments)
 
-    def _missing(self, place: TopicPartition, missing: NotFound) -> Archived:
+    def _missing(self, place: TopicPartition, missing: NotFound) -> PartitionOutcome:
         """Is the partition not there, or something that it needs?"""
         try:
             self.logs.look(place)
@@ -227,10 +239,10 @@ class Archiving:
             with self._making:
                 gone = self._identities.pop(place, None)
             self._drop(lambda partition: partition == gone)
-            return Archived(place=place, reason="gone", gone=True)
+            return PartitionOutcome(place=place, reason="gone", gone=True)
         except Exception as error:
-            return Archived(place=place, error=self.trouble(place, error))
-        return Archived(place=place, error=missing)
+            return PartitionOutcome(place=place, error=self.trouble(place, error))
+        return PartitionOutcome(place=place, error=missing)
 
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
         """What to say of any exception. One that nobody planned for is logged here, with its traceback, when it is news."""
@@ -245,7 +257,7 @@ class Archiving:
             _log.error("archive_failed", ntp=str(place), exc_info=error)
         return HeadwaterError(words)
 
-    def note(self, outcome: Archived) -> None:
+    def note(self, outcome: PartitionOutcome) -> None:
         """Keep `troubles` true."""
         if outcome.error and not isinstance(outcome.error, TransientError):
             self.troubles[outcome.place] = str(outcome.error)
@@ -268,7 +280,7 @@ class Archiving:
         if are_all:
             self._tails.retain(present)
             self._topics.retain(present)
-            self.announcer.retire_absent(present, self._writer)
+            self.announcer.retire_absent(present, self._equipment.writer)
 
     def save(self) -> None:
         """Write down what must outlive the process. Raises DiskFull and TransientError."""
@@ -281,7 +293,7 @@ class Archiving:
         *,
         wanted: Callable[[TopicPartition], bool] = lambda _: True,
         stop: threading.Event | None = None,
-    ) -> Iterator[Archived]:
+    ) -> Iterator[PartitionOutcome]:
         """One pass over what is there now of the wanted partitions, several at a time, each reported when it is done.
 
         Partitions take turns, step by step. What becomes committed after the pass has begun is not its business, so it ends
@@ -291,13 +303,13 @@ class Archiving:
         for path, error in listing.problems:
             place = parse_directory_name(path.name)
             if place is None or wanted(place):
-                yield Archived(place=place or LOG_DIRS, error=error)
+                yield PartitionOutcome(place=place or LOG_DIRS, error=error)
         bounds = {each: seen.high_watermark for each, seen in listing.partitions.items() if wanted(each)}
         ended = threading.Event()  # this pass, whoever else waits for `stop`
         queue, lock = DueQueue(Random()), threading.Lock()
         queue.add(bounds)
-        sums: dict[TopicPartition, Archived] = {}
-        outcomes: SimpleQueue[Archived | None] = SimpleQueue()
+        sums: dict[TopicPartition, PartitionOutcome] = {}
+        outcomes: SimpleQueue[PartitionOutcome | None] = SimpleQueue()
 
         def turn() -> bool:
             with lock:
@@ -397,14 +409,14 @@ class Archiving:
         return PartitionArchiver(
             partition,
             logs=self.logs,
-            store=self._bucket.store,
-            repository=self._bucket.manifests,
-            offloader=open_layout(self._config.archival_for(partition.topic).layout),
+            store=self._equipment.store,
+            repository=self._equipment.repository,
+            offloader=open_layout(self._equipment.settings_for(partition.topic).layout),
             announcer=self.announcer,
             topics=self._topics,
             tails=self._tails,
             looks=self._looks,
-            writer=self._writer,
-            new_uid=self._new_uid,
-            open_segment=self._open_segment,
+            writer=self._equipment.writer,
+            new_uid=self._equipment.new_uid,
+            open_segment=self._equipment.open_segment,
         )

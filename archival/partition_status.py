@@ -37,7 +37,7 @@ class KnownHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PartitionStatus:
     """One line of `headwater status`; offsets as in the glossary, None where there is nothing to say.
 
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was asked just now
@@ -60,7 +60,7 @@ class Standing:
     reason: str
 
 
-def standing(
+def status_of(
     partition: PartitionId,
     log: LocalLog | None,
     head: Head | None,
@@ -70,7 +70,7 @@ def standing(
     now_ms: int,
     cached_bytes: int = 0,
     trouble: str = "",
-) -> Standing:
+) -> PartitionStatus:
     """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `standby`
     (another replica archives), `behind` (the archive has followed a newer leader epoch than this log), `archive-only` (no local log
     here), `stopped` (`trouble`, or what looking at the log found), and of that `needs replacement` and `needs upgrade` by name.
@@ -86,7 +86,7 @@ def standing(
     if trouble:
         state, reason = next((name for name in _NEEDS if trouble.startswith(f"{name}: ")), "stopped"), trouble
     live = [entry for entry in head.entries if not entry.gap] if head else []
-    return Standing(
+    return PartitionStatus(
         topic=partition.topic,
         partition=partition.partition,
         topic_id=partition.topic_id,
@@ -107,7 +107,7 @@ def standing(
 
 def _state(log: LocalLog, head: Head | None, lag: Backlog, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
     """What the one who holds the claim would do next."""
-    acting = plan.standing(log)
+    acting = plan.archiving_role(log)
     if isinstance(acting, Idle):
         return "standby", acting.reason
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from headwater.archiving import LOG_DIRS, Archived
+from archival.fleet import LOG_DIRS, PartitionOutcome
 from headwater_core.clock import Clock
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
@@ -44,7 +44,7 @@ class TroubleLog:
         self._logged: dict[TopicPartition, _Logged] = {}
         self._windows: dict[str, _Window] = {}
 
-    def note(self, outcome: Archived) -> None:
+    def note(self, outcome: PartitionOutcome) -> None:
         """What keeps a partition from being archived, when that is news. What was archived the archiver itself has logged."""
         now_s, place = self._clock.monotonic_s(), outcome.place
         with self._lock:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from archival.cleaner import overtaken
+from archival.partition_status import PartitionStatus, status_of
 from archival.plan import Policy
-from headwater.standing import Standing, standing
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId
@@ -45,8 +45,8 @@ def newer_format() -> NeedsUpgrade:
     return found.value
 
 
-def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Standing:
-    return standing(PARTITION, log, head, policy=Policy(tail_after_ms=0), tail_age_ms=0, now_ms=0, trouble=trouble)
+def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> PartitionStatus:
+    return status_of(PARTITION, log, head, policy=Policy(tail_after_ms=0), tail_age_ms=0, now_ms=0, trouble=trouble)
 
 
 @pytest.mark.parametrize(
