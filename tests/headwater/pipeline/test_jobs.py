@@ -82,7 +82,7 @@ def test_processes_end_with_a_killed_parent(stage: Stage, tmp_path: Path) -> Non
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     program = (
-        "from pipeline.jobs import Processes, StorePlace\nfrom tests.pipeline.test_jobs import hang\n"
+        "from headwater.pipeline.jobs import Processes, StorePlace\nfrom tests.headwater.pipeline.test_jobs import hang\n"
         f"if __name__ == '__main__': list(Processes(StorePlace('file://{stage.bucket}'), 1).each(hang, ['{pipe}']))"
     )
     script = tmp_path / "program.py"

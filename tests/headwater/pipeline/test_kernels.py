@@ -40,7 +40,7 @@ def test_no_kernel_waits_for_the_interpreter_or_counts_references() -> None:
 def test_damaged_records_never_lead_outside_an_array(tmp_path: Path) -> None:
     """The tests of damage once more, with numba checking every index."""
     settings = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    overrun = "import numpy; from pipeline.kernels import crc32c; crc32c(numpy.zeros(3, numpy.uint8), 0, 100)"
+    overrun = "import numpy; from headwater.pipeline.kernels import crc32c; crc32c(numpy.zeros(3, numpy.uint8), 0, 100)"
     done = subprocess.run([sys.executable, "-c", overrun], cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
     assert "IndexError: index is out of bounds" in done.stderr  # the checks are really on
     damage = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/headwater/pipeline/test_decode.py"]

@@ -11,7 +11,8 @@ from headwater_core.control.lock import DataDirLock
 from headwater_core.errors import Locked, UsageError
 
 _WAIT = "import sys; print(flush=True); sys.stdin.read()"
-_HOLD = f"import sys; from pathlib import Path; from control.lock import DataDirLock; lock = DataDirLock(Path(sys.argv[1])); {_WAIT}"
+_LOCK = "from headwater_core.control.lock import DataDirLock; lock = DataDirLock(Path(sys.argv[1]))"
+_HOLD = f"import sys; from pathlib import Path; {_LOCK}; {_WAIT}"
 
 
 def test_the_second_is_told_who_is_first(tmp_path: Path) -> None:
