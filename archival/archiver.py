@@ -114,7 +114,7 @@ class PartitionArchiver:
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has) since the last commit
         self._sent: tuple[Entry, Entry] | None = None  # (what was wanted, how it was named) by an upload that failed
         self._told_fullness = _FULLNESS_TOLD
-        self._log = structlog.get_logger().bind(ntp=str(partition), topic_id=partition.topic_id, writer=writer)
+        self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=writer)
 
     @property
     def head(self) -> Head | None:
@@ -153,7 +153,7 @@ class PartitionArchiver:
             return outcome
         if full >= self._told_fullness:
             self._told_fullness = full + 0.05
-            self._log.warning("manifest_fills_up", percent=int(full * 100), size_bytes=self._held.size_bytes if self._held else 0)
+            self._log.warning("manifest_grew", percent=int(full * 100), size_bytes=self._held.size_bytes if self._held else 0)
         note = f"the manifest is {full:.0%} full"
         return dataclass_replace(outcome, reason=f"{outcome.reason}; {note}" if outcome.reason else note)
 

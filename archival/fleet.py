@@ -254,7 +254,7 @@ class ArchiverFleet:
         words = f"unexpected {type(error).__name__}: {error}"
         self.unexpected += 1
         if self.troubles.get(place) != words:
-            _log.error("archive_failed", ntp=str(place), exc_info=error)
+            _log.error("archive_failed", partition=str(place), exc_info=error)
         return HeadwaterError(words)
 
     def note(self, outcome: PartitionOutcome) -> None:

@@ -129,7 +129,8 @@ class Releaser:
         if release.segments and not dry_run:
             structlog.get_logger().info(
                 "segments_released",
-                ntp=str(archiver.partition),
+                partition=str(archiver.partition),
+                topic_id=archiver.partition.topic_id,
                 segments=len(release.segments),
                 size_bytes=release.size_bytes,
                 local_start=release.local_start,

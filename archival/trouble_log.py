@@ -85,7 +85,7 @@ class TroubleLog:
             window = self._windows[event] = _Window(now_s)
         if window.lines < LINES_MAX:
             window.lines += 1
-            log.log(_LEVELS[event], event, ntp=str(place), reason=reason)
+            log.log(_LEVELS[event], event, partition=str(place), reason=reason)
         else:
             window.others.add(place)
             window.reason = reason

@@ -160,7 +160,7 @@ class ArchiveTier:
 
     def _moved_over_gap(self, offset: int, next_offset: int) -> None:
         self._hydrator.counters.gaps_skipped += 1
-        log.warning("read_moved_over_gap", partition=str(self._partition), offset=offset, next_offset=next_offset)
+        log.warning("gap_skipped", partition=str(self._partition), offset=offset, next_offset=next_offset)
 
     def _fill_from_entry(self, answer: ReadResult, entry: Entry, cursor: int, asked: int, limit: int, max_bytes: int) -> Steps[int]:
         hydrator, partition = self._hydrator, self._partition

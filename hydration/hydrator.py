@@ -29,6 +29,7 @@ from hydration.flights import Errand, Flights, Start
 from hydration.runfile import RunFile
 from hydration.waiting import Steps
 from manifests.head import Entry
+from manifests.keys import partition_of
 
 SCAN_WORKERS = 2  # local scans, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests
@@ -236,7 +237,7 @@ class Hydrator:
                 self._blocks.give_back(block)
             if isinstance(error, CorruptData):
                 self._damage.note(name, error)
-                log.error("object_damaged", key=entry.key, position=chunk.position, reason=str(error))
+                log.error("object_damaged", partition=partition_of(entry.key), key=entry.key, position=chunk.position, reason=str(error))
             raise
         self._damage.forget(name)
         if block is not None:
@@ -291,7 +292,7 @@ class Hydrator:
 
     def _tell_damage(self, error: CorruptData, entry: Entry, chunk: Chunk) -> None:
         self.counters.damaged += 1
-        log.warning("chunk_damaged", key=entry.key, position=chunk.position, reason=str(error))
+        log.warning("chunk_damaged", partition=partition_of(entry.key), key=entry.key, position=chunk.position, reason=str(error))
 
     def _hydrated(self, name: str, entry: Entry, chunk: Chunk) -> RunFile | Exception:
         try:

@@ -217,7 +217,7 @@ class PartitionLog:
                 settle = isinstance(error, _Unsettled)
                 if self.local is not None:
                     self.local.look_again()
-                log.info("read_began_anew", partition=str(self.partition), what=what, reason=str(error))
+                log.debug("read_restarted", partition=str(self.partition), what=what, reason=str(error))
         return (yield from once(settle))
 
     def _read(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
@@ -435,7 +435,7 @@ class PartitionLog:
     def _move_over_hole(self, view: _View, offset: int, next_offset: int) -> None:
         self._prove_hole(view, offset)
         self._hydrator.counters.gaps_skipped += 1
-        log.warning("read_moved_over_gap", partition=str(self.partition), offset=offset, next_offset=next_offset)
+        log.warning("gap_skipped", partition=str(self.partition), offset=offset, next_offset=next_offset)
 
     def _prove_hole(self, view: _View, offset: int) -> None:
         """Raises unless it is sure that no tier holds `offset`: TransientError, or _Unsettled when a closer look may tell."""

@@ -79,6 +79,12 @@ def parse_data_prefix(prefix: str) -> tuple[str, str, int] | None:
     return None
 
 
+def partition_of(data_key: str) -> str:
+    """`topic:partition`, as log events name it; "" for what is no data key."""
+    found = parse_data_prefix(data_key.rpartition("/")[0] + "/")
+    return f"{found[0]}:{found[2]}" if found else ""
+
+
 def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int, uid: str) -> str:
     return check_key(f"{data_prefix(partition)}{base_offset:020}-{last_offset:020}-{fence:010}-{uid}.log")
 

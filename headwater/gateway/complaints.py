@@ -18,12 +18,12 @@ class Complaints:
         self._clock = clock
         self._told_s: OrderedDict[tuple[str, type], float] = OrderedDict()
 
-    def tell(self, event: str, ntp: str, error: Exception) -> None:
+    def tell(self, event: str, partition: str, error: Exception) -> None:
         """A client's own mistakes are not told; what mends itself is a warning; the rest is for a person, and what is no error of
         ours comes with its traceback: it is a mistake in here."""
         if isinstance(error, OffsetOutOfRange | NotFound):
             return
-        key = (ntp, type(error))
+        key = (partition, type(error))
         now_s = self._clock.monotonic_s()
         if now_s - self._told_s.get(key, float("-inf")) < QUIET_S:
             return
@@ -32,7 +32,7 @@ class Complaints:
         if len(self._told_s) > REMEMBERED_MAX:
             self._told_s.popitem(last=False)
         if not isinstance(error, HeadwaterError):
-            log.error(event, ntp=ntp, reason=repr(error), exc_info=error)
+            log.error(event, partition=partition, reason=repr(error), exc_info=error)
             return
         tell = log.warning if isinstance(error, TransientError) else log.error
-        tell(event, ntp=ntp, reason=str(error))
+        tell(event, partition=partition, reason=str(error))

@@ -100,7 +100,7 @@ class Gateway:
         except MalformedRequest as error:
             log.warning("malformed_request", peer=peer, reason=str(error))
         except PeerGone as error:
-            log.info("client_let_go", peer=peer, reason=str(error))
+            log.info("connection_closed", peer=peer, reason=str(error))
         except OSError as error:
             log.debug("connection_lost", peer=peer, reason=str(error))
         except Exception:

@@ -102,7 +102,8 @@ def read_catalogue(store: ObjectStore, query: Query) -> Catalogue:
     found = Catalogue.survey(store, query)
     for each in found.lost:
         quarantine.write_document(each)
-        log.warning("document_set_aside", topic=each.topic, partition=each.partition, object=each.key, reason=str(each.error))
+        partition = None if each.partition is None else f"{each.topic}:{each.partition}"
+        log.warning("document_set_aside", topic=each.topic, partition=partition, key=each.key, reason=str(each.error))
     return found
 
 

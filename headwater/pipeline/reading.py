@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 import structlog
@@ -358,7 +358,10 @@ class _Reading:
         if found not in self._damage:
             self._damage[found] = None
             self._counters.damaged += 1
-            log.warning("damage_set_aside", **asdict(found))
+            place = str(self._split.partition_id)
+            log.warning(
+                "damage_set_aside", partition=place, key=key, position=position, first_offset=first, last_offset=last, reason=reason
+            )
 
     # A manifest that has moved on
 

@@ -11,7 +11,6 @@
 
 import io
 import ipaddress
-import logging
 import os
 import pickle
 import shutil
@@ -28,6 +27,7 @@ import pysyncobj.syncobj
 import pysyncobj.tcp_connection
 import pysyncobj.tcp_server
 import pysyncobj.transport
+import structlog
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, SyncObjException, replicated
 from pysyncobj.encryptor import HAS_CRYPTO
 from pysyncobj.node import Node as RaftNode
@@ -43,7 +43,7 @@ from headwater_core.control.state import EMPTY, ControlState, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
 from headwater_core.oserrors import translated
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger()
 
 SECRET_CHARS_MIN = 32
 _MESSAGE_BYTES_MAX = 8 << 20  # a batch of entries is 64 KiB, one command at most 1 MiB
@@ -206,7 +206,7 @@ class ControlNode:
         except HeadwaterError as error:
             self._failure = error
         except Exception as error:
-            _log.exception("control log stopped")
+            log.exception("control_node_failed")
             self._failure = TransientError(f"control log stopped: {error!r}")
         finally:
             self._failure = self._failure or TransientError("the control log is closed")
@@ -220,7 +220,7 @@ class ControlNode:
         except HeadwaterError:
             raise
         except Exception:  # a message that makes no sense must not end the node
-            _log.warning("control log: bad message from a peer", exc_info=True)
+            log.warning("control_message_dropped", exc_info=True)
             self._stop.wait(0.05)
 
     def _check_running(self) -> None:
@@ -255,7 +255,7 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
         try:
             self.state = apply_all(self.state, decode(command))
         except CorruptData as error:
-            _log.error("control command left out: %s", error)
+            log.error("control_command_skipped", reason=str(error))
 
 
 class _Files:
@@ -311,7 +311,7 @@ class _Files:
                     shutil.copyfile(self.journal, self.journal.with_name("journal.damaged"))
                 write_whole(self.rebuild_marker, b"")
                 journal = Journal(self.journal, with_peers=with_peers, salvage=True)
-                _log.error("control journal damaged, going on before the damage: %s", error)
+                log.error("control_journal_cut", path=str(self.journal), reason=str(error))
             except CorruptData:
                 self._set_aside(self.journal, error)
                 journal = Journal(self.journal, with_peers=with_peers)
@@ -320,7 +320,7 @@ class _Files:
         return journal
 
     def _set_aside(self, path: Path, why: CorruptData) -> None:
-        _log.error("control file damaged, kept aside: %s", why)
+        log.error("control_file_set_aside", path=str(path), reason=str(why))
         write_whole(self.rebuild_marker, b"")
         with translated(path):
             os.replace(path, path.with_name(path.name + ".damaged"))

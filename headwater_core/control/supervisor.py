@@ -135,7 +135,7 @@ class ControlSupervisor:
             self._led_at_s = self._clock.monotonic_s()
         except Exception as error:
             if not isinstance(error, HeadwaterError):
-                log.exception("control_log_failed_unexpectedly")
+                log.exception("control_log_failed")
             self._failed(error)
 
     def _give_up(self, node: ControlNode, failure: HeadwaterError) -> None:

@@ -266,7 +266,7 @@ def test_a_log_directory_that_cannot_be_listed_is_among_the_troubles(bench: Benc
     with capture_logs() as events:
         bench.scheduler.rescan()
     assert bench.fleet.troubles == {}
-    assert [(event["event"], event["ntp"]) for event in events] == [("archive_resumed", str(LOG_DIRS))]
+    assert [(event["event"], event["partition"]) for event in events] == [("archive_resumed", str(LOG_DIRS))]
 
 
 def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: Store) -> None:

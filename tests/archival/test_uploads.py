@@ -283,7 +283,7 @@ def test_a_full_manifest_is_told_before_anything_is_uploaded(
             agent.run(SEALED)
     assert reasons[0] == ""
     assert "% full" in reasons[-1]
-    told = [each["percent"] for each in logs if each["event"] == "manifest_fills_up"]
+    told = [each["percent"] for each in logs if each["event"] == "manifest_grew"]
     assert told[0] >= 50
     assert told == sorted(set(told))
     objects = store.runs

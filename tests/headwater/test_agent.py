@@ -160,7 +160,7 @@ def test_the_agent_tells_what_stops_a_partition(stage: Stage) -> None:
     log = stage.log("kitchen")
     (log / "orders.in-0" / "partition.metadata").write_bytes(b"version: 0\ntopic_id: nonsense\n")
     with running(stage, log) as agent:
-        agent.wait_for("archive_stopped", ntp="orders.in:0")
+        agent.wait_for("archive_stopped", partition="orders.in:0")
         rows = stage.run("status", "orders.in:0", "-o", "jsonl", log=log).rows
         assert [row["state"] for row in rows] == ["stopped"]
 
@@ -172,7 +172,7 @@ def test_a_partition_that_appears_while_the_agent_runs_is_archived(stage: Stage)
     with running(stage, log, "--set", "archival.seal_timeout=0s") as agent:
         agent.wait_for("gateway_started")
         aside.rename(log / "orders.in-0")
-        agent.wait_for("run_archived", ntp="orders.in:0")
+        agent.wait_for("run_archived", partition="orders.in:0")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from structlog.testing import capture_logs
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
@@ -293,9 +294,11 @@ def test_a_damaged_object_is_said_to_be_damaged_and_never_served(a_world: AWorld
             buffer[100] ^= 1
 
     store.spoil = flip
-    with pytest.raises(CorruptData, match="CRC"):
+    with capture_logs() as events, pytest.raises(CorruptData, match="CRC"):
         world.log.read(0, 1 << 20, UNCOMMITTED)
     assert not list((world.root / "cache").rglob("*.run"))
+    told = [(each["event"], each["log_level"], each["partition"]) for each in events]
+    assert told == [("chunk_damaged", "warning", str(PARTITION)), ("object_damaged", "error", str(PARTITION))]
 
 
 def test_a_damaged_index_is_said_to_be_damaged(a_world: AWorld) -> None:

@@ -15,6 +15,7 @@ def test_a_data_key_says_what_it_was_made_from(base: int, last: int, fence: int,
     assert keys.parse_data(key) == keys.DataName(base, last, fence, text, "log")
     assert keys.parse_data(keys.index(key)) == keys.DataName(base, last, fence, text, "index")
     assert key.startswith(keys.data_prefix(PARTITION))
+    assert keys.partition_of(key) == str(PARTITION)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ def test_a_data_key_says_what_it_was_made_from(base: int, last: int, fence: int,
 )
 def test_other_names_are_no_data_keys(key: str) -> None:
     assert keys.parse_data(key) is None
+    assert keys.partition_of(key) == ""
 
 
 def test_manifest_keys_read_back() -> None:

@@ -474,7 +474,7 @@ def test_a_hundred_clients_that_take_nothing_are_let_go_and_hinder_nobody(tmp_pa
                 each.frame()
             each.close()
     assert big.open_results == 0
-    assert [each["event"] for each in logs] == ["client_let_go"] * 100
+    assert [each["event"] for each in logs] == ["connection_closed"] * 100
 
 
 def test_a_taken_port_is_a_clear_error(server: GatewayServer) -> None:

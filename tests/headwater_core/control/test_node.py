@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from archival.announcer import advanced_of
 from archival.control_rebuild import rebuild_control, rebuild_control_if_needed
@@ -176,7 +177,7 @@ def test_damaged_files_are_kept_aside_and_the_state_is_rebuilt_from_the_bucket(f
         node.publish(advanced(1))
     path = tmp_path / "control" / file
     damaged(path, damage)
-    with a_node(tmp_path) as node:
+    with capture_logs() as events, a_node(tmp_path) as node:
         if node.needs_rebuild:
             rebuild_control_if_needed(repository, node)
         elif damage == "tail":
@@ -185,6 +186,8 @@ def test_damaged_files_are_kept_aside_and_the_state_is_rebuilt_from_the_bucket(f
         assert node.state().digest() == known
         node.publish(advanced(9))
         assert last_offset(node) == 89
+    kept_aside = {str(each.with_suffix("")) for each in path.parent.glob("*.damaged")}
+    assert {each["path"] for each in events if each["event"] in ("control_file_set_aside", "control_journal_cut")} == kept_aside
 
 
 def damaged(path: Path, how: str) -> None:
@@ -399,7 +402,7 @@ def test_a_call_has_its_own_time_out(tmp_path: Path) -> None:
 
 
 def test_it_refuses_to_run_without_asserts(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from control.node import ControlNode; ControlNode(Path(sys.argv[1]))"
+    script = "import sys; from pathlib import Path; from headwater_core.control.node import ControlNode; ControlNode(Path(sys.argv[1]))"
     refused = subprocess.run([sys.executable, "-O", "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert "UsageError" in refused.stderr
     assert "python -O" in refused.stderr
