@@ -419,8 +419,16 @@ class Brokers:
         return f"broker {leader.node} removes everything below {start}"
 
     def notice_release(self, replica: Replica) -> str | None:
-        """Headwater has deleted files: the log starts later now."""
-        replaced = replica.cleaning.replaced if replica.cleaning else ()
+        """Headwater has deleted files: the log starts later now.
+
+        No cleaner is at work meanwhile: Kafka keeps deletion and compaction of a log apart, and where we delete there is no broker.
+        So a pass that has changed nothing yet was never begun.
+        """
+        cleaning = replica.cleaning
+        if cleaning and cleaning.stage == 0 and not all(segment.path.exists() for segment in cleaning.replaced):
+            _named(cleaning.merged.path, ".cleaned").unlink()
+            replica.cleaning = cleaning = None
+        replaced = cleaning.replaced if cleaning else ()
         gone = [segment for segment in replica.segments if segment not in replaced and not segment.path.exists()]
         lost = [segment for segment in gone if segment.path in replica.damaged]
         if lost and any(segment.path.exists() for segment in replica.segments if segment.base < lost[0].base):

@@ -583,17 +583,11 @@ class Reader:
                 raise
             except Exception as error:
                 self._stay()
-                if isinstance(error, CorruptData) and self._moments.cut_since(since):
-                    self._saw("a log is cut in place while it is read")
-                    return cursor or 0
                 raise Violation(f"I11 reading offset {cursor} fails: {type(error).__name__}: {error}") from error
             self._stay()
             if self._moments.cut_since(since):
                 self._saw("a log is cut in place while it is read")
-                if answer.torn:
-                    return cursor
-            else:
-                check_answer(answer, self._moments.since(since), self._may_be_gone)
+            check_answer(answer, self._moments.since(since), self._may_be_gone)
             is_archived, was_archived = self._witness(answer), is_archived
             if was_archived and answer.batches and not is_archived:
                 self._saw("a reader reads across the border of the tiers")
