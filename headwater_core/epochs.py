@@ -43,6 +43,11 @@ class EpochHistory:
         at = bisect_right(self.steps, offset, key=lambda step: step[1])
         return self.steps[at - 1][0] if at else None
 
+    def denies(self, epoch: int, offset: int) -> bool:
+        """Whether another epoch than that wrote `offset`; what lies below the history's first offset it cannot tell."""
+        known = self.epoch_at(offset)
+        return known is not None and known != epoch
+
     def end_of(self, epoch: int, log_end: int) -> int | None:
         """The offset just past `epoch`'s records, `log_end` for the newest; None when the epoch is not on the history."""
         for at, (candidate, _) in enumerate(self.steps):

@@ -12,14 +12,15 @@ from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, check_bat
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.runindex import NO_TIMESTAMP
 from headwater_core.segments.transactions import OpenTransaction, Transactions
+from hydration.lineage import Lineage
 from hydration.open_segment import Allowance
-from hydration.ranges import Readable
+from hydration.ranges import Boundary, Readable
 
 WINDOW_BYTES = 256 << 10  # read at once where batches are small
 SMALL_WINDOW_BYTES = 8 << 10  # where they are large: most of a window would be records
 PIECE_BYTES = 1 << 20  # as finely as times are kept: 24 bytes for each
 MARKER_BYTES_MAX = 64 << 10
-_FIELDS = struct.Struct(">qi4xb4xhi8xqq6xi")  # base, length, magic, attributes, last delta, largest timestamp, producer, records
+_FIELDS = struct.Struct(">qiib4xhi8xqq6xi")  # base, length, epoch, magic, attributes, last delta, largest timestamp, producer, records
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 
 assert _FIELDS.size == HEADER_BYTES
@@ -38,7 +39,8 @@ class HeaderWalk:
 
     position      where the next batch begins
     next_offset   every batch up to here was met
-    done_to       the highest `up_to` that the walk has come to
+    done_to       everything that lies below is met: the highest `up_to` that the walk has come to, or where the run ended before that
+    last          the last batch that was met; as long as that is there, everything before it is
     """
 
     def __init__(self, base_offset: int, open_before: Sequence[OpenTransaction] = ()) -> None:
@@ -46,38 +48,46 @@ class HeaderWalk:
         open_before   transactions open at the run's start
         """
         self.position, self.next_offset, self.done_to = 0, base_offset, base_offset
+        self.last: Boundary | None = None
         self.transactions = Transactions(open_before)
         self._window_bytes = WINDOW_BYTES
         self._starts, self._offsets, self._newest = array("q"), array("q"), array("q")
 
-    def advance(self, file: Readable, end: int, *, up_to: int, allowance: Allowance) -> None:
+    def advance(self, file: Readable, end: int, *, up_to: int, allowance: Allowance, lineage: Lineage | None = None) -> None:
         """Go on over the whole batches of file[:end] that lie below offset `up_to`. A torn one at the end is not there yet.
 
         Raises LongWalk when the allowance is used up: what was met is kept. Raises CorruptData or UnsupportedFormat for what
-        cannot be a header, an impossible marker, or offsets that do not rise.
+        cannot be a header, an impossible marker, or offsets that do not rise, SourceChanged for what is not on `lineage`.
         """
         while self.position + HEADER_BYTES <= end and self.next_offset < up_to:
             wanted = min(self._window_bytes, end - self.position)
             allowance.take(wanted)
-            if not self._take(file, file.read(self.position, wanted), end, up_to):
+            if not self._take(file, file.read(self.position, wanted), end, up_to, lineage):
                 break
-        self.done_to = max(self.done_to, up_to)
+        self.done_to = max(self.done_to, self.next_offset)
 
-    def _take(self, file: Readable, window: bytes, end: int, up_to: int) -> bool:
+    def _take(self, file: Readable, window: bytes, end: int, up_to: int, lineage: Lineage | None) -> bool:
         """Go on over the batches whose headers are in `window`; whether there may be more."""
         unpack, data, starts, newest = _FIELDS.unpack_from, self.transactions.data, self._starts, self._newest
         window_start, next_offset = self.position, self.next_offset
-        at, last_at, size_bytes = 0, len(window) - HEADER_BYTES, 0
+        at, last_at, size_bytes, known_epoch = 0, len(window) - HEADER_BYTES, 0, None
+        met_at, met = -1, 0
         try:
             while at <= last_at:
-                base, length, magic, attributes, delta, newest_ms, producer_id, records = unpack(window, at)
+                base, length, epoch, magic, attributes, delta, newest_ms, producer_id, records = unpack(window, at)
                 last_offset, size_bytes = base + delta, LENGTH_FROM + length
                 if magic != 2 or length < HEADER_BYTES - LENGTH_FROM or base < next_offset or delta < 0:
                     self._complain(window, at, file.where, next_offset)
                     return False
                 position = window_start + at
-                if last_offset >= up_to or position + size_bytes > end:
+                if last_offset >= up_to:
+                    self.done_to = max(self.done_to, up_to)
                     return False
+                if position + size_bytes > end:
+                    return False
+                if epoch != known_epoch and lineage is not None:
+                    lineage.check(epoch, base, file.where)
+                known_epoch = epoch
                 if not starts or position - starts[-1] >= PIECE_BYTES:
                     starts.append(position)
                     self._offsets.append(base)
@@ -90,6 +100,7 @@ class HeaderWalk:
                         data(producer_id, base)
                     if records and newest_ms > newest[-1]:
                         newest[-1] = newest_ms
+                met_at, met = position, base
                 at += size_bytes
                 next_offset = last_offset + 1
                 if next_offset == up_to:
@@ -97,6 +108,8 @@ class HeaderWalk:
             return last_at >= 0
         finally:  # nothing is met twice: a marker that is met again would end the next transaction
             self.position, self.next_offset = window_start + at, next_offset
+            if met_at >= 0:
+                self.last = Boundary(met_at, met)
             self._window_bytes = SMALL_WINDOW_BYTES if size_bytes > SMALL_WINDOW_BYTES else WINDOW_BYTES
 
     @property

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from headwater_core.clock import Clock
+from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from headwater_core.segments.log import LocalLog, LocalSegment
 from hydration.answers import Slice
+from hydration.lineage import Lineage
 from hydration.open_segment import Allowance, OpenSegment, Places
+from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 
 LOOK_S = 1.0  # a directory is looked at again after that; the high watermark's own checkpoint is up to 5 s old
@@ -19,6 +24,8 @@ KEPT_S = 5.0  # as old is a look at most where a thread takes a new one every LO
 HANGS_S = 5.0  # a look that takes so long counts as failed: what the archive has is read from there
 OPEN_FILES_MAX = 256
 _PLACES_MAX = 32  # segments whose batch boundaries are kept, per partition
+
+log = structlog.get_logger()
 
 
 class OpenFiles:
@@ -85,6 +92,27 @@ class Look(NamedTuple):
     seen_s: float
 
 
+class Piece(NamedTuple):
+    """A slice of the local log, and what tells whether it is still that.
+
+    log, segment  as the look had them
+    witness       a batch at its end or behind it
+    """
+
+    slice: Slice
+    log: LocalLog
+    segment: LocalSegment
+    witness: Boundary
+
+
+class _Denied(NamedTuple):
+    """A leader epoch history that a batch contradicted, when, and whether a later look had the same history."""
+
+    epochs: EpochHistory
+    denied_s: float
+    is_proven: bool
+
+
 class LocalTier:
     """The last look at one partition's directory, at hand for everyone at any time. Looking itself may wait for a disk: `log` does,
     so it is for threads that may. The tier's reader has a look taken once a second, or when what was found proves out of date.
@@ -107,6 +135,7 @@ class LocalTier:
         self._awaited_since_s: float | None = None
         self._places_lock = threading.Lock()
         self._places: dict[int, Places] = {}
+        self._denied: _Denied | None = None
 
     def log(self, max_age_s: float = LOOK_S) -> LocalLog | None:
         """Look, unless it was done less than that ago. Raises what kept it from finding out."""
@@ -144,6 +173,7 @@ class LocalTier:
             with self._places_lock:
                 for base in self._places.keys() - current:
                     del self._places[base]
+            self._weigh(look.log, look.began_s)
         self.last_seen = look.log or self.last_seen
         self.last = look
 
@@ -184,8 +214,8 @@ class LocalTier:
         self.look_again()
         raise SourceChanged(f"{segment.path} is gone or was replaced")
 
-    def read(self, log: LocalLog, offset: int, limit: int, max_bytes: int, allowance: Allowance) -> tuple[Slice | None, int]:
-        """Whole batches of one segment from `offset` on and below `limit`, and the offset to go on with. Without a slice there
+    def read(self, log: LocalLog, offset: int, limit: int, max_bytes: int, allowance: Allowance) -> tuple[Piece | None, int]:
+        """Whole batches of one segment from `offset` on and below `limit`, and the offset to go on with. Without a piece there
         are none below that.
 
         log   what the caller's look found: everything is read from the very files it lists
@@ -208,12 +238,41 @@ class LocalTier:
                 end = opened.whole() if following is not None and following <= limit else opened.below(limit)
                 found = opened.cut(offset, end, max_bytes)
                 if found is not None:
-                    return Slice(file.hold(), found.position, found.size_bytes), found.next_offset
+                    position, size_bytes, next_offset = found.range
+                    return Piece(Slice(file.hold(), position, size_bytes), log, segment, found.witness), next_offset
                 if following is None:
-                    return None, max(offset, end.offset)
+                    return None, max(offset, end.place.offset)
             finally:
                 file.release()
         return None, limit
+
+    def check(self, piece: Piece) -> None:
+        """Raises SourceChanged when the piece, which is still held, was cut since it was read."""
+        self._opened(piece.slice.file, piece.segment, piece.log, Allowance()).check(piece.witness)
+
+    def lineage(self, log: LocalLog) -> Lineage | None:
+        """What its batches are compared with; None where that cannot tell anything."""
+        denied = self._denied
+        if denied is not None and denied.is_proven and denied.epochs == log.epochs:
+            return None
+        return Lineage(log.epochs, lambda: self._deny(log))
+
+    def _deny(self, log: LocalLog) -> None:
+        if self._denied is None or self._denied.epochs != log.epochs:
+            self._denied = _Denied(log.epochs, self._clock.monotonic_s(), is_proven=False)
+
+    def _weigh(self, found: LocalLog | None, began_s: float) -> None:
+        """Batches that contradict a history were appended after it, and a newer look finds a newer history. One that finds the
+        same again proves the history wrong: it has no checksum, and nobody may be refused for ever because of it.
+        """
+        denied = self._denied
+        if denied is None or found is None:
+            return
+        if found.epochs != denied.epochs:
+            self._denied = None
+        elif began_s >= denied.denied_s and not denied.is_proven:
+            self._denied = denied._replace(is_proven=True)
+            log.warning("epoch_history_bypassed", directory=str(found.directory), epochs=found.epochs.steps)
 
     def end_offset(self, allowance: Allowance) -> int:
         """The offset behind the last whole batch on disk, whether it is readable yet or not, as far as the last look tells. Raises
@@ -240,4 +299,4 @@ class LocalTier:
             while len(self._places) >= _PLACES_MAX:
                 del self._places[next(iter(self._places))]
             self._places[segment.base_offset] = places  # the most recently used is the last
-        return OpenSegment(file, segment, places, allowance)
+        return OpenSegment(file, segment, self.lineage(log), places, allowance)

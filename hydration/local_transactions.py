@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -25,6 +26,17 @@ log = structlog.get_logger()
 
 class UnknownBeginning(Exception):
     """A log begins in mid-life, and its broker left no word of what was open there: see LocalTransactions.begin_with."""
+
+
+class Ending(NamedTuple):
+    """What is open where a log ends.
+
+    still  oldest first
+    known_to  its high watermark, or the end of its last batch when that lies before: the checkpoint may be ahead of a cut
+    """
+
+    still: tuple[OpenTransaction, ...]
+    known_to: int
 
 
 @dataclass(slots=True)
@@ -69,21 +81,19 @@ class LocalTransactions:
         if self._is_guess:
             self._beginning, self._is_guess, self._segments = None, False, SegmentStates(_Segment)
 
-    def open_from(self, log: LocalLog, allowance: Allowance) -> int | None:
-        """First offset of the oldest transaction open at the high watermark; None when there is none."""
+    def ending(self, log: LocalLog, allowance: Allowance) -> Ending:
         assert log.high_watermark is not None
         with self._segments.undisturbed(log, allowance):
             at = segment_at(log, log.high_watermark - 1)
             if at is None:
-                return None
+                return Ending((), log.high_watermark)
             if is_whole(log, at):
-                still = self._open_before(log, at + 1, allowance)
-                return min((each.first_offset for each in still), default=None)
+                return Ending(self._open_before(log, at + 1, allowance), log.high_watermark)
             walk = self._walked(log, at, allowance)
             if walk.done_to > log.high_watermark:
                 self._segments.forget(log.segments[at])  # if it was cut, no later look will have come so far either
                 raise SourceChanged(f"{log.directory} was looked at again meanwhile")
-            return walk.transactions.open_from
+            return Ending(walk.transactions.open, log.high_watermark if at + 1 < len(log.segments) else walk.done_to)
 
     def aborted(self, log: LocalLog, markers: Span, offsets: Span, allowance: Allowance) -> tuple[list[AbortedTransaction], bool]:
         """Those that `offsets` may belong to and whose markers lie in `markers`; and whether that is all of them, however far
@@ -163,12 +173,15 @@ class LocalTransactions:
         if state.open_before is None and not state.has_no_snapshot:
             path = segment.path.with_suffix(".snapshot")
             try:
-                state.open_before = open_transactions(decode_snapshot(_read(path, allowance), where=str(path)))
+                found = open_transactions(decode_snapshot(_read(path, allowance), where=str(path)))
             except FileNotFoundError:
                 state.has_no_snapshot = True
             except (OSError, HeadwaterError) as error:
                 state.has_no_snapshot = True
                 _log_bypassed(path, error)
+            else:
+                self._tier.check_named(segment)  # else it may be the snapshot of a newer branch
+                state.open_before = found
         return state.open_before
 
     def _known_open_at_end(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...] | None:

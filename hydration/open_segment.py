@@ -5,11 +5,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
-from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
+from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
 from headwater_core.segments.log import LocalSegment
 from hydration.hints import hint_by_offset, hint_by_position
+from hydration.lineage import Lineage
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
 
@@ -40,6 +42,23 @@ class Allowance:
         self.left_bytes -= size_bytes
 
 
+class End(NamedTuple):
+    """Where batches end: a boundary.
+
+    witness  the batch before or behind it. As long as that is there, nothing before it has changed; None when there is no batch
+    """
+
+    place: Boundary
+    witness: Boundary | None
+
+
+class Cut(NamedTuple):
+    """A range, and a batch at its end or behind it: as long as that is there, nothing in the range has changed."""
+
+    range: Range
+    witness: Boundary
+
+
 class Places:
     """Batch boundaries found so far in one segment; a boundary is checked where it is used. Safe to use from many threads.
 
@@ -48,10 +67,10 @@ class Places:
 
     def __init__(self, inode: int, epoch: int | None) -> None:
         self.made_for = (inode, epoch)
-        self.whole: Boundary | None = None
+        self.whole: End | None = None
         self._lock = threading.Lock()
         self._offsets, self._positions = array("q"), array("q")
-        self._ends: dict[int, Boundary] = {}
+        self._ends: dict[int, End] = {}
 
     def note(self, place: Boundary) -> None:
         """Remember it, unless another one is near."""
@@ -73,11 +92,11 @@ class Places:
         with self._lock:
             return self._at(bisect_right(self._positions, position) - 1)
 
-    def end_below(self, limit: int) -> Boundary | None:
+    def end_below(self, limit: int) -> End | None:
         """Where the batches below that offset end."""
         return self._ends.get(limit)
 
-    def note_end(self, limit: int, end: Boundary) -> None:
+    def note_end(self, limit: int, end: End) -> None:
         with self._lock:
             if len(self._ends) >= _ENDS_MAX:
                 self._ends = {}
@@ -92,12 +111,12 @@ class Places:
 
 
 class OpenSegment:
-    """A segment as one read sees it. Every method raises LongWalk when the allowance is used up, CorruptData or
-    UnsupportedFormat for what cannot be a header."""
+    """A segment as one read sees it. Every method raises LongWalk when the allowance is used up, SourceChanged when the file was
+    cut since the look, CorruptData or UnsupportedFormat for what cannot be a header."""
 
-    def __init__(self, file: RunFile, segment: LocalSegment, places: Places, allowance: Allowance) -> None:
+    def __init__(self, file: RunFile, segment: LocalSegment, lineage: Lineage | None, places: Places, allowance: Allowance) -> None:
         self.where = file.where
-        self._file, self._segment, self._places, self._allowance = file, segment, places, allowance
+        self._file, self._segment, self._lineage, self._places, self._allowance = file, segment, lineage, places, allowance
 
     def read(self, position: int, size_bytes: int) -> bytes:
         self._allowance.take(size_bytes)
@@ -105,21 +124,25 @@ class OpenSegment:
 
     def headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
         """As ranges.headers; what is met is remembered."""
-        noted = start
+        noted, epoch = start, None
         for position, header in headers(self, start, end):
+            if header.leader_epoch != epoch:
+                self._check_lineage(header)
+                epoch = header.leader_epoch
             if position >= noted:
                 self._places.note(Boundary(position, header.base_offset))
                 noted = position + POINT_SPACING_BYTES
             yield position, header
 
-    def whole(self) -> Boundary:
+    def whole(self) -> End:
         """The end of the file, and the offset behind its last whole batch."""
-        size_bytes, places = self._file.size_bytes, self._places
+        size_bytes, places = self._size_bytes(), self._places
         found = places.whole
-        if found is None or found.position != size_bytes:
-            found = Boundary(size_bytes, self._segment.base_offset)
-            for _, header in self.headers(self._start(OFFSET_MAX).position, size_bytes):
-                found = Boundary(size_bytes, header.next_offset)
+        if found is None or found.place.position != size_bytes:
+            start = self._start(OFFSET_MAX)
+            found = End(Boundary(size_bytes, max(start.offset, self._segment.base_offset)), start if start.position else None)
+            for position, header in self.headers(start.position, size_bytes):
+                found = End(Boundary(size_bytes, header.next_offset), Boundary(position, header.base_offset))
             places.whole = found
         return found
 
@@ -127,34 +150,60 @@ class OpenSegment:
         """The offset behind the last whole batch of an active segment; zeros that were allocated ahead are none."""
         found = self._segment.base_offset
         with suppress(TruncatedData):
-            for _, header in self.headers(self._start(OFFSET_MAX).position, self._file.size_bytes):
+            for _, header in self.headers(self._start(OFFSET_MAX).position, self._size_bytes()):
                 found = header.next_offset
         return found
 
-    def below(self, limit: int) -> Boundary:
+    def below(self, limit: int) -> End:
         """Where the batches that lie wholly below `limit` end. Walks what was appended since it was last asked."""
-        size_bytes, places = self._file.size_bytes, self._places
+        size_bytes, places = self._size_bytes(), self._places
         known = places.end_below(limit)
-        if known is not None and known.position <= size_bytes:
+        if known is not None and known.place.position <= size_bytes:
             return known
-        start = self._start(limit)
-        end = Boundary(start.position, self._segment.base_offset)
+        start, is_met = self._start(limit), False
+        end = End(Boundary(start.position, max(start.offset, self._segment.base_offset)), start if start.position else None)
         for position, header in self.headers(start.position, size_bytes):
             if header.last_offset >= limit:
-                end = Boundary(position, header.base_offset)
+                is_met, place = True, Boundary(position, header.base_offset)
+                end = End(place, end.witness or place)
                 break
-            end = Boundary(position + header.size_bytes, header.next_offset)
+            end = End(Boundary(position + header.size_bytes, header.next_offset), Boundary(position, header.base_offset))
             if header.next_offset == limit:
+                is_met = True
                 break  # what follows may be preallocated
-        places.note_end(limit, end)
+        if is_met or not self._segment.is_active:  # else more may come
+            places.note_end(limit, end)
         return end
 
-    def cut(self, offset: int, end: Boundary, max_bytes: int) -> Range | None:
+    def cut(self, offset: int, end: End, max_bytes: int) -> Cut | None:
         """About `max_bytes` from the batch that holds `offset`, or the next there is; None when there is none before `end`."""
-        found = cut(self.headers, offset, start=self._start(offset), end=end, max_bytes=max_bytes, boundary=self._boundary)
-        if found is not None and found.position + found.size_bytes < end.position:
-            self._places.note(Boundary(found.position + found.size_bytes, found.next_offset))
+        found = cut(self.headers, offset, start=self._start(offset), end=end.place, max_bytes=max_bytes, boundary=self._boundary)
+        if found is None:
+            return None
+        witness = Boundary(found.position + found.size_bytes, found.next_offset)  # it was met there just now
+        if witness.position == end.place.position:
+            assert end.witness is not None
+            witness = end.witness
+            self.check(witness)
+        else:
+            self._places.note(witness)
+        return Cut(found, witness)
+
+    def check(self, witness: Boundary) -> None:
+        """Raises SourceChanged when that batch is not there any more."""
+        if not self._is_batch(witness):
+            self._places.forget()
+            raise SourceChanged(f"{self.where} was cut")
+
+    def _size_bytes(self) -> int:
+        found = self._file.size_bytes
+        if found < self._segment.size_bytes:
+            raise SourceChanged(f"{self.where} was cut")
         return found
+
+    def _check_lineage(self, header: BatchHeader) -> None:
+        if self._lineage is not None:
+            self._lineage.check(header.leader_epoch, header.base_offset, self.where)
 
     def _start(self, offset: int) -> Boundary:
         """A batch boundary at or before the batch that holds `offset`: the nearest that is known and still true."""
@@ -181,7 +230,10 @@ class OpenSegment:
     def _is_batch(self, place: Boundary) -> bool:
         """Whether a batch with this very base offset still begins there."""
         header = self._header(place.position)
-        return header is not None and header.base_offset == place.offset
+        if header is None or header.base_offset != place.offset:
+            return False
+        self._check_lineage(header)
+        return True
 
     def _hinted(self, hint: tuple[int, int] | None) -> Boundary | None:
         """The boundary that Kafka's index means, if the batch there is the one it names."""
@@ -189,7 +241,10 @@ class OpenSegment:
             return None
         last_offset, position = hint
         header = self._header(position)
-        return Boundary(position, header.base_offset) if header is not None and header.last_offset == last_offset else None
+        if header is None or header.last_offset != last_offset:
+            return None
+        self._check_lineage(header)
+        return Boundary(position, header.base_offset)
 
     def _header(self, position: int) -> BatchHeader | None:
         try:

@@ -10,7 +10,15 @@ from typing import TypeVar
 
 import structlog
 
-from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError
+from headwater_core.errors import (
+    CorruptData,
+    HeadwaterError,
+    NotFound,
+    OffsetOutOfRange,
+    SourceChanged,
+    TransientError,
+    UnsupportedFormat,
+)
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.log import LocalLog
@@ -20,9 +28,9 @@ from hydration.archive_tier import ArchiveTier
 from hydration.archived import Archived, Extent
 from hydration.config import ReadPriority
 from hydration.hydrator import Hydrator
-from hydration.local import LocalTier
+from hydration.local import LocalTier, Piece
 from hydration.local_times import LocalTimes
-from hydration.local_transactions import LocalTransactions, UnknownBeginning
+from hydration.local_transactions import Ending, LocalTransactions, UnknownBeginning
 from hydration.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
 from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_of
 from hydration.times import RecordTime
@@ -239,10 +247,12 @@ class PartitionLog:
         limit = scope.high_watermark if stable is None else stable
         answer = ReadResult(high_watermark=scope.high_watermark, last_stable_offset=stable, log_start=scope.log_start, next_offset=offset)
         try:
-            tier = yield from self._fill(answer, view, limit, max_bytes)
+            tier, piece = yield from self._fill(answer, view, limit, max_bytes)
             if stable is not None and answer.slices:
                 answer.aborted = yield from self._aborted(tier, view, offset, answer.next_offset)
                 self._check_lineage(view)
+                if piece is not None and self.local is not None:
+                    self.local.check(piece)  # asking for transactions may have taken long
         except BaseException:
             answer.close()
             raise
@@ -347,13 +357,14 @@ class PartitionLog:
         if offset < scope.log_start or offset > scope.high_watermark:
             end = scope.high_watermark
             if offset > end and view.log is not None and self.local is not None:
-                end = max(end, (yield from self._walk_local(self.local.end_offset)))
+                end = max(end, (yield from self._of(view.log, self._walk_local(self.local.end_offset))))
             if not scope.log_start <= offset <= end:
                 raise OffsetOutOfRange(offset, scope.log_start, end)
 
-    def _fill(self, answer: ReadResult, view: _View, limit: int, max_bytes: int) -> Steps[Tier]:
-        """Put slices into `answer` from the first tier that has them; which one that was."""
+    def _fill(self, answer: ReadResult, view: _View, limit: int, max_bytes: int) -> Steps[tuple[Tier, Piece | None]]:
+        """Put slices into `answer` from the first tier that has them; which one that was, and the piece when it was the local one."""
         scope, cursor, tier = view.scope, answer.next_offset, Tier.LOCAL
+        piece: Piece | None = None
         while not answer.slices and cursor < limit:
             tiers = self._tiers(scope, cursor)
             if not tiers:
@@ -364,7 +375,10 @@ class PartitionLog:
             failure: HeadwaterError | None = None
             for tier in tiers:
                 try:
-                    moved = yield from self._fill_from(tier, answer, view, cursor, limit, max_bytes)
+                    if tier is Tier.LOCAL:
+                        moved, piece = yield from self._fill_locally(answer, view, cursor, limit, max_bytes)
+                    else:
+                        moved = yield from self._fill_from_archive(answer, view, cursor, limit, max_bytes)
                     break
                 except HeadwaterError as error:
                     failure = failure or error
@@ -380,7 +394,7 @@ class PartitionLog:
                 break  # there is less than the high watermark promised
             cursor = moved
         answer.next_offset = cursor
-        return tier
+        return tier, piece
 
     def _tiers(self, scope: Scope, offset: int) -> tuple[Tier, ...]:
         """Those that may hold `offset`, the one to ask first in front. A gap of the archive is none that the local log has to share."""
@@ -397,21 +411,26 @@ class PartitionLog:
         found = self.archive.next_held(span) if span.start < span.end else span.end
         return found if found < span.end else None
 
-    def _fill_from(self, tier: Tier, answer: ReadResult, view: _View, cursor: int, limit: int, max_bytes: int) -> Steps[int]:
-        """The same from one tier; the offset to go on with."""
+    def _fill_from_archive(self, answer: ReadResult, view: _View, cursor: int, limit: int, max_bytes: int) -> Steps[int]:
+        """The offset to go on with."""
         scope = view.scope
-        if tier is Tier.ARCHIVE:
-            assert self.archive is not None
-            assert scope.archive is not None
-            return (yield from self.archive.fill(answer, cursor, min(limit, scope.archive.end), max_bytes, scope.local))
+        assert self.archive is not None
+        assert scope.archive is not None
+        return (yield from self.archive.fill(answer, cursor, min(limit, scope.archive.end), max_bytes, scope.local))
+
+    def _fill_locally(self, answer: ReadResult, view: _View, cursor: int, limit: int, max_bytes: int) -> Steps[tuple[int, Piece | None]]:
+        """The offset to go on with, and what was put into `answer`."""
+        scope = view.scope
         assert self.local is not None
         assert view.log is not None
         assert scope.local is not None
         read = partial(self.local.read, view.log, cursor, min(limit, scope.local.end), max_bytes)
-        piece, moved = yield from self._walk_local(read, lambda found: _release(found[0]))
+        piece, moved = yield from self._of(view.log, self._walk_local(read, lambda found: _release(found[0])))
+        if piece is None and moved <= cursor and self._next_archived(scope, cursor) == cursor:
+            raise NotFound(f"{self.partition}: the local log ends before its high watermark, at offset {cursor}")
         if piece is None and moved < scope.local.end <= limit and scope.local.end != view.log.high_watermark:
             self._move_over_hole(view, cursor, scope.local.end)  # what is left crosses into the dead branch, so it is of that branch
-            return scope.local.end
+            return scope.local.end, None
         try:
             begins = moved if piece is None else _base_offset(piece)
             if begins > cursor and not view.log.settled:
@@ -423,14 +442,14 @@ class PartitionLog:
                 if archived is not None and archived < begins:
                     self._move_over_hole(view, cursor, archived)
                     _release(piece)
-                    return archived
+                    return archived, None
                 self._move_over_hole(view, cursor, begins)
         except BaseException:
             _release(piece)
             raise
         if piece is not None:
-            answer.slices.append(piece)
-        return moved
+            answer.slices.append(piece.slice)
+        return moved, piece
 
     def _move_over_hole(self, view: _View, offset: int, next_offset: int) -> None:
         self._prove_hole(view, offset)
@@ -443,6 +462,22 @@ class PartitionLog:
             raise TransientError(f"{self.partition}: whether offset {offset} exists is not known now: {view.failure}") from view.failure
         if not view.settled:
             raise _Unsettled(f"{self.partition}: offset {offset} is in no tier, as far as a manifest older than the look tells")
+
+    def _of(self, looked_at: LocalLog, ask: Steps[T]) -> Steps[T]:
+        """What `ask` finds in that log. What is damage to whoever reads by a look that a cut has overtaken is none: SourceChanged."""
+        try:
+            return (yield from ask)
+        except (CorruptData, UnsupportedFormat) as error:
+            assert self.local is not None
+            moment_s = self._hydrator.clock.monotonic_s()
+            for _ in range(_LOOKS):  # one that was under way already began too early
+                if self.local.last.began_s >= moment_s and self.local.last.log is not looked_at:
+                    break
+                yield self._hydrator.join_look(self.partition, partial(_look, self.local, 0.0))
+            now = self.local.last.log
+            if now is None or _is_cut(looked_at, now):
+                raise SourceChanged(f"{looked_at.directory} was cut or replaced: {error}") from error
+            raise
 
     def _walk_local(self, ask: Callable[[Allowance], T], discard: Callable[[T], None] | None = None) -> Steps[T]:
         """What `ask` finds in the local log. Where it is far to walk, as in a segment without a usable index, workers do so, a turn
@@ -484,11 +519,16 @@ class PartitionLog:
             still = yield from self.archive.open_at(scope.high_watermark, scope.high_watermark)
             open_from = min((each.first_offset for each in still), default=None)
         elif scope.local is not None:
-            found = _log_of(view)
-            if found.high_watermark != scope.local.end:  # the end of a dead branch, where the archive has a gap
-                raise TransientError(f"{self.partition}: what is open at offset {scope.local.end} is not known")
-            open_from = yield from self._find_transactions(view, lambda known, allowance: known.open_from(found, allowance))
+            still, known_to = yield from self._local_ending(view)
+            open_from = min([*(each.first_offset for each in still), known_to])
         return scope.stable(open_from)
+
+    def _local_ending(self, view: _View) -> Steps[Ending]:
+        found = _log_of(view)
+        assert view.scope.local is not None
+        if found.high_watermark != view.scope.local.end:  # the end of a dead branch, where the archive has a gap
+            raise TransientError(f"{self.partition}: what is open at offset {view.scope.local.end} is not known")
+        return (yield from self._find_transactions(view, lambda known, allowance: known.ending(found, allowance)))
 
     def _aborted(self, served: Tier, view: _View, first: int, end: int) -> Steps[list[tuple[int, int]]]:
         """(producer id, first offset) of the aborted transactions that offsets in [first, end) may belong to, oldest first.
@@ -537,7 +577,7 @@ class PartitionLog:
             known.forget_guess()
         while True:
             try:
-                return (yield from self._transaction_turns.find(lambda allowance: ask(known, allowance)))
+                return (yield from self._of(log, self._transaction_turns.find(lambda allowance: ask(known, allowance))))
             except UnknownBeginning:
                 if archive_knows:
                     assert self.archive is not None
@@ -582,7 +622,9 @@ class PartitionLog:
             return archived
         found, times = _log_of(view), self._times
         assert times is not None
-        later = yield from self._time_turns.find(lambda allowance: times.first_not_older(found, timestamp_ms, span, allowance))
+        later = yield from self._of(
+            found, self._time_turns.find(lambda allowance: times.first_not_older(found, timestamp_ms, span, allowance))
+        )
         return later or archived
 
 
@@ -601,10 +643,21 @@ def _log_of(view: _View) -> LocalLog:
     return view.log
 
 
-def _release(piece: Slice | None) -> None:
+def _is_cut(before: LocalLog, now: LocalLog) -> bool:
+    """Whether the broker has cut its log, or replaced files of it."""
+    sizes = {each.generation[0]: each.size_bytes for each in now.segments}
+    return before.epochs != now.epochs or any(sizes.get(each.generation[0], -1) < each.size_bytes for each in before.segments)
+
+
+def _release(piece: Piece | None) -> None:
     if piece is not None:
-        piece.file.release()
+        piece.slice.file.release()
 
 
-def _base_offset(piece: Slice) -> int:
-    return read_batch_header(piece.file.read(piece.position, HEADER_BYTES), where=piece.file.where).base_offset
+def _base_offset(piece: Piece) -> int:
+    """Raises SourceChanged when it was cut just now."""
+    file = piece.slice.file
+    try:
+        return read_batch_header(file.read(piece.slice.position, HEADER_BYTES), where=file.where).base_offset
+    except (CorruptData, UnsupportedFormat) as error:
+        raise SourceChanged(f"{file.where} was cut") from error

@@ -3,15 +3,17 @@
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
-from headwater_core.errors import CorruptData, SourceChanged
-from headwater_core.segments.batches import HEADER_BYTES
+from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
+from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.log import LocalLog, LocalSegment
 from hydration.header_walk import HeaderWalk
 from hydration.local import LocalTier
 from hydration.open_segment import Allowance, LongWalk
+from hydration.ranges import Boundary
+from hydration.runfile import RunFile
 
 
 class State(Protocol):
@@ -58,8 +60,8 @@ class SegmentStates(Generic[S]):
         self._states.pop(segment.base_offset, None)
 
     def grow(self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, allowance: Allowance) -> None:
-        """Have `walk` go on to where the segment ends, or the high watermark. Raises SourceChanged for a file that was cut, and
-        what HeaderWalk raises.
+        """Have `walk` go on to where the segment ends, or the high watermark. Raises SourceChanged for a file that was cut since
+        the look, or since the walk was there, and what HeaderWalk raises.
         """
         segment, up_to = log.segments[number], end_of(log, number)
         if walk.done_to >= up_to:
@@ -68,14 +70,22 @@ class SegmentStates(Generic[S]):
         file = tier.open(segment)
         try:
             size_bytes = file.size_bytes
-            if size_bytes < walk.position:
+            if size_bytes < max(walk.position, segment.size_bytes) or not _is_there(walk.last, file):
                 self.forget(segment)
                 raise SourceChanged(f"{segment.path} was cut")
-            walk.advance(file, size_bytes, up_to=up_to, allowance=allowance)
+            walk.advance(file, size_bytes, up_to=up_to, allowance=allowance, lineage=tier.lineage(log))
             if is_whole(log, number) and walk.position < size_bytes:
                 raise CorruptData(file.where, walk.position, f"what follows is no batch below offset {up_to}")
         finally:
             file.release()
+
+
+def _is_there(batch: Boundary | None, file: RunFile) -> bool:
+    if batch is None:
+        return True
+    with suppress(CorruptData, UnsupportedFormat):
+        return read_batch_header(file.read(batch.position, HEADER_BYTES), where=file.where).base_offset == batch.offset
+    return False
 
 
 def segment_at(log: LocalLog, offset: int) -> int | None:

@@ -45,7 +45,7 @@ def test_a_partition_that_was_deleted_is_gone_at_the_next_look(tmp_path: Path) -
     piece, reached = tier.read(log, 0, 3, 100, Allowance())
     assert piece is not None
     assert reached == 1
-    piece.file.release()
+    piece.slice.file.release()
     broker.directory.rename(tmp_path / "soup-0.0123456789abcdef0123456789abcdef-delete")
     clock.advance(1_000)
     assert tier.log() is None
@@ -108,8 +108,8 @@ def test_a_preallocated_segment_ends_where_its_batches_do(tmp_path: Path, limit:
     assert log is not None
     found, moved = tier.read(log, 10, limit, 1 << 20, Allowance())
     assert found is not None
-    assert (moved, found.length) == (limit, len(a_segment(10, limit - 10)))
-    found.file.release()
+    assert (moved, found.slice.length) == (limit, len(a_segment(10, limit - 10)))
+    found.slice.file.release()
     assert tier.end_offset(Allowance()) == 15
 
 

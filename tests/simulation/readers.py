@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import hydration.cache
 import hydration.hydrator
-from headwater_core.errors import CorruptData, HeadwaterError, OffsetOutOfRange, SourceChanged, TransientError
+from headwater_core.errors import HeadwaterError, OffsetOutOfRange, SourceChanged, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
 from headwater_core.segments.log import LocalLog, LocalSegment
@@ -226,15 +226,9 @@ class Moments:
         return self._kept[max((at for at, kept in enumerate(self._kept) if kept[0] <= moment), default=0) :]
 
     def cut_since(self, moment: int) -> bool:
-        """Did the broker cut off the end of its log, for a newer leader, or does its checkpoint still lie beyond such a cut? Whoever
-        looked before reads what came after in the same file, and takes for readable what is not; until the next look and checkpoint.
-        """
-        kept = [directory for _, directory, _ in self._since(moment)]
-        for _, directory, _ in reversed(self._kept[: -len(kept)]):
-            if directory.checkpoint != kept[0].checkpoint:
-                break
-            kept.insert(0, directory)  # what was walked under that checkpoint is not walked again
-        return len({each.cuts for each in kept}) > 1 or any(each.checkpoint > each.end for each in kept)
+        """Did the broker cut off the end of its log, in place, for a newer leader? Whoever looked before reads what came after in the
+        same file."""
+        return len({directory.cuts for _, directory, _ in self._since(moment)}) > 1
 
     def since(self, moment: int) -> list[Served]:
         """For each directory and each head that there was: which of them a reader has seen together is not known."""
@@ -286,7 +280,7 @@ class Answered:
 def check_answer(answer: Answered, among: Sequence[Served], may_be_gone: Callable[[Key], bool]) -> None:
     """`among`: what there was to read at every moment that the answer may come from."""
     if answer.torn:
-        raise Violation(f"I10 nobody wrote what is read at {answer.offset}, and no log was cut meanwhile")
+        raise Violation(f"I10 nobody wrote what is read at {answer.offset}")
     cursor = answer.offset
     for data in answer.batches:
         header = header_of(data)
@@ -609,16 +603,9 @@ class Reader:
             raise Crash
 
     def _may_be_gone(self, key: Key) -> bool:
-        """Has compaction taken all of a batch, or would it seem so? A release in the middle of a pass may leave the segment that the
-        pass makes in front of those it has removed. To a reader of the directory that is a hole as compaction leaves it.
-        """
+        """Has compaction taken all of a batch?"""
         brokers = self._world.brokers
-        if not brokers.compacted:
-            return False
-        if any((batch.base, batch.epoch) == key for batch in brokers.replicas[self._at].ghost):
-            self._saw("a hole of a release looks like one of compaction")
-            return True
-        return all(brokers.may_be_gone(row) for row in brokers.rows[self._partition.topic_id].get(key, ()))
+        return brokers.compacted and all(brokers.may_be_gone(row) for row in brokers.rows[self._partition.topic_id].get(key, ()))
 
     def _witness(self, answer: Answered) -> bool:
         """Whether what was answered is in the archive alone."""
