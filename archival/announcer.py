@@ -7,8 +7,8 @@ from typing import Any
 import structlog
 
 from headwater_core.clock import Clock
-from headwater_core.control.log import PUBLISH_TIMEOUT_S, ControlLog
-from headwater_core.control.records import Advanced, Claim, Retired
+from headwater_core.control.control_log import PUBLISH_TIMEOUT_S, ControlLog
+from headwater_core.control.control_records import Advanced, Claim, Retired
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
 from manifests.head import Head

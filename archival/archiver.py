@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from archival import plan
 from archival.announcer import Announcer
-from archival.archived import ArchivedEntries
 from archival.cleaner import clean_under, clean_with, is_clean, overtaken
 from archival.entries import entries_before, in_order, part_of, place, rest_of, with_gap
+from archival.entry_reader import ArchivedEntries
 from archival.lineage import branches_at, ends_at, epoch_in
 from archival.looks import CleanerLooks
 from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Stop, Upload, next_steps
@@ -28,9 +28,9 @@ from headwater_core.layouts import Offloader
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
+from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.runindex import encode_index
-from headwater_core.segments.scan import RunScan, scan_run
 from manifests import keys
 from manifests.document import check_ours
 from manifests.head import Entry, Head, check_room, fullness

@@ -29,7 +29,7 @@ import msgspec
 
 from archival.lineage import written_epochs
 from headwater_core.epochs import EpochHistory
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from manifests.head import Entry, Head
 
 CLOCK_STEP_MS = 60_000  # a look dated later than that from now was dated by a clock that has been put back: it says nothing

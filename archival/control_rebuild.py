@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from archival.announcer import advanced_of
-from headwater_core.control.log import PUBLISH_TIMEOUT_S, ControlLog
+from headwater_core.control.control_log import PUBLISH_TIMEOUT_S, ControlLog
+from headwater_core.control.control_records import Advanced, Record
 from headwater_core.control.node import ControlNode
-from headwater_core.control.records import Advanced, Record
 from headwater_core.control.supervisor import ControlSupervisor
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, TransientError, UnsupportedFormat
 from manifests.repository import ManifestRepository

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from archival.lineage import clip_epochs
-from headwater_core.segments.scan import RunScan
+from headwater_core.segments.run_scan import RunScan
 from manifests.head import Entry
 
 

@@ -26,14 +26,14 @@ from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import Clock
-from headwater_core.control.log import ControlLog
+from headwater_core.control.control_log import ControlLog
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.discover import Listing, LogDirs, parse_directory_name
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import Listing, LogDirs, parse_directory_name
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight

@@ -15,7 +15,7 @@ import structlog
 from archival.cleaner import CLOCK_STEP_MS, Look
 from headwater_core.clock import Clock
 from headwater_core.partition import PartitionId
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 
 LOOKS_MAX = 32  # per partition
 KEEP_MS = 90 * 24 * 3600 * 1000  # of a partition that is not looked at any more, because it is gone

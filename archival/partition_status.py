@@ -9,7 +9,7 @@ from archival.source import open_segment
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import headers, locate
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 
 CAUGHT_UP = "caught up with the broker's last checkpoint of high watermarks; by default it writes one every 5 s"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from archival.config import ArchivalConfig
 from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
 from headwater_core.errors import HeadwaterError, NeedsReplacement, UnfinishedSwap, UnrelatedLog
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests import keys
 from manifests.head import Entry, Head
 

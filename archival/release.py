@@ -17,7 +17,7 @@ from archival.plan import Acting, Idle, archiving_role, log_start
 from archival.source import Logs, local_errors
 from headwater_core import steps
 from headwater_core.errors import SourceChanged, UsageError
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 

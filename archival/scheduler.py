@@ -21,7 +21,7 @@ from archival.trouble_log import TroubleLog
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
-from headwater_core.segments.discover import Glimpse, Listing
+from headwater_core.segments.log_dirs import Glimpse, Listing
 
 log = structlog.get_logger()
 

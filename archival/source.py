@@ -10,7 +10,7 @@ from headwater_core.errors import SourceChanged, TransientError, TruncatedData, 
 from headwater_core.oserrors import translated
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.batches import headers
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 
 
 class Logs(Protocol):

@@ -18,7 +18,7 @@ from watchdog.observers import Observer
 
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.checkpoints import HIGH_WATERMARKS
-from headwater_core.segments.discover import parse_directory_name
+from headwater_core.segments.log_dirs import parse_directory_name
 
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileMovedEvent, DirCreatedEvent, DirMovedEvent]
 _CHECKPOINTS = 2  # a rolled segment may be archived once a checkpoint covers it, which the first one after the roll may not do

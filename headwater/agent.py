@@ -25,7 +25,7 @@ from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.survey import Knowledge, survey
 from headwater.wiring import open_logs
 from headwater_core.clock import SystemClock
-from headwater_core.control.records import Node
+from headwater_core.control.control_records import Node
 from headwater_core.errors import HeadwaterError, TransientError, UsageError
 from hydration.logs import Logs
 

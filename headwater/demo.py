@@ -23,7 +23,7 @@ from headwater.session import PassRequest, open_session, pass_rows
 from headwater.units import size_text
 from headwater.wiring import open_bucket, open_logs
 from headwater_core.errors import NotFound
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 
 CLUSTER = "pantry"
 ISOLATIONS = ("read_uncommitted", "read_committed")

@@ -23,9 +23,9 @@ from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised
-from headwater_core.objectstore.guarded import GuardedStore
+from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import TopicPartition
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.repository import ManifestRepository
 
 log = structlog.get_logger()

@@ -29,10 +29,10 @@ from headwater_core.errors import (
     Unauthorised,
     UnsupportedFormat,
 )
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.discover import parse_directory_name
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import parse_directory_name
 from hydration.cache import folder
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository

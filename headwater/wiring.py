@@ -15,14 +15,14 @@ from headwater.options import parse_selection
 from headwater.output import say
 from headwater_core.clock import SystemClock
 from headwater_core.errors import DiskFull, NotFound, UsageError
-from headwater_core.objectstore.guarded import GuardedStore
+from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.probe import probe
 from headwater_core.objectstore.silence import SilenceWatch, TellsProgress
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest

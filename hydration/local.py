@@ -12,7 +12,7 @@ import structlog
 from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.answers import Slice
 from hydration.lineage import Lineage
 from hydration.open_segment import Allowance, OpenSegment, Places

@@ -6,7 +6,7 @@ from functools import partial
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.header_walk import HeaderWalk
 from hydration.hints import hint_by_offset, hint_by_time, largest_timestamp
 from hydration.local import LocalTier

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import structlog
 
 from headwater_core.errors import HeadwaterError, SourceChanged
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.snapshots import decode_snapshot, open_transactions
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 from headwater_core.segments.txnindex import decode_txnindex

@@ -13,8 +13,8 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.discover import LogDirs, Survey
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs, Survey
 from hydration.archived import Archived, EntryIndex, HeldEntries
 from hydration.cache import ChunkCache
 from hydration.config import HydrationConfig, ReadPriority

@@ -21,8 +21,8 @@ from headwater_core.errors import (
 )
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
-from headwater_core.segments.log import LocalLog
-from headwater_core.segments.scan import AbortedTransaction
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.run_scan import AbortedTransaction
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
 from hydration.archive_tier import ArchiveTier
 from hydration.archived import Archived, Extent

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.header_walk import HeaderWalk
 from hydration.local import LocalTier
 from hydration.open_segment import Allowance, LongWalk

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwater_core.epochs import EpochHistory
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from hydration.archived import Extent
 from hydration.config import ReadPriority
 

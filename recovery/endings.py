@@ -21,8 +21,8 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import walk
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import decode_batch
+from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import RunIndex, decode_index
-from headwater_core.segments.scan import scan_run
 from headwater_core.segments.transactions import OpenTransaction
 from manifests.head import Entry
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States

@@ -7,8 +7,8 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints, markers
 from headwater_core.segments.encoder import encode_batch, encode_marker
-from recovery.bootstrap import bootstrap_checkpoint
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
+from recovery.initial_metadata import bootstrap_checkpoint
 from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan, Written
 from recovery.runs import segment_name
 

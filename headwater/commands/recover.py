@@ -18,7 +18,7 @@ from headwater_core.partition import check_topic_name
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater_core.control.log import ControlLog
+    from headwater_core.control.control_log import ControlLog
     from recovery import RecoveryPlan, RecoveryReport
 
 COMMANDLINE = ParameterSource.COMMANDLINE

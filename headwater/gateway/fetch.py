@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.gateway.apis import Code, code_for
-from headwater.gateway.catalogue import Catalogue
 from headwater.gateway.complaints import Complaints
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.line import Line
+from headwater.gateway.connection import Line
 from headwater.gateway.messages import Facts
 from headwater.gateway.offsets import check_leader_epoch, isolation_of, once_each
 from headwater.gateway.patience import Patience, Place
 from headwater.gateway.slices import NO_RECORDS, Records
+from headwater.gateway.topic_snapshot import Catalogue
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult

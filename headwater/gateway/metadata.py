@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from headwater.gateway.apis import VERSIONS, Api, Code
-from headwater.gateway.catalogue import Catalogue, Snapshot, TopicView
 from headwater.gateway.frames import MalformedRequest, RequestHeader
 from headwater.gateway.messages import Facts, response_schema
 from headwater.gateway.slices import Answer
+from headwater.gateway.topic_snapshot import Catalogue, Snapshot, TopicView
 
 Address = tuple[str, int]
 

@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 import structlog
 
 from headwater.gateway.apis import VERSIONS, Api, Code
-from headwater.gateway.catalogue import Catalogue
 from headwater.gateway.complaints import Complaints
 from headwater.gateway.config import GatewayConfig
+from headwater.gateway.connection import Line
 from headwater.gateway.fetch import Fetched, Fetcher
 from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header
 from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
-from headwater.gateway.line import Line
 from headwater.gateway.messages import Facts, read_request, write_header, write_response
 from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata
 from headwater.gateway.offsets import LookUps
 from headwater.gateway.produce import refuse
 from headwater.gateway.slices import Answer, Framed
+from headwater.gateway.topic_snapshot import Catalogue
 from headwater_core.clock import Clock
 from hydration.logs import Logs
 

@@ -14,8 +14,8 @@ import structlog
 
 from headwater.gateway.apis import VERSIONS
 from headwater.gateway.config import GatewayConfig, split_address
+from headwater.gateway.connection import LONG_BYTES_MAX, Line, LongRequests, PeerGone
 from headwater.gateway.frames import MalformedRequest
-from headwater.gateway.line import LONG_BYTES_MAX, Line, LongRequests, PeerGone
 from headwater.gateway.messages import preload
 from headwater.gateway.metadata import Address
 from headwater.gateway.process import prepare_process

@@ -15,8 +15,8 @@ from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, Not
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import digest_in_store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.run_scan import OpenTransaction, RunScan, scan_run
 from headwater_core.segments.runindex import RunIndex
-from headwater_core.segments.scan import OpenTransaction, RunScan, scan_run
 from manifests import keys
 from manifests.head import Entry, decode_head
 

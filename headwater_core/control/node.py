@@ -35,9 +35,9 @@ from pysyncobj.tcp_connection import TcpConnection
 from pysyncobj.transport import TCPTransport, Transport, TransportNotReadyError
 
 from headwater_core.control.config import ControlConfig
+from headwater_core.control.control_log import PUBLISH_TIMEOUT_S
+from headwater_core.control.control_records import Record, decode, encode
 from headwater_core.control.journal import Entry, Journal, write_whole
-from headwater_core.control.log import PUBLISH_TIMEOUT_S
-from headwater_core.control.records import Record, decode, encode
 from headwater_core.control.snapshot import read_snapshot, write_snapshot
 from headwater_core.control.state import EMPTY, ControlState, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from headwater_core.control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
+from headwater_core.control.control_records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
 from headwater_core.errors import CorruptData, UsageError
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.partition import PartitionId

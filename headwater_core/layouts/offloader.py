@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.run_scan import RunScan
 from headwater_core.segments.runindex import RunIndex
-from headwater_core.segments.scan import RunScan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceCh
 from headwater_core.layouts.offloader import Offloaded
 from headwater_core.objectstore.digest import digest_in_store, digest_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from headwater_core.segments.run_scan import RunScan
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
-from headwater_core.segments.scan import RunScan
 
 
 class SegmentLayout:

@@ -1,7 +1,7 @@
 """Keys and bytes: where the archive's objects live. See store.py for what is asked of a store."""
 
 from headwater_core.objectstore.config import StoreConfig
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.probe import Capabilities, probe
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore

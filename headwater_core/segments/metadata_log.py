@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
-from headwater_core.segments.bootstrap import write_bootstrap_checkpoint
+from headwater_core.segments.bootstrap_checkpoint import write_bootstrap_checkpoint
 from headwater_core.segments.markers import read_marker
 from headwater_core.segments.metadata_records import (
     RESOURCE_BROKER,

@@ -13,7 +13,7 @@ from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import ManualClock
-from headwater_core.control.log import LocalControl
+from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.memory import MemoryStore
@@ -21,8 +21,8 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.batches import read_batch_header
-from headwater_core.segments.discover import LogDirs
-from headwater_core.segments.log import Leadership, LocalLog, LocalSegment
+from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 

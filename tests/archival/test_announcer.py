@@ -7,8 +7,8 @@ import pytest
 
 from archival.announcer import RETRY_S, Announcer, advanced_of, claim_of
 from headwater_core.clock import ManualClock, SystemClock
-from headwater_core.control.log import LocalControl
-from headwater_core.control.records import Advanced, Record, Retired
+from headwater_core.control.control_log import LocalControl
+from headwater_core.control.control_records import Advanced, Record, Retired
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError
 from headwater_core.partition import PartitionId
 from tests.archival.builders import Agent, Directory

@@ -8,7 +8,7 @@ import structlog
 
 import headwater_core.steps
 from archival.plan import Policy
-from headwater_core.control.log import LocalControl
+from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import (
     CorruptData,
@@ -22,7 +22,7 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from manifests import keys
 from manifests.head import Head
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, batches_of, live_bytes, load, ranges

@@ -17,7 +17,7 @@ from archival.source import open_segment
 from headwater_core.clock import ManualClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement, SourceChanged
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Entry
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, a_log
 from tests.headwater_core.segments.builders import a_batch, a_record, a_segment

@@ -11,7 +11,7 @@ import pytest
 
 from archival import archiver, release
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from tests.archival.builders import load
 from tests.archival.reading import archived

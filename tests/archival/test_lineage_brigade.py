@@ -6,7 +6,7 @@ import pytest
 
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.records import decode_batch
 from manifests.head import Head
 from tests.archival.builders import Agent, batches_of, load

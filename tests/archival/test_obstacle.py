@@ -7,7 +7,7 @@ import pytest
 from archival.obstacle import Obstacle
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedHole, TransientError, Unauthorised, UnsupportedFormat
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from tests.archival.builders import a_log
 
 LOG = a_log(0, 10, 20, 30, hw=35)

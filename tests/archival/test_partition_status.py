@@ -12,7 +12,7 @@ from archival.plan import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId
-from headwater_core.segments.log import Leadership, LocalLog
+from headwater_core.segments.local_log import Leadership, LocalLog
 from manifests.document import FORMAT, check_ours
 from manifests.head import Head
 from tests.manifests.builders import an_entry

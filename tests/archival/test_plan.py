@@ -7,7 +7,7 @@ import pytest
 
 from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, archiving_role, next_steps
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 from tests.archival.builders import PARTITION, a_log, led_by
 from tests.manifests import builders

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.archivedrun import ArchivedRun
 from tests.archival.builders import Agent, load
 from tests.archival.reading import archived

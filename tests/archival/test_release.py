@@ -7,7 +7,7 @@ import pytest
 from archival.plan import Policy
 from archival.release import plan_release, release_bound
 from headwater_core.errors import SourceChanged, UsageError
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 from tests.archival.builders import PARTITION, Agent, Directory, a_log, led_by
 from tests.headwater_core.segments.builders import a_segment

@@ -17,12 +17,12 @@ from archival.scheduler import QUIET_S
 from archival.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
-from headwater_core.segments.discover import LogDirs
-from headwater_core.segments.log import LocalLog
-from headwater_core.segments.scan import RunScan, scan_run
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
 from tests.headwater.broker import Bench
 

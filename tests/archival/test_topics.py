@@ -10,7 +10,7 @@ from headwater_core.clock import ManualClock
 from headwater_core.errors import ForeignOwner, StoreGone
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight

@@ -11,13 +11,13 @@ from archival.fleet import ArchiverFleet, FleetEquipment
 from archival.plan import Policy
 from archival.scheduler import Scheduler
 from headwater_core.clock import ManualClock
-from headwater_core.control.log import LocalControl
+from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from tests.headwater_core.segments.builders import a_segment

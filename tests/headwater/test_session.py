@@ -17,8 +17,8 @@ from headwater.config import load
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
-from headwater_core.segments.discover import LogDirs
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater.conftest import Stage
 from tests.headwater_core.segments.builders import newer_metadata
 

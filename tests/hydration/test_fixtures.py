@@ -8,8 +8,8 @@ import pytest
 
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.batches import locate
-from headwater_core.segments.discover import LogDirs
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs

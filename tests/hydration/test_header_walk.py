@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
+from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import NO_TIMESTAMP
-from headwater_core.segments.scan import scan_run
 from headwater_core.segments.transactions import OpenTransaction
 from hydration.header_walk import SMALL_WINDOW_BYTES, WINDOW_BYTES, HeaderWalk
 from hydration.open_segment import Allowance, LongWalk

@@ -6,7 +6,7 @@ import pytest
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import SourceChanged, TransientError
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.hints import hint_by_offset, hint_by_position
 from hydration.local import LocalTier, OpenFiles
 from hydration.open_segment import Allowance

@@ -12,8 +12,8 @@ from headwater.gateway.server import GatewayServer
 from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
-from headwater_core.segments.discover import LogDirs, Survey
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs, Survey
 from hydration import local
 from hydration.answers import Isolation, ReadResult
 from hydration.local import HANGS_S, LOOK_S

@@ -9,7 +9,7 @@ import pytest
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, OffsetOutOfRange, TransientError, UsageError
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from hydration.answers import Isolation
 from manifests import keys
 from tests.headwater_core.segments.builders import a_batch, a_segment

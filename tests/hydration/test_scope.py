@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochHistory
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.archived import Extent
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of

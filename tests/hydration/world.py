@@ -11,12 +11,12 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, topic_id_text
-from headwater_core.segments.discover import LogDirs
-from headwater_core.segments.log import LocalLog
-from headwater_core.segments.scan import OpenTransaction, scan_run
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.segments.run_scan import OpenTransaction, scan_run
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys, prefixes

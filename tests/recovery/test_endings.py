@@ -20,8 +20,8 @@ from headwater_core.segments.batches import BatchHeader, walk
 from headwater_core.segments.encoder import encode_marker
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import Record, decode_batch
+from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import encode_index
-from headwater_core.segments.scan import scan_run
 from headwater_core.segments.transactions import OpenTransaction
 from manifests import keys
 from manifests.head import Entry, Head

@@ -10,9 +10,9 @@ from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.topic import TopicManifest
-from recovery.discover import ArchivedTopic, Found
+from recovery.discovery import ArchivedTopic, Found
 from recovery.plan import Hole, Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
-from recovery.planning import make_plan, plan_partition, without
+from recovery.planner import make_plan, plan_partition, without
 
 CLUSTER, TOPIC_ID = "mPtQxumzSB6UIzXMtmWVUg", "le4ruHkrRAmAJUx9PH5t3A"
 NOW = 1_000_000

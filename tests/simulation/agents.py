@@ -17,13 +17,13 @@ from archival.release import Releaser
 from archival.source import open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
-from headwater_core.control.log import LocalControl
-from headwater_core.control.records import Record
+from headwater_core.control.control_log import LocalControl
+from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests import keys
 from manifests.repository import ManifestRepository
 from tests.headwater_core.objectstore.faulty import FaultyStore

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import PartitionId, topic_id_text
-from headwater_core.segments.log import Leadership
+from headwater_core.segments.local_log import Leadership
 from headwater_core.segments.records import Record
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_marker
 

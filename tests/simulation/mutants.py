@@ -30,8 +30,8 @@ import archival.tails
 import headwater_core.layouts.segment
 import manifests.repository
 from archival.announcer import Announcer
-from archival.archived import ArchivedEntries
 from archival.archiver import Outcome, PartitionArchiver
+from archival.entry_reader import ArchivedEntries
 from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.plan import Cut, Idle, Policy, Step, Stop
 from archival.release import Releaser
@@ -39,8 +39,8 @@ from archival.tails import Tails
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
 from headwater_core.partition import PartitionId
-from headwater_core.segments.log import LocalLog
-from headwater_core.segments.scan import RunScan
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.run_scan import RunScan
 from hydration.archived import Archived
 from hydration.partition_log import PartitionLog
 from hydration.scope import Span, Tier

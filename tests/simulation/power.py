@@ -12,7 +12,7 @@ from random import Random
 from unittest.mock import patch
 
 from headwater_core import steps
-from headwater_core.control.log import LocalControl
+from headwater_core.control.control_log import LocalControl
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.probe import probe

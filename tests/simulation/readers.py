@@ -22,7 +22,7 @@ import hydration.hydrator
 from headwater_core.errors import HeadwaterError, OffsetOutOfRange, SourceChanged, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
-from headwater_core.segments.log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.markers import ABORT, read_marker
 from hydration.answers import Isolation
 from hydration.archived import Archived, HeldEntries

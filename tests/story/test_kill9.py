@@ -17,7 +17,7 @@ from archival import archiver, release
 from archival.fleet import WORKERS
 from headwater import cli
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from manifests.head import Head
 from manifests.repository import ManifestRepository

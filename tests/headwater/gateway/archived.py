@@ -11,11 +11,11 @@ from archival.plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import SystemClock
-from headwater_core.control.log import LocalControl
+from headwater_core.control.control_log import LocalControl
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.repository import ManifestRepository
 
 TAILS_TOO = Policy(tail_after_ms=0)

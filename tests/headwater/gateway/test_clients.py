@@ -12,7 +12,7 @@ from headwater.gateway.server import GatewayServer
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.batches import headers
 from headwater_core.segments.codecs import GZIP, NONE
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, unpack

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack

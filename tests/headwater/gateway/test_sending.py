@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.gateway import server
-from headwater.gateway.line import PeerGone
+from headwater.gateway.connection import PeerGone
 from headwater.gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
 from headwater.gateway.slices import Answer, Records
 from hydration.answers import Slice

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headwater.gateway.apis import VERSIONS, Api, Code
-from headwater.gateway.catalogue import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.line import RECEIVE_BYTES
+from headwater.gateway.connection import RECEIVE_BYTES
 from headwater.gateway.messages import preload
 from headwater.gateway.server import GatewayServer
+from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes

@@ -14,9 +14,9 @@ from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from tests.fixtures import Isolation, expected, private_copy, unpack

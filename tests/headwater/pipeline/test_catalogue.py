@@ -14,7 +14,7 @@ from headwater.pipeline.scan import scan
 from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Entry

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headwater.pipeline.objectfile import ObjectFile
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
-from headwater_core.segments.scan import scan_run
+from headwater_core.objectstore.meter import MeteredStore
+from headwater_core.segments.run_scan import scan_run
 from tests.headwater_core.segments.builders import a_batch
 from tests.manifests.builders import an_entry
 

@@ -22,7 +22,7 @@ from headwater.pipeline.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.segments.batches import headers
 from manifests.head import Entry
 from manifests.repository import ManifestRepository

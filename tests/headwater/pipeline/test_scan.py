@@ -17,7 +17,7 @@ from headwater.pipeline.query import COLUMNS, Predicate, parse_query
 from headwater.pipeline.scan import plan_scan, scan, scan_to_parquet
 from headwater_core.errors import CorruptData, DataLoss, DiskFull, UsageError
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater.pipeline.archives import a_copy, fixture, in_small_objects, rows, soup, soup_rows
 

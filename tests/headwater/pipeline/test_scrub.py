@@ -26,7 +26,7 @@ from headwater_core.clock import ManualClock
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
 from manifests.head import Entry, Head

@@ -16,7 +16,7 @@ from headwater.pipeline.reading import ReadCounters, read_split
 from headwater.pipeline.splits import SPLITS_MAX, marker_entries, plan_splits
 from headwater_core.errors import DataLoss
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from manifests.head import OBJECT_BYTES_MAX, Entry, Head
 from tests.headwater.pipeline.archives import rows, soup, soup_rows
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, an_abort

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headwater_core.control.records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
+from headwater_core.control.control_records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
 from headwater_core.partition import PartitionId, topic_id_text
 
 TOPIC_ID = topic_id_text(bytes(range(16)))

@@ -17,14 +17,14 @@ from structlog.testing import capture_logs
 from archival.announcer import advanced_of
 from archival.control_rebuild import rebuild_control, rebuild_control_if_needed
 from headwater_core.control.config import ControlConfig
+from headwater_core.control.control_records import RecoveryStarted
 from headwater_core.control.journal import Journal
 from headwater_core.control.node import ControlNode, check_config
-from headwater_core.control.records import RecoveryStarted
 from headwater_core.control.snapshot import read_snapshot, write_snapshot
 from headwater_core.control.state import EMPTY, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.metered import MeteredStore
+from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.repository import ManifestRepository
@@ -90,7 +90,7 @@ _PUBLISH_AND_DIE = """
 import os, sys, threading
 from pathlib import Path
 from headwater_core.control.node import ControlNode
-from headwater_core.control.records import Advanced
+from headwater_core.control.control_records import Advanced
 def advanced(version):
     facts = {"cluster_id": "cluster-1", "topic_id": "AAECAwQFBgcICQoLDA0ODw", "partition": 0, "topic": "orders", "writer": "agent-a"}
     return Advanced(**facts, version=version, fence=1, start_offset=0, last_offset=version * 10 - 1)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from headwater_core.control.config import ControlConfig
+from headwater_core.control.control_records import Advanced
 from headwater_core.control.node import ControlNode
-from headwater_core.control.records import Advanced
 from headwater_core.errors import TransientError
 from tests.headwater_core.control.builders import PARTITION, advanced
 

@@ -9,7 +9,7 @@ import pytest
 from headwater_core.clock import ManualClock, SystemClock
 from headwater_core.errors import NotFound, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.guarded import GuardedStore
+from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.silence import REPEAT_S, SILENCE_S, SilenceWatch

@@ -15,8 +15,8 @@ from headwater_core.segments.coordinator_records import (
     decode_transaction_key,
     decode_transaction_value,
 )
-from headwater_core.segments.discover import LogDirs
 from headwater_core.segments.encoder import encode_batch, encode_marker
+from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.records import Record, decode_batch
 from tests.fixtures import expected_cluster, unpack
 

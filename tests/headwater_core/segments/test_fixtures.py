@@ -10,11 +10,11 @@ import pytest
 
 from headwater_core.segments import runindex
 from headwater_core.segments.batches import BatchHeader, check_batch, walk
-from headwater_core.segments.discover import LogDirs
-from headwater_core.segments.log import LocalLog
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.records import Record, decode_batch
-from headwater_core.segments.scan import RunScan, scan_run
+from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.snapshots import decode_snapshot, encode_snapshot, open_transactions
 from headwater_core.segments.transactions import OpenTransaction
 from headwater_core.segments.txnindex import decode_txnindex, encode_txnindex

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
 from headwater_core.partition import topic_id_text
 from headwater_core.segments.batches import walk
-from headwater_core.segments.bootstrap import write_bootstrap_checkpoint
+from headwater_core.segments.bootstrap_checkpoint import write_bootstrap_checkpoint
 from headwater_core.segments.metadata_log import DIRECTORY, MetadataLog, PartitionMetadata
 from headwater_core.segments.metadata_records import (
     RESOURCE_BROKER,

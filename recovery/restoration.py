@@ -15,8 +15,8 @@ import structlog
 
 from headwater_core import steps
 from headwater_core.clock import Clock, SystemClock
-from headwater_core.control.log import ControlLog
-from headwater_core.control.records import Record, RecoveryFinished, RecoveryStarted
+from headwater_core.control.control_log import ControlLog
+from headwater_core.control.control_records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Entry
@@ -27,7 +27,7 @@ from recovery.identity import new_kafka_id
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, partition_directory, partitions
 from recovery.plan import Hole, PartitionPlan, RecoveryPlan, TopicPlan, check_plan
-from recovery.planning import without
+from recovery.planner import without
 from recovery.runs import Restored, restore, segment_name
 from recovery.target import LOCK, MARK, Mark, broker_started, check_same, check_unused, locked, plan_name, read_mark, write_mark
 

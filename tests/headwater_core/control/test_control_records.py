@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater_core.control.records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, decode, encode
+from headwater_core.control.control_records import COMMAND_BYTES_MAX, RECORDS_MAX, Node, Record, RecoveryStarted, decode, encode
 from headwater_core.errors import CorruptData, UsageError
 from tests.headwater_core.control.builders import advanced, claim, records, retired, settings
 

@@ -12,7 +12,7 @@ from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from manifests import keys
 from manifests.repository import ManifestRepository
-from recovery.discover import discover
+from recovery.discovery import discover
 from tests.fixtures import unpack
 from tests.recovery.archived import archive, batches
 

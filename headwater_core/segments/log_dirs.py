@@ -25,7 +25,7 @@ from headwater_core.errors import (
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments import checkpoints, metadata_log
 from headwater_core.segments.checkpoints import MetaProperties
-from headwater_core.segments.log import Leadership, LocalLog, LocalSegment
+from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
 from headwater_core.segments.metadata_log import ClusterMetadata, MetadataLog, PartitionMetadata
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)

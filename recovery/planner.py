@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headwater_core.errors import HeadwaterError, UsageError, VerificationFailed
 from manifests.head import Entry, Head
 from manifests.topic import PARTITIONS_MAX
-from recovery.discover import ArchivedTopic, Found
+from recovery.discovery import ArchivedTopic, Found
 from recovery.plan import (
     NODE_ID_MAX,
     PRODUCER_ID_MAX,

@@ -12,7 +12,7 @@ import pytest
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, SourceChanged, Unauthorised, UnsupportedFormat, UsageError
 from headwater_core.partition import TopicPartition
-from headwater_core.segments import discover
+from headwater_core.segments import log_dirs
 from headwater_core.segments.checkpoints import (
     MetaProperties,
     encode_epochs,
@@ -20,7 +20,7 @@ from headwater_core.segments.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
-from headwater_core.segments.discover import LogDirs, parse_directory_name
+from headwater_core.segments.log_dirs import LogDirs, parse_directory_name
 from tests.fixtures import expected_cluster, private_copy, unpack
 from tests.headwater_core.segments.builders import a_segment, newer_metadata
 
@@ -209,7 +209,7 @@ def test_a_glimpse_tells_whether_anything_has_happened(broker: Broker) -> None:
     broker.checkpoint("replication", soup_0=3)
     logs = broker.logs
 
-    def seen() -> discover.Glimpse:
+    def seen() -> log_dirs.Glimpse:
         return logs.listing().partitions[SOUP]
 
     assert not seen().is_as(seen())  # too young to tell
@@ -347,8 +347,8 @@ class Restless:
     """Does something to the directory between the two listings of a look, `times` times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], times: int) -> None:
-        self._original, self._change, self._left = discover._epochs, change, times
-        monkeypatch.setattr(discover, "_epochs", self)
+        self._original, self._change, self._left = log_dirs._epochs, change, times
+        monkeypatch.setattr(log_dirs, "_epochs", self)
 
     def __call__(self, directory: Path) -> EpochHistory:
         if self._left:
@@ -460,7 +460,7 @@ def test_checkpoints_are_decoded_once_for_each_of_their_states(broker: Broker, m
     for path in (broker.root / "replication-offset-checkpoint", broker.root / "meta.properties"):
         os.utime(path, (time.time() - 60, time.time() - 60))
     logs, decoded, opened = broker.logs, 0, 0
-    decode, open_path = discover._decode_offsets, Path.open
+    decode, open_path = log_dirs._decode_offsets, Path.open
 
     def counted(raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
         nonlocal decoded
@@ -472,7 +472,7 @@ def test_checkpoints_are_decoded_once_for_each_of_their_states(broker: Broker, m
         opened += path.parent == broker.root
         return open_path(path, mode, **how)
 
-    monkeypatch.setattr(discover, "_decode_offsets", counted)
+    monkeypatch.setattr(log_dirs, "_decode_offsets", counted)
     monkeypatch.setattr(Path, "open", noted)
     for _ in range(10):
         assert [logs.look(each).high_watermark for each in (SOUP, TopicPartition("tea", 0))] == [3, 4]
@@ -489,7 +489,7 @@ def test_a_disk_that_hangs_holds_up_its_own_partitions_only(broker: Broker, monk
     broker.partition("soup-0")
     broker.partition("tea-0")
     logs, there, go_on = broker.logs, threading.Event(), threading.Event()
-    real = discover._epochs
+    real = log_dirs._epochs
 
     def hang(directory: Path) -> EpochHistory:
         if directory.name == "soup-0":
@@ -497,7 +497,7 @@ def test_a_disk_that_hangs_holds_up_its_own_partitions_only(broker: Broker, monk
             assert go_on.wait(30)
         return real(directory)
 
-    monkeypatch.setattr(discover, "_epochs", hang)
+    monkeypatch.setattr(log_dirs, "_epochs", hang)
     with ThreadPoolExecutor(1) as other:
         looking = other.submit(logs.look, SOUP)
         assert there.wait(30)

@@ -6,8 +6,8 @@ from typing import BinaryIO, cast
 from headwater_core.errors import CorruptData, NotFound
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.runindex import RunIndex
-from headwater_core.segments.scan import RunScan, scan_run
 from headwater_core.segments.transactions import OpenTransaction
 from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import recovery
 from headwater_core.clock import ManualClock
-from headwater_core.control.log import LocalControl
+from headwater_core.control.control_log import LocalControl
 from headwater_core.errors import (
     CorruptData,
     DiskFull,
@@ -31,7 +31,7 @@ from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
-from headwater_core.segments.discover import LogDirs
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from recovery import layout, runs

@@ -3,7 +3,7 @@
 import threading
 from typing import Protocol
 
-from headwater_core.control.records import Record, decode, encode
+from headwater_core.control.control_records import Record, decode, encode
 from headwater_core.control.state import EMPTY, ControlState, apply_all
 
 PUBLISH_TIMEOUT_S = 10.0

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
-from headwater_core.segments import runindex, scan
+from headwater_core.segments import run_scan, runindex
 from headwater_core.segments.producers import Producers, ProducerState
-from headwater_core.segments.scan import AbortedTransaction, OpenTransaction, RunScan, scan_run
+from headwater_core.segments.run_scan import AbortedTransaction, OpenTransaction, RunScan, scan_run
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_commit, a_marker, a_record, a_segment, an_abort
 
 
@@ -146,7 +146,7 @@ def test_points_lie_64_kib_apart_and_lead_to_every_offset() -> None:
 
 def test_a_full_index_ends_the_run_and_the_rest_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runindex, "ABORTED_MAX", 20)
-    monkeypatch.setattr(scan, "_SPARE_ROWS", 10)
+    monkeypatch.setattr(run_scan, "_SPARE_ROWS", 10)
     monkeypatch.setattr(runindex, "POINT_SPACING_BYTES", 1)
     raw = b"".join(a_batch(offset, 1, producer=7, transactional=True) + an_abort(offset + 1, 7) for offset in range(0, 60, 2))
     runs = [scanned(raw)]

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.gateway.config import GatewayConfig
+from headwater.gateway.connection import RECEIVE_BYTES, Line, LongRequests, PeerGone
 from headwater.gateway.frames import MalformedRequest
-from headwater.gateway.line import RECEIVE_BYTES, Line, LongRequests, PeerGone
 
 Sends = Callable[[bytes], Coroutine[Any, Any, None]]
 
