@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headwater.config import Config
     from headwater.job_options import JobPlacement
     from headwater.pipeline.backlog import Failure
-    from headwater.pipeline.query import Query
-    from headwater.pipeline.splits import Split
+    from headwater.pipeline.scan.query import Query
+    from headwater.pipeline.scan.splits import Split
     from headwater_core.objectstore.store import ObjectStore
 
 RANGES = (
@@ -102,9 +102,9 @@ def export(
 
 def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_bytes: str, allow_data_loss: bool, begin: str) -> "Query":
     try:
-        from headwater.pipeline.decode import COLUMNS
         from headwater.pipeline.export import NEEDED
-        from headwater.pipeline.query import parse_query
+        from headwater.pipeline.scan.decoder import COLUMNS
+        from headwater.pipeline.scan.query import parse_query
     except ModuleNotFoundError as error:
         raise UsageError(f'{error.name} is not installed: pip install "headwater[scan]"') from None
     named = [name.strip() for name in columns.split(",")] if columns else list(COLUMNS)

@@ -13,8 +13,8 @@ from headwater_core.errors import Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater.pipeline.query import Query, Words
-    from headwater.pipeline.scan import Plan, Written
+    from headwater.pipeline.scan.arrow_stream import Plan, Written
+    from headwater.pipeline.scan.query import Query, Words
 
 _PLAN = (
     Column("topic", "topic"),
@@ -82,7 +82,7 @@ def scan(
     a summary. Exit code 0: everything was written; 3: all but what --quarantine lists; 4: damage, and nothing was written.
     """
     from headwater import logs as events
-    from headwater.pipeline.query import parse_query
+    from headwater.pipeline.scan.query import parse_query
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
@@ -99,7 +99,7 @@ def scan(
     }
     query = replace(_placed(parse_query(options | _times(first, end)), first, end), words=_words())
     try:
-        from headwater.pipeline.scan import check_unused, plan_scan, scan_to_parquet
+        from headwater.pipeline.scan.arrow_stream import check_unused, plan_scan, scan_to_parquet
     except ModuleNotFoundError as error:
         raise UsageError(f'scanning needs {error.name}, which is not installed: pip install "headwater[scan]"') from None
 
@@ -127,7 +127,7 @@ def scan(
 
 
 def _words() -> "Words":
-    from headwater.pipeline.query import Words
+    from headwater.pipeline.scan.query import Words
 
     return Words(skip_loss="--skip-gaps goes on over it", set_aside="--on-corrupt quarantine --quarantine DIR lists it and reads the rest")
 
@@ -140,7 +140,7 @@ def _times(first: str, end: str) -> dict[str, object]:
 
 def _placed(query: "Query", first: str, end: str) -> "Query":
     """The same for offsets: each partition's own."""
-    from headwater.pipeline.query import END_OF_OFFSETS, Predicate
+    from headwater.pipeline.scan.query import END_OF_OFFSETS, Predicate
 
     first_offset, end_offset = (min(int(where), END_OF_OFFSETS) if _is_offset(where) else None for where in (first, end))
     return query.where(Predicate(first_offset=first_offset or 0, end_offset=END_OF_OFFSETS if end_offset is None else end_offset))

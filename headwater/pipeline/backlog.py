@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headwater.pipeline.catalogue import WORKERS, Catalogue, OffsetRange, place_offset
-from headwater.pipeline.progress import Progress, Reached, check_progress, epoch_at
-from headwater.pipeline.query import Query, Words
-from headwater.pipeline.splits import Split, plan_splits
+from headwater.pipeline.scan.archive_snapshot import WORKERS, Catalogue, OffsetRange, place_offset
+from headwater.pipeline.scan.progress import Progress, Reached, check_progress, epoch_at
+from headwater.pipeline.scan.query import Query, Words
+from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, Superseded, UnsupportedFormat, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.pipeline.decode import arrow_schema
 from headwater.pipeline.ledger import Pending, sync_directory
-from headwater.pipeline.query import Query
-from headwater.pipeline.reading import read_split
-from headwater.pipeline.splits import Split
+from headwater.pipeline.scan.decoder import arrow_schema
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.split_reader import read_split
+from headwater.pipeline.scan.splits import Split
 from headwater_core import steps
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.store import ObjectStore

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from headwater.pipeline.backlog import WORDS, Failure, find_backlog
-from headwater.pipeline.catalogue import OffsetRange
 from headwater.pipeline.dated import STEPS as DATED_STEPS
 from headwater.pipeline.dated import Files, files_of, write_dated
 from headwater.pipeline.jobs import Runner
 from headwater.pipeline.ledger import Ledger, Pending, pending_of
-from headwater.pipeline.progress import Incarnation
-from headwater.pipeline.query import Query
-from headwater.pipeline.splits import Split, plan_splits
+from headwater.pipeline.scan.archive_snapshot import OffsetRange
+from headwater.pipeline.scan.progress import Incarnation
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core import steps
 from headwater_core.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
 from headwater_core.objectstore.store import ObjectStore

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from headwater.pipeline.query import END_OF_OFFSETS, EVERYTHING, Predicate
+from headwater.pipeline.scan.query import END_OF_OFFSETS, EVERYTHING, Predicate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING = Predicate(topics=frozenset())

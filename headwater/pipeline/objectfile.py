@@ -4,7 +4,7 @@ import io
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from headwater.pipeline.buffers import PIECE_BYTES, Buffer
+from headwater.pipeline.scan.buffers import PIECE_BYTES, Buffer
 from headwater_core.objectstore.store import ObjectStore
 from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 
 from headwater.pipeline.filters import push
 from headwater.pipeline.jobs import processors
-from headwater.pipeline.quarantine import open_quarantine, read_catalogue
-from headwater.pipeline.query import Query, parse_query
-from headwater.pipeline.splits import plan_splits
+from headwater.pipeline.scan.quarantine import open_quarantine, read_catalogue
+from headwater.pipeline.scan.query import Query, parse_query
+from headwater.pipeline.scan.splits import plan_splits
 from headwater.pipeline.stream import StreamReader, parse_stream_query
 from headwater.pipeline.tasks import opened, read_partition, spark_schema, tell
 from headwater_core.errors import UsageError

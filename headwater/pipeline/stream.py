@@ -1,4 +1,4 @@
-"""Archived topics as a stream: micro-batches that follow the heads. What was read and what may be is decided in progress.py."""
+"""Archived topics as a stream: micro-batches that follow the heads. What was read and what may be is decided in scan/progress.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,11 +8,11 @@ import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from headwater.pipeline.catalogue import Catalogue, LostDocument, OffsetRange, latest
-from headwater.pipeline.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
-from headwater.pipeline.quarantine import read_catalogue
-from headwater.pipeline.query import Bound, Edge, Query, parse_query
-from headwater.pipeline.splits import plan_splits
+from headwater.pipeline.scan.archive_snapshot import Catalogue, LostDocument, OffsetRange, latest
+from headwater.pipeline.scan.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
+from headwater.pipeline.scan.quarantine import read_catalogue
+from headwater.pipeline.scan.query import Bound, Edge, Query, parse_query
+from headwater.pipeline.scan.splits import plan_splits
 from headwater.pipeline.tasks import opened, read_partition, tell
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import TopicPartition

@@ -19,16 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody who reads S
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headwater.pipeline.backlog import WORDS, Backlog, Failure, Places, decode_places, encode_places, find_backlog
-from headwater.pipeline.catalogue import Catalogue
 from headwater.pipeline.dated import dated_schema, days_of, with_lineage
 from headwater.pipeline.export import check_columns
 from headwater.pipeline.jobs import OnSpark, StorePlace
 from headwater.pipeline.ledger import pending_of
-from headwater.pipeline.progress import Reached, epoch_at
-from headwater.pipeline.query import Query
-from headwater.pipeline.reading import read_split
+from headwater.pipeline.scan.archive_snapshot import Catalogue
+from headwater.pipeline.scan.progress import Reached, epoch_at
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.split_reader import read_split
+from headwater.pipeline.scan.splits import Split
 from headwater.pipeline.spark_errors import SPARK_ERRORS
-from headwater.pipeline.splits import Split
 from headwater.pipeline.table_history import Mirror, TableDocument, TableHistory, newest_document, open_history
 from headwater_core import steps
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, Unauthorised, UsageError

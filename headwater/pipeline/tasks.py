@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 )
 
 from headwater.pipeline.jobs import StorePlace
-from headwater.pipeline.query import Query
-from headwater.pipeline.splits import Split
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import UsageError
 from headwater_core.objectstore import ObjectStore
 
@@ -60,7 +60,10 @@ def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.Recor
     split: Split | None = partition.value
     if split is None:
         return
-    from headwater.pipeline.reading import ReadCounters, read_split  # with numba, which planning does without: a second for each process
+    from headwater.pipeline.scan.split_reader import (  # with numba, which planning does without: a second for each process
+        ReadCounters,
+        read_split,
+    )
 
     counters = ReadCounters()
     try:

@@ -13,12 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headwater.pipeline import tables
-from headwater.pipeline.decode import COLUMNS
 from headwater.pipeline.export import verdict
 from headwater.pipeline.jobs import StorePlace
 from headwater.pipeline.ledger import pending_of
-from headwater.pipeline.query import parse_query
-from headwater.pipeline.scan import plan_scan
+from headwater.pipeline.scan.arrow_stream import plan_scan
+from headwater.pipeline.scan.decoder import COLUMNS
+from headwater.pipeline.scan.query import parse_query
 from headwater.pipeline.spark_errors import as_headwater_errors
 from headwater.pipeline.tables import TableExport, table_schema
 from headwater_core.errors import HeadwaterError

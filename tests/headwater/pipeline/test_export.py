@@ -19,11 +19,11 @@ import pytest
 
 from headwater.pipeline import dated
 from headwater.pipeline.dated import NO_DAY, _by_day, _day_text
-from headwater.pipeline.decode import COLUMNS, arrow_schema
 from headwater.pipeline.export import STEPS, Export, Summary
 from headwater.pipeline.jobs import Threads
 from headwater.pipeline.ledger import open_ledger
-from headwater.pipeline.query import Query, parse_query
+from headwater.pipeline.scan.decoder import COLUMNS, arrow_schema
+from headwater.pipeline.scan.query import Query, parse_query
 from headwater_core.errors import CorruptData, Locked, Partial, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
 from headwater.pipeline.filters import push
-from headwater.pipeline.query import EVERYTHING, Predicate
+from headwater.pipeline.scan.query import EVERYTHING, Predicate
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ("orders", "pay", "refunds")

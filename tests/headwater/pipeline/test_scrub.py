@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline.buffers import PIECE_BYTES
 from headwater.pipeline.checks import token_of
 from headwater.pipeline.findings import Kind
 from headwater.pipeline.jobs import Threads
+from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scrub import GRACE_MS, STEPS, Report, Sample, Scope, Scrub
 from headwater.pipeline.seen import Seen
 from headwater_core.clock import ManualClock

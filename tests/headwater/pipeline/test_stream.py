@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headwater.pipeline.quarantine import read_quarantine
-from headwater.pipeline.query import parse_query
+from headwater.pipeline.scan.quarantine import read_quarantine
+from headwater.pipeline.scan.query import parse_query
 from headwater.pipeline.stream import StreamReader, parse_stream_query
 from headwater_core.errors import CorruptData, DataLoss, TransientError
 from headwater_core.objectstore.directory import DirectoryStore

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.pipeline.backlog import decode_places, encode_places
-from headwater.pipeline.progress import Reached
+from headwater.pipeline.scan.progress import Reached
 from headwater.pipeline.spark_errors import named_error
 from headwater.pipeline.table_history import Commit, Commits, Mirror, TableDocument, decode_document, delta_path, newest_document
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnsupportedFormat
@@ -107,7 +107,7 @@ def test_places_come_back_by_incarnation() -> None:
 TASK = """An error occurred while calling o48.append.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
 Traceback (most recent call last):
-  File "reading.py", line 1, in read_split
+  File "split_reader.py", line 1, in read_split
 model.errors.NotFound: data/1.log
 
 The above exception was the direct cause of the following exception:

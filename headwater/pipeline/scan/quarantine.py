@@ -7,9 +7,9 @@ from pathlib import Path
 
 import structlog
 
-from headwater.pipeline.catalogue import Catalogue, LostDocument
-from headwater.pipeline.query import Query
-from headwater.pipeline.splits import Split
+from headwater.pipeline.scan.archive_snapshot import Catalogue, LostDocument
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.open import open_store

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from awscrt.checksums import crc32c
 
-from headwater.pipeline import buffers, reading
-from headwater.pipeline.catalogue import Catalogue
-from headwater.pipeline.decode import decode
-from headwater.pipeline.quarantine import Damage, read_quarantine
-from headwater.pipeline.query import Predicate, Query, parse_query
-from headwater.pipeline.reading import ReadCounters, read_split
-from headwater.pipeline.scan import scan
-from headwater.pipeline.splits import Split, plan_splits
+from headwater.pipeline.scan import buffers, split_reader
+from headwater.pipeline.scan.archive_snapshot import Catalogue
+from headwater.pipeline.scan.arrow_stream import scan
+from headwater.pipeline.scan.decoder import decode
+from headwater.pipeline.scan.quarantine import Damage, read_quarantine
+from headwater.pipeline.scan.query import Predicate, Query, parse_query
+from headwater.pipeline.scan.split_reader import ReadCounters, read_split
+from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.memory import MemoryStore
@@ -87,7 +87,7 @@ def test_what_was_read_does_not_lie_in_memory_that_is_used_again(
         give_back(block)
 
     monkeypatch.setattr(blocks, "give_back", spoil)
-    monkeypatch.setattr(reading, "PIECE_BYTES", 200_000)
+    monkeypatch.setattr(split_reader, "PIECE_BYTES", 200_000)
     query = a_query(columns="key,value,headers,offset,timestamp", includeHeaders=True)
     batches = [batch for split in plan(store, query) for batch in read_split(store, split, query)]
     assert pa.Table.from_batches(batches).equals(scan(a_copy(store), "soup", columns="key,value,headers,offset,timestamp").read_all())
@@ -143,7 +143,7 @@ def test_an_object_that_was_merged_away_is_found_again_by_its_offsets(store: Mem
 
 
 def test_an_object_may_be_replaced_in_the_middle_of_a_task(store: MemoryStore, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES", 200_000)
+    monkeypatch.setattr(split_reader, "PIECE_BYTES", 200_000)
     query = a_query()
     (split,) = plan(store, query)
     counters = ReadCounters()
@@ -400,7 +400,7 @@ def test_an_object_that_decodes_but_is_not_the_manifests_is_damage(tmp_path: Pat
 
 
 def test_a_quarantine_holds_no_more_of_a_sound_object_than_what_it_yields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES", 64 << 20)
+    monkeypatch.setattr(split_reader, "PIECE_BYTES", 64 << 20)
     store = MemoryStore()
     Archive(store).append(a_segment(0, 40, value_bytes=400_000))
     decoded = []
@@ -410,7 +410,7 @@ def test_a_quarantine_holds_no_more_of_a_sound_object_than_what_it_yields(tmp_pa
             decoded.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(reading, "decode", counted)
+    monkeypatch.setattr(split_reader, "decode", counted)
     query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"))
     (split,) = plan(store, query)
     with closing(read_split(store, split, query)) as batches:
@@ -421,7 +421,7 @@ def test_a_quarantine_holds_no_more_of_a_sound_object_than_what_it_yields(tmp_pa
 
 def test_damage_that_decoding_alone_finds_leaves_what_was_yielded_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch whose CRC is right and whose records are not, behind more than one RecordBatch of sound ones."""
-    monkeypatch.setattr(reading, "PIECE_BYTES", 64 << 20)
+    monkeypatch.setattr(split_reader, "PIECE_BYTES", 64 << 20)
     store = MemoryStore()
     bad = bytearray(a_batch(30, [b"x" * 100]))
     bad[61] ^= 0x7F  # the first record's length

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headwater.pipeline.query import COLUMNS, Bound, Edge, Predicate, Time, parse_query
+from headwater.pipeline.scan.query import COLUMNS, Bound, Edge, Predicate, Time, parse_query
 from headwater_core.errors import UsageError
 from headwater_core.partition import TopicPartition
 from manifests.head import Entry

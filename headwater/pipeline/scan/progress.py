@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.pipeline.query import Words
+from headwater.pipeline.scan.query import Words
 from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat, UsageError
 from headwater_core.partition import TopicPartition, check_topic_id
 from manifests.head import OFFSET_MAX, Entry, Head

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipeline.progress import (
+from headwater.pipeline.scan.progress import (
     Incarnation,
     Progress,
     Reached,

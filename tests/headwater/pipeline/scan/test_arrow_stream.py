@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headwater.pipeline import scan as scanning
-from headwater.pipeline.catalogue import Catalogue, latest
-from headwater.pipeline.query import COLUMNS, Predicate, parse_query
-from headwater.pipeline.scan import plan_scan, scan, scan_to_parquet
+from headwater.pipeline.scan import arrow_stream
+from headwater.pipeline.scan.archive_snapshot import Catalogue, latest
+from headwater.pipeline.scan.arrow_stream import plan_scan, scan, scan_to_parquet
+from headwater.pipeline.scan.query import COLUMNS, Predicate, parse_query
 from headwater_core.errors import CorruptData, DataLoss, DiskFull, UsageError
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
@@ -100,13 +100,13 @@ def test_a_scan_is_what_pandas_and_others_read() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_any_number_of_workers_gives_the_same_order(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "READ_AHEAD_BYTES", 1)  # every batch has to wait for its turn
+    monkeypatch.setattr(arrow_stream, "READ_AHEAD_BYTES", 1)  # every batch has to wait for its turn
     table = scan(soup(), "soup", workers=workers, split_bytes=60_000, columns="offset", fail_on_data_loss=False).read_all()
     assert table["offset"].to_pylist() == [row["offset"] for row in soup_rows("read_uncommitted")]
 
 
 def test_a_reader_that_is_let_go_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "READ_AHEAD_BYTES", 1)
+    monkeypatch.setattr(arrow_stream, "READ_AHEAD_BYTES", 1)
     before = threading.active_count()
     store = MeteredStore(soup())
     reader = scan(store, "soup", workers=2, split_bytes=60_000, fail_on_data_loss=False)
@@ -118,10 +118,10 @@ def test_a_reader_that_is_let_go_stops_the_work(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nobody_reads_further_ahead_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "READ_AHEAD_BYTES", 1)
+    monkeypatch.setattr(arrow_stream, "READ_AHEAD_BYTES", 1)
     store = MeteredStore(soup())
     reader = scan(store, "soup", workers=2, split_bytes=60_000, fail_on_data_loss=False)
-    splits = len(scanning.plan_scan(soup(), parse_query({"topics": "soup", "split_bytes": 60_000, "failOnDataLoss": "false"})).splits)
+    splits = len(arrow_stream.plan_scan(soup(), parse_query({"topics": "soup", "split_bytes": 60_000, "failOnDataLoss": "false"})).splits)
     for _ in range(3):
         reader.read_next_batch()
     touched = store.calls["read_into"]
@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_stays(tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     query = parse_query({"topics": "soup", "fail_on_data_loss": False})
-    monkeypatch.setattr(scanning, "_sync", full)
+    monkeypatch.setattr(arrow_stream, "_sync", full)
     with pytest.raises(DiskFull, match="No space left"):
         scan_to_parquet(soup(), plan_scan(soup(), query), query, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

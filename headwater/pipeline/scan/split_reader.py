@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields, replace
 import pyarrow as pa
 import structlog
 
-from headwater.pipeline.buffers import PIECE_BYTES, Buffer
-from headwater.pipeline.catalogue import LOOKS_MAX, OffsetRange, load_head
-from headwater.pipeline.decode import Wanted, decode
-from headwater.pipeline.pieces import Piece, cut, fetch, read_index, whole
-from headwater.pipeline.quarantine import Damage, open_quarantine
-from headwater.pipeline.query import Query
-from headwater.pipeline.splits import Split, gap_error, marker_entries
+from headwater.pipeline.scan.archive_snapshot import LOOKS_MAX, OffsetRange, load_head
+from headwater.pipeline.scan.buffers import PIECE_BYTES, Buffer
+from headwater.pipeline.scan.decoder import Wanted, decode
+from headwater.pipeline.scan.pieces import Piece, cut, fetch, read_index, whole
+from headwater.pipeline.scan.quarantine import Damage, open_quarantine
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.splits import Split, gap_error, marker_entries
 from headwater_core.errors import (
     CorruptData,
     DataLoss,

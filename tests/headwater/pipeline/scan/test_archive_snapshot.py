@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.pipeline.catalogue import Catalogue, OffsetRange, latest, offset_for_time
-from headwater.pipeline.quarantine import read_quarantine
-from headwater.pipeline.query import Predicate, parse_query
-from headwater.pipeline.scan import scan
+from headwater.pipeline.scan.archive_snapshot import Catalogue, OffsetRange, latest, offset_for_time
+from headwater.pipeline.scan.arrow_stream import scan
+from headwater.pipeline.scan.quarantine import read_quarantine
+from headwater.pipeline.scan.query import Predicate, parse_query
 from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.memory import MemoryStore

@@ -6,8 +6,8 @@ from functools import lru_cache, partial
 
 import structlog
 
-from headwater.pipeline.pieces import cut, fetch, read_index
-from headwater.pipeline.query import Bound, Edge, Place, Predicate, Query, Selection, Time
+from headwater.pipeline.scan.pieces import cut, fetch, read_index
+from headwater.pipeline.scan.query import Bound, Edge, Place, Predicate, Query, Selection, Time
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition

@@ -15,13 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.pipeline.catalogue import LostDocument, OffsetRange
-from headwater.pipeline.decode import arrow_schema
 from headwater.pipeline.jobs import processors
-from headwater.pipeline.quarantine import read_catalogue
-from headwater.pipeline.query import EVERYTHING, Predicate, Query, parse_query
-from headwater.pipeline.reading import ReadCounters, read_split
-from headwater.pipeline.splits import Split, entries_left_out, plan_splits
+from headwater.pipeline.scan.archive_snapshot import LostDocument, OffsetRange
+from headwater.pipeline.scan.decoder import arrow_schema
+from headwater.pipeline.scan.quarantine import read_catalogue
+from headwater.pipeline.scan.query import EVERYTHING, Predicate, Query, parse_query
+from headwater.pipeline.scan.split_reader import ReadCounters, read_split
+from headwater.pipeline.scan.splits import Split, entries_left_out, plan_splits
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore

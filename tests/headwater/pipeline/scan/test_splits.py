@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline import reading
-from headwater.pipeline.catalogue import Catalogue, OffsetRange
-from headwater.pipeline.decode import arrow_schema
-from headwater.pipeline.query import Predicate, Query, parse_query
-from headwater.pipeline.reading import ReadCounters, read_split
-from headwater.pipeline.splits import SPLITS_MAX, marker_entries, plan_splits
+from headwater.pipeline.scan import split_reader
+from headwater.pipeline.scan.archive_snapshot import Catalogue, OffsetRange
+from headwater.pipeline.scan.decoder import arrow_schema
+from headwater.pipeline.scan.query import Predicate, Query, parse_query
+from headwater.pipeline.scan.split_reader import ReadCounters, read_split
+from headwater.pipeline.scan.splits import SPLITS_MAX, marker_entries, plan_splits
 from headwater_core.errors import DataLoss
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
@@ -102,8 +102,8 @@ def test_any_division_reads_each_wanted_offset_once(
         split_bytes=split_bytes, min_partitions=min_partitions, isolation=isolation, fail_on_data_loss=False, include_headers=True
     ).where(predicate)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "PIECE_BYTES", piece_bytes)
-        patch.setattr(reading, "SMALL_BYTES", small_bytes)
+        patch.setattr(split_reader, "PIECE_BYTES", piece_bytes)
+        patch.setattr(split_reader, "SMALL_BYTES", small_bytes)
         found = rows(read_all(query))
     assert found == [row for row in soup_rows(isolation) if satisfies(row, predicate)]
 

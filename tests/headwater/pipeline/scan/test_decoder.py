@@ -14,9 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline import decode as decoding
-from headwater.pipeline import kernels
-from headwater.pipeline.decode import COLUMNS, Wanted, arrow_schema, decode
+from headwater.pipeline.scan import decoder, kernels
+from headwater.pipeline.scan.decoder import COLUMNS, Wanted, arrow_schema, decode
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, BatchWalk, read_batch_header
@@ -366,7 +365,7 @@ def test_a_codec_that_kafka_does_not_have_is_no_damage() -> None:
 
 
 def test_more_than_the_limit_does_not_come_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "LIMIT_BYTES", 1 << 16)
+    monkeypatch.setattr(decoder, "LIMIT_BYTES", 1 << 16)
     raw = a_batch(0, [bytes(1 << 15)] * 3, codec=codecs.ZSTD)
     with pytest.raises(CorruptData, match="batch at offset 0: zstd: more than 65536 bytes"):
         rows(raw, bytes_max=1000)
@@ -400,7 +399,7 @@ def test_what_headers_tell_is_not_decompressed(columns: tuple[str, ...], opened:
         calls.append(arguments)
         return codecs.decompress_into(*arguments, **more)
 
-    monkeypatch.setattr(decoding, "decompress_into", counted)
+    monkeypatch.setattr(decoder, "decompress_into", counted)
     raw = (
         a_batch(0, 4, codec=codecs.ZSTD)
         + a_batch(4, 4, codec=codecs.ZSTD, log_append_time=88)
@@ -412,7 +411,7 @@ def test_what_headers_tell_is_not_decompressed(columns: tuple[str, ...], opened:
 
 
 def test_batches_outside_the_bounds_are_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(decoding, "decompress_into")
+    monkeypatch.delattr(decoder, "decompress_into")
     raw = a_batch(0, 3, codec=codecs.ZSTD) + a_batch(3, 2) + a_batch(5, 3, codec=codecs.ZSTD)
     assert [each["offset"] for each in rows(raw, replace(EVERYTHING, first=3, end=5))] == [3, 4]
     later = a_batch(0, 3, codec=codecs.ZSTD) + a_batch(3, [a_record(3, timestamp=2**41)])
@@ -492,7 +491,7 @@ def test_the_few_rows_that_a_filter_leaves_do_not_hold_the_room_of_all() -> None
 
 
 def test_more_batches_than_one_table_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_TABLE_ROWS", 3)
+    monkeypatch.setattr(decoder, "_TABLE_ROWS", 3)
     raw = b"".join(a_batch(n * 2, 2, codec=n % 5) for n in range(10))
     assert rows(raw) == wanted_rows(raw)
     with pytest.raises(CorruptData, match="batch at offset 4 follows offset 19"):

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from headwater.pipeline.buffers import Buffer
+from headwater.pipeline.scan.buffers import Buffer
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import digest_of

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from headwater.pipeline.catalogue import OffsetRange
-from headwater.pipeline.query import Query
+from headwater.pipeline.scan.archive_snapshot import OffsetRange
+from headwater.pipeline.scan.query import Query
 from headwater_core.errors import DataLoss
 from headwater_core.partition import PartitionId
 from manifests.head import Entry

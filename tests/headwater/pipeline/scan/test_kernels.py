@@ -1,4 +1,4 @@
-"""The compiled loops by themselves; what they make of batches is in test_decode.py."""
+"""The compiled loops by themselves; what they make of batches is in test_decoder.py."""
 
 import os
 import subprocess
@@ -12,9 +12,9 @@ from awscrt import checksums
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipeline import kernels
+from headwater.pipeline.scan import kernels
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @given(data=st.binary(max_size=300), start=st.integers(0, 20))
@@ -40,9 +40,9 @@ def test_no_kernel_waits_for_the_interpreter_or_counts_references() -> None:
 def test_damaged_records_never_lead_outside_an_array(tmp_path: Path) -> None:
     """The tests of damage once more, with numba checking every index."""
     settings = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    overrun = "import numpy; from headwater.pipeline.kernels import crc32c; crc32c(numpy.zeros(3, numpy.uint8), 0, 100)"
+    overrun = "import numpy; from headwater.pipeline.scan.kernels import crc32c; crc32c(numpy.zeros(3, numpy.uint8), 0, 100)"
     done = subprocess.run([sys.executable, "-c", overrun], cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
     assert "IndexError: index is out of bounds" in done.stderr  # the checks are really on
-    damage = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/headwater/pipeline/test_decode.py"]
+    damage = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "tests/headwater/pipeline/scan/test_decoder.py"]
     done = subprocess.run(damage, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

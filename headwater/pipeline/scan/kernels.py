@@ -2,7 +2,8 @@
 the arrays they are given.
 
 A kernel notices that something is wrong and where; segments.batches and segments.records then say what, so that an error
-reads the same whoever met it. Their checks and these must agree: tests/headwater/pipeline/test_decode.py compares the two on damaged bytes.
+reads the same whoever met it. Their checks and these must agree: tests/headwater/pipeline/scan/test_decoder.py compares the two
+on damaged bytes.
 """
 
 from collections.abc import Callable

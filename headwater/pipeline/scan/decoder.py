@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.pipeline import kernels
-from headwater.pipeline.kernels import Bytes, Flags, Ints, Longs
+from headwater.pipeline.scan import kernels
+from headwater.pipeline.scan.kernels import Bytes, Flags, Ints, Longs
 from headwater_core.errors import CorruptData
 from headwater_core.segments.batches import HEADER_BYTES, BatchWalk, wrong_crc
 from headwater_core.segments.codecs import LIMIT_BYTES, NAMES, decompress_into

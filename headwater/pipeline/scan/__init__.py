@@ -1,0 +1,1 @@
+"""Archived records as Arrow batches: what to read, where it lies, reading and decoding it."""
