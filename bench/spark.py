@@ -33,7 +33,7 @@ from bench.servers import running_broker, running_server
 from headwater.pipeline.jobs import Threads
 from headwater.pipeline.scan.arrow_stream import plan_scan, scan_to_parquet
 from headwater.pipeline.scan.query import parse_query
-from headwater.pipeline.scrub import Scope, Scrub
+from headwater.pipeline.scrub.scrubber import Scope, Scrub
 from headwater.pipeline.source import HeadwaterSource
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.open import open_store

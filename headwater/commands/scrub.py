@@ -45,8 +45,8 @@ def scrub(
     case. -o json prints a summary with the findings in it. Exit code 0: all is well; 4: damage was found; 3: something could not
     be examined; 10: there was nothing to examine.
     """
-    from headwater.pipeline.scrub import Sample, Scope, Scrub
-    from headwater.pipeline.seen import Seen
+    from headwater.pipeline.scrub.scrub_state import Seen
+    from headwater.pipeline.scrub.scrubber import Sample, Scope, Scrub
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 

@@ -35,7 +35,7 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
     `headwater jobs scrub` is the same check for large archives.
     """
     from headwater.pipeline.jobs import Threads
-    from headwater.pipeline.scrub import Scope, Scrub
+    from headwater.pipeline.scrub.scrubber import Scope, Scrub
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from headwater.pipeline.jobs import Threads
-from headwater.pipeline.scrub import Report, Scope, Scrub
-from headwater.pipeline.seen import Seen
+from headwater.pipeline.scrub.scrub_state import Seen
+from headwater.pipeline.scrub.scrubber import Report, Scope, Scrub
 from headwater_core.clock import ManualClock
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from headwater.pipeline.checks import Check, swaps
-from headwater.pipeline.examine import Examined, examine
-from headwater.pipeline.findings import Finding
-from headwater.pipeline.inventory import Inventory, Look, Place, look, take_inventory
 from headwater.pipeline.jobs import Runner, Threads
-from headwater.pipeline.seen import STEPS as SEEN_STEPS
-from headwater.pipeline.seen import Seen
+from headwater.pipeline.scrub.findings import Finding
+from headwater.pipeline.scrub.head_check import Check, swaps
+from headwater.pipeline.scrub.inventory import Inventory, Look, Place, look, take_inventory
+from headwater.pipeline.scrub.object_check import Examined, examine
+from headwater.pipeline.scrub.scrub_state import STEPS as SEEN_STEPS
+from headwater.pipeline.scrub.scrub_state import Seen
 from headwater_core import steps
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed

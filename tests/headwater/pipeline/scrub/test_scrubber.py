@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline.checks import token_of
-from headwater.pipeline.findings import Kind
 from headwater.pipeline.jobs import Threads
 from headwater.pipeline.scan.buffers import PIECE_BYTES
-from headwater.pipeline.scrub import GRACE_MS, STEPS, Report, Sample, Scope, Scrub
-from headwater.pipeline.seen import Seen
+from headwater.pipeline.scrub.findings import Kind
+from headwater.pipeline.scrub.head_check import token_of
+from headwater.pipeline.scrub.scrub_state import Seen
+from headwater.pipeline.scrub.scrubber import GRACE_MS, STEPS, Report, Sample, Scope, Scrub
 from headwater_core.clock import ManualClock
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
@@ -34,7 +34,7 @@ from manifests.repository import ManifestRepository
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.headwater.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 Found = set[tuple[str, Kind]]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipeline.objectfile import ObjectFile
+from headwater.pipeline.scrub.object_file import ObjectFile
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore

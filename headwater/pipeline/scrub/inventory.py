@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headwater.pipeline.checks import Check, checks_of, extra, extras, faults
-from headwater.pipeline.findings import Finding, Kind
+from headwater.pipeline.scrub.findings import Finding, Kind
+from headwater.pipeline.scrub.head_check import Check, checks_of, extra, extras, faults
 from headwater_core.errors import HeadwaterError, NotFound, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId

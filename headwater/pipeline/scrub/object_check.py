@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
-from headwater.pipeline.checks import Check
-from headwater.pipeline.findings import Finding, Kind
-from headwater.pipeline.objectfile import ObjectFile
+from headwater.pipeline.scrub.findings import Finding, Kind
+from headwater.pipeline.scrub.head_check import Check
+from headwater.pipeline.scrub.object_file import ObjectFile
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import digest_in_store

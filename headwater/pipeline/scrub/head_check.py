@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headwater.pipeline.findings import Finding, Kind
+from headwater.pipeline.scrub.findings import Finding, Kind
 from headwater_core.errors import HeadwaterError, UnsupportedFormat
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectInfo

@@ -1,0 +1,1 @@
+"""Checks of the archive against its manifests: every head, every object, what nothing lists."""
