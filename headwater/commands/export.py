@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headwater.config import Config
     from headwater.job_options import JobPlacement
-    from headwater.pipeline.backlog import Failure
+    from headwater.pipeline.export.backlog import Failure
     from headwater.pipeline.scan.query import Query
     from headwater.pipeline.scan.splits import Split
     from headwater_core.objectstore.store import ObjectStore
@@ -102,7 +102,7 @@ def export(
 
 def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_bytes: str, allow_data_loss: bool, begin: str) -> "Query":
     try:
-        from headwater.pipeline.export import NEEDED
+        from headwater.pipeline.export.directory_export import NEEDED
         from headwater.pipeline.scan.decoder import COLUMNS
         from headwater.pipeline.scan.query import parse_query
     except ModuleNotFoundError as error:
@@ -140,8 +140,8 @@ def _to_directory(
     dry_run: bool,
     form: str,
 ) -> None:
-    from headwater.pipeline.export import Export
-    from headwater.pipeline.ledger import open_ledger
+    from headwater.pipeline.export.checkpoint import open_ledger
+    from headwater.pipeline.export.directory_export import Export
 
     held = open_ledger(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=dry_run)
     with held as ledger:
@@ -190,7 +190,7 @@ def _to_table(
 
 
 def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said: str) -> None:
-    from headwater.pipeline.export import verdict
+    from headwater.pipeline.export.directory_export import verdict
 
     rows = [asdict(each) for each in failed]
     if form == "json":

@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody who reads Spark code knows it
 
-from headwater.pipeline.backlog import TopicProgress
+from headwater.pipeline.export.backlog import TopicProgress
 from headwater_core.errors import CorruptData, UsageError
 from manifests.document import FORMAT, seal, unseal
 

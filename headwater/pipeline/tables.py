@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody who reads Spark code knows it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headwater.pipeline.backlog import WORDS, Backlog, Failure, Places, decode_places, encode_places, find_backlog
-from headwater.pipeline.dated import dated_schema, days_of, with_lineage
-from headwater.pipeline.export import check_columns
+from headwater.pipeline.export.backlog import WORDS, Backlog, Failure, Places, decode_places, encode_places, find_backlog
+from headwater.pipeline.export.checkpoint import pending_of
+from headwater.pipeline.export.directory_export import check_columns
+from headwater.pipeline.export.parquet import dated_schema, days_of, with_lineage
 from headwater.pipeline.jobs import OnSpark, StorePlace
-from headwater.pipeline.ledger import pending_of
 from headwater.pipeline.scan.archive_snapshot import Catalogue
 from headwater.pipeline.scan.progress import Reached, epoch_at
 from headwater.pipeline.scan.query import Query

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headwater.pipeline import tables
-from headwater.pipeline.export import verdict
+from headwater.pipeline.export.checkpoint import pending_of
+from headwater.pipeline.export.directory_export import verdict
 from headwater.pipeline.jobs import StorePlace
-from headwater.pipeline.ledger import pending_of
 from headwater.pipeline.scan.arrow_stream import plan_scan
 from headwater.pipeline.scan.decoder import COLUMNS
 from headwater.pipeline.scan.query import parse_query
@@ -23,8 +23,8 @@ from headwater.pipeline.spark_errors import as_headwater_errors
 from headwater.pipeline.tables import TableExport, table_schema
 from headwater_core.errors import HeadwaterError
 from tests.headwater.pipeline.bucket import TOPICS
+from tests.headwater.pipeline.export.test_directory_export import as_row
 from tests.headwater.pipeline.growing import Growing
-from tests.headwater.pipeline.test_export import as_row
 from tests.headwater_core.segments.builders import a_segment
 from tests.peers.tables import NAMES, settings
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.headwater.pipeline.bucket import a_bucket
+from tests.headwater.pipeline.export.test_directory_export import wanted
 from tests.headwater.pipeline.growing import Growing
-from tests.headwater.pipeline.test_export import wanted
 from tests.peers.tables import FORMATS, environment, run, submit_arguments
 
 pytestmark = pytest.mark.peer

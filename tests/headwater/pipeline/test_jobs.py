@@ -18,7 +18,7 @@ from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
 from tests.headwater.conftest import Stage, stage
 from tests.headwater.pipeline.bucket import TOPICS, Bucket, a_bucket
-from tests.headwater.pipeline.test_export import rows, wanted
+from tests.headwater.pipeline.export.test_directory_export import rows, wanted
 
 __all__ = ["stage"]
 ROOT = Path(__file__).parents[3]

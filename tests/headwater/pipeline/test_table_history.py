@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.pipeline.backlog import decode_places, encode_places
+from headwater.pipeline.export.backlog import decode_places, encode_places
 from headwater.pipeline.scan.progress import Reached
 from headwater.pipeline.spark_errors import named_error
 from headwater.pipeline.table_history import Commit, Commits, Mirror, TableDocument, decode_document, delta_path, newest_document

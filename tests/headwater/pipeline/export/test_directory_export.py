@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from headwater.pipeline import dated
-from headwater.pipeline.dated import NO_DAY, _by_day, _day_text
-from headwater.pipeline.export import STEPS, Export, Summary
+from headwater.pipeline.export import parquet
+from headwater.pipeline.export.checkpoint import open_ledger
+from headwater.pipeline.export.directory_export import STEPS, Export, Summary
+from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
 from headwater.pipeline.jobs import Threads
-from headwater.pipeline.ledger import open_ledger
 from headwater.pipeline.scan.decoder import COLUMNS, arrow_schema
 from headwater.pipeline.scan.query import Query, parse_query
 from headwater_core.errors import CorruptData, Locked, Partial, UsageError
@@ -36,7 +36,7 @@ from tests.headwater.pipeline.growing import Growing
 from tests.headwater.test_verbs import as_expected
 from tests.headwater_core.segments.builders import a_segment
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ONCE = ("export.planned", "export.saved")  # steps that a short run reaches once
 
 
@@ -399,8 +399,8 @@ def test_records_without_a_time_have_no_day() -> None:
 
 
 def test_a_range_that_jumps_between_days_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dated, "DAYS_OPEN_MAX", 1)
-    monkeypatch.setattr(dated, "BUFFER_BYTES", 1)
+    monkeypatch.setattr(parquet, "DAYS_OPEN_MAX", 1)
+    monkeypatch.setattr(parquet, "BUFFER_BYTES", 1)
     bucket = a_bucket()
     export(bucket.store, tmp_path / "out")
     assert rows(tmp_path / "out") == wanted()

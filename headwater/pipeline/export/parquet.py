@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.pipeline.ledger import Pending, sync_directory
+from headwater.pipeline.export.checkpoint import Pending, sync_directory
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split

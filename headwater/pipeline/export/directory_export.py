@@ -1,9 +1,9 @@
 """Topics to Parquet below a directory, by topic and day, a run taking up where the last one ended.
 
 The unit is a range of offsets of one partition. What a range becomes depends on nothing but its offsets and what the archive
-holds there, the names of its files included, so to do one again changes nothing. A ledger in the directory (headwater/pipeline/ledger.py)
-says up to where ranges have been planned and which of them are not written yet: it is saved before the first of them is begun.
-So each offset ends up there once, whenever a run is killed.
+holds there, the names of its files included, so to do one again changes nothing. A ledger in the directory
+(headwater/pipeline/export/checkpoint.py) says up to where ranges have been planned and which of them are not written yet: it is
+saved before the first of them is begun. So each offset ends up there once, whenever a run is killed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from headwater.pipeline.backlog import WORDS, Failure, find_backlog
-from headwater.pipeline.dated import STEPS as DATED_STEPS
-from headwater.pipeline.dated import Files, files_of, write_dated
+from headwater.pipeline.export.backlog import WORDS, Failure, find_backlog
+from headwater.pipeline.export.checkpoint import Ledger, Pending, pending_of
+from headwater.pipeline.export.parquet import STEPS as FILE_STEPS
+from headwater.pipeline.export.parquet import Files, files_of, write_dated
 from headwater.pipeline.jobs import Runner
-from headwater.pipeline.ledger import Ledger, Pending, pending_of
 from headwater.pipeline.scan.archive_snapshot import OffsetRange
 from headwater.pipeline.scan.progress import Incarnation
 from headwater.pipeline.scan.query import Query
@@ -25,7 +25,7 @@ from headwater_core.errors import DataLoss, DiskFull, HeadwaterError, Partial, U
 from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Head
 
-STEPS = ("export.planned", "export.counted", "export.saved", *DATED_STEPS)
+STEPS = ("export.planned", "export.counted", "export.saved", *FILE_STEPS)
 NEEDED = ("partition", "offset", "timestamp")  # with these a row can be found again, and has a day
 _SAVE_EVERY = 16  # ranges
 

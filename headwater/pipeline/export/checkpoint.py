@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.pipeline.backlog import Places, TopicProgress, decode_places, encode_places
+from headwater.pipeline.export.backlog import Places, TopicProgress, decode_places, encode_places
 from headwater.pipeline.scan.progress import Incarnation, Progress, decode_progress
 from headwater_core.errors import Locked, UsageError
 from headwater_core.oserrors import translated
