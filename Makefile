@@ -30,7 +30,7 @@ simulate: .venv/.tests
 
 soak: simulate
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py
-	@STREAM_LIVES=40 $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/test_stream.py
+	@STREAM_LIVES=40 $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m "not peer and not slow"
 
 bench: .venv/.tests

@@ -30,11 +30,11 @@ from rich.table import Table
 from bench.logs import FIRST_TIMESTAMP, BenchLog, Shape, make_log
 from bench.run import archived_keys, ranged_gets
 from bench.servers import running_broker, running_server
-from headwater.pipeline.jobs import Threads
+from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.arrow_stream import plan_scan, scan_to_parquet
 from headwater.pipeline.scan.query import parse_query
 from headwater.pipeline.scrub.scrubber import Scope, Scrub
-from headwater.pipeline.source import HeadwaterSource
+from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore

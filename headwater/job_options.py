@@ -13,7 +13,7 @@ from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater.pipeline.jobs import Runner, SparkSession, StorePlace
+    from headwater.pipeline.runner import Runner, SparkSession, StorePlace
     from headwater_core.objectstore.store import ObjectStore
 
 PROCESSES_FROM_BYTES = 1 << 30  # below this, starting them takes longer than they save
@@ -40,7 +40,7 @@ class JobPlacement:
 
     @contextmanager
     def spark(self, name: str) -> "Iterator[SparkSession]":
-        from headwater.pipeline.jobs import spark_session
+        from headwater.pipeline.runner import spark_session
 
         with spark_session(self.master, f"headwater {name}") as session:
             yield session
@@ -48,7 +48,7 @@ class JobPlacement:
     @contextmanager
     def runner(self, config: "Config", store: "ObjectStore", name: str, size_bytes: int) -> "Iterator[Runner]":
         """Works on tasks of about `size_bytes` in all."""
-        from headwater.pipeline.jobs import OnSpark, Processes, Threads
+        from headwater.pipeline.runner import OnSpark, Processes, Threads
 
         if self.on_spark:
             with self.spark(name) as session:
@@ -59,7 +59,7 @@ class JobPlacement:
 
 
 def place_of(config: "Config") -> "StorePlace":
-    from headwater.pipeline.jobs import StorePlace
+    from headwater.pipeline.runner import StorePlace
 
     return StorePlace(config.store.url, config.store.endpoint_url, config.store.region)
 

@@ -172,7 +172,7 @@ def _to_table(
     form: str,
 ) -> None:
     with placing.spark("export") as spark:
-        from headwater.pipeline.tables import TableExport, check_format
+        from headwater.pipeline.spark.table_export import TableExport, check_format
 
         check_format(spark, table_format)
         work = TableExport(

@@ -34,7 +34,7 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
     well; 4: such damage was found; 3: no damage, but something could not be examined; 10: there was nothing to examine.
     `headwater jobs scrub` is the same check for large archives.
     """
-    from headwater.pipeline.jobs import Threads
+    from headwater.pipeline.runner import Threads
     from headwater.pipeline.scrub.scrubber import Scope, Scrub
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock

@@ -12,7 +12,7 @@ from typing import Self
 
 import pyspark
 
-from tests.headwater.pipeline.spark import SETTINGS
+from tests.headwater.pipeline.spark_fixtures import SETTINGS
 from tests.peers.kafka import free_port
 
 _ROOT = Path(__file__).parents[2]

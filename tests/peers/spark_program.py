@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent, StreamingQueryListener
 
-from headwater.pipeline.source import HeadwaterSource
+from headwater.pipeline.spark.data_source import HeadwaterSource
 from tests.headwater.pipeline.rows import as_expected
 
 

@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headwater.pipeline import tables
 from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import verdict
-from headwater.pipeline.jobs import StorePlace
+from headwater.pipeline.runner import StorePlace
 from headwater.pipeline.scan.arrow_stream import plan_scan
 from headwater.pipeline.scan.decoder import COLUMNS
 from headwater.pipeline.scan.query import parse_query
-from headwater.pipeline.spark_errors import as_headwater_errors
-from headwater.pipeline.tables import TableExport, table_schema
+from headwater.pipeline.spark import table_export
+from headwater.pipeline.spark.spark_errors import as_headwater_errors
+from headwater.pipeline.spark.table_export import TableExport, table_schema
 from headwater_core.errors import HeadwaterError
 from tests.headwater.pipeline.bucket import TOPICS
 from tests.headwater.pipeline.export.test_directory_export import as_row
@@ -42,7 +42,7 @@ class Lake:
     def made(self, topics: str | tuple[str, ...] = "users", table: str | None = None, **options: Any) -> TableExport:
         commit_bytes = options.pop("commit_bytes", None)
         query = parse_query({"topics": topics, "columns": COLUMNS, "splitBytes": 16 << 10, "isolation": "read_committed", **options})
-        tables.check_format(self.spark, self.format)
+        table_export.check_format(self.spark, self.format)
         place = StorePlace((self.place / "bucket").as_uri())
         return TableExport(self.spark, place, query, table or self.name, self.format, commit_bytes=commit_bytes)
 
@@ -176,7 +176,9 @@ def damage(lake: Lake) -> list[dict[str, Any]]:
     (split,) = plan_scan(place.open(), query).splits
     old = lake.name.replace("kafka", "old")
     task = [(bytearray(pickle.dumps((split, pending_of(split.partition_id, split.first, split.end)))),)]
-    frame = lake.spark.createDataFrame(task, "task binary").mapInArrow(tables._Read(place, query), from_arrow_schema(table_schema(query)))
+    frame = lake.spark.createDataFrame(task, "task binary").mapInArrow(
+        table_export._Read(place, query), from_arrow_schema(table_schema(query))
+    )
     frame.writeTo(old).using(lake.format).partitionedBy(F.col("topic"), F.col("date")).create()
     told.append({"what": "an older version's", **lake.export(table=old), "offsets": lake.offsets(old)})
     lake.spark.sql(f"DELETE FROM {old} WHERE offset >= 0").collect()

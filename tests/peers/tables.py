@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.headwater.pipeline.spark import SETTINGS, need_java
+from tests.headwater.pipeline.spark_fixtures import SETTINGS, need_java
 from tests.peers.cache import fetched
 
 _HERE = Path(__file__).parent

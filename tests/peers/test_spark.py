@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures import Isolation, expected
 from tests.headwater.pipeline.growing import Growing
-from tests.headwater.pipeline.spark import archived, need_java
+from tests.headwater.pipeline.spark_fixtures import archived, need_java
 from tests.peers import spark_program
 from tests.peers.spark import SparkCluster
 

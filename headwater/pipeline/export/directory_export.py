@@ -15,7 +15,7 @@ from headwater.pipeline.export.backlog import WORDS, Failure, find_backlog
 from headwater.pipeline.export.checkpoint import Ledger, Pending, pending_of
 from headwater.pipeline.export.parquet import STEPS as FILE_STEPS
 from headwater.pipeline.export.parquet import Files, files_of, write_dated
-from headwater.pipeline.jobs import Runner
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.scan.archive_snapshot import OffsetRange
 from headwater.pipeline.scan.progress import Incarnation
 from headwater.pipeline.scan.query import Query

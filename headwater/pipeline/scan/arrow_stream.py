@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.pipeline.jobs import processors
+from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.archive_snapshot import LostDocument, OffsetRange
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.quarantine import read_catalogue

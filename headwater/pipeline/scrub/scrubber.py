@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from headwater.pipeline.jobs import Runner, Threads
+from headwater.pipeline.runner import Runner, Threads
 from headwater.pipeline.scrub.findings import Finding
 from headwater.pipeline.scrub.head_check import Check, swaps
 from headwater.pipeline.scrub.inventory import Inventory, Look, Place, look, take_inventory

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.pipeline.jobs import Threads
+from headwater.pipeline.runner import Threads
 from headwater.pipeline.scrub.scrub_state import Seen
 from headwater.pipeline.scrub.scrubber import Report, Scope, Scrub
 from headwater_core.clock import ManualClock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.headwater.pipeline.spark import spark, spark_context
+from tests.headwater.pipeline.spark_fixtures import spark, spark_context
 
 __all__ = ["spark", "spark_context"]
 

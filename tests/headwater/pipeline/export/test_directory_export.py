@@ -21,7 +21,7 @@ from headwater.pipeline.export import parquet
 from headwater.pipeline.export.checkpoint import open_ledger
 from headwater.pipeline.export.directory_export import STEPS, Export, Summary
 from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
-from headwater.pipeline.jobs import Threads
+from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.decoder import COLUMNS, arrow_schema
 from headwater.pipeline.scan.query import Query, parse_query
 from headwater_core.errors import CorruptData, Locked, Partial, UsageError

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline.jobs import Threads
+from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scrub.findings import Kind
 from headwater.pipeline.scrub.head_check import token_of

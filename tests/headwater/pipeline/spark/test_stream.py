@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.pipeline.scan.quarantine import read_quarantine
 from headwater.pipeline.scan.query import parse_query
-from headwater.pipeline.stream import StreamReader, parse_stream_query
+from headwater.pipeline.spark.stream import StreamReader, parse_stream_query
 from headwater_core.errors import CorruptData, DataLoss, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from tests.headwater.pipeline.growing import Growing, Offsets
@@ -192,12 +192,12 @@ def test_a_bucket_that_does_not_answer_has_nothing_new(tmp_path: Path, monkeypat
     reader = a_reader(world)
     start = reader.initialOffset()
     with monkeypatch.context() as patch:
-        patch.setattr("headwater.pipeline.stream.opened", out_of_reach)
+        patch.setattr("headwater.pipeline.spark.stream.opened", out_of_reach)
         assert reader.latestOffset(start, ReadAllAvailable()) == start
         with pytest.raises(TransientError):
             reader.prepareForTriggerAvailableNow()
     reader.prepareForTriggerAvailableNow()
-    monkeypatch.setattr("headwater.pipeline.stream.opened", out_of_reach)
+    monkeypatch.setattr("headwater.pipeline.spark.stream.opened", out_of_reach)
     with pytest.raises(TransientError):  # to say "nothing new" now would end the query before it has read everything
         reader.latestOffset(start, ReadAllAvailable())
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headwater.pipeline.jobs import StorePlace
+from headwater.pipeline.runner import StorePlace
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import UsageError

@@ -144,7 +144,7 @@ def spark_session(master: str | None, name: str) -> "Iterator[SparkSession]":
         from pyspark.sql import SparkSession
     except ImportError:
         raise UsageError('Spark is not installed: pip install "headwater[spark]" (and Java 17 or later)') from None
-    from headwater.pipeline.spark_errors import as_headwater_errors
+    from headwater.pipeline.spark.spark_errors import as_headwater_errors
 
     active = SparkSession.getActiveSession()
     if active is not None:

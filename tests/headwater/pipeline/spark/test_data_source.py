@@ -10,13 +10,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 
-from headwater.pipeline.source import HeadwaterSource
+from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.records import Record
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater.pipeline.rows import as_expected
-from tests.headwater.pipeline.spark import archived
+from tests.headwater.pipeline.spark_fixtures import archived
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record
 from tests.hydration.world import Archive
 

@@ -13,7 +13,7 @@ from headwater.pipeline.scan.progress import Progress, advance, begin_of, check_
 from headwater.pipeline.scan.quarantine import read_catalogue
 from headwater.pipeline.scan.query import Bound, Edge, Query, parse_query
 from headwater.pipeline.scan.splits import plan_splits
-from headwater.pipeline.tasks import opened, read_partition, tell
+from headwater.pipeline.spark.tasks import opened, read_partition, tell
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import TopicPartition
 from manifests.head import Head

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
-from headwater.pipeline.filters import push
 from headwater.pipeline.scan.query import EVERYTHING, Predicate
+from headwater.pipeline.spark.filters import push
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ("orders", "pay", "refunds")

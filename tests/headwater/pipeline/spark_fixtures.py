@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.pipeline.source import HeadwaterSource
+from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.objectstore.directory import DirectoryStore
 from tests.fixtures import unpack
 from tests.recovery.archived import archive

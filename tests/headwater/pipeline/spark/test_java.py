@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.headwater.pipeline.spark import java_version, need_java
+from tests.headwater.pipeline.spark_fixtures import java_version, need_java
 
 
 @pytest.fixture(params=["none", "old"])

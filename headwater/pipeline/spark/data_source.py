@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from headwater.pipeline.filters import push
-from headwater.pipeline.jobs import processors
+from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.quarantine import open_quarantine, read_catalogue
 from headwater.pipeline.scan.query import Query, parse_query
 from headwater.pipeline.scan.splits import plan_splits
-from headwater.pipeline.stream import StreamReader, parse_stream_query
-from headwater.pipeline.tasks import opened, read_partition, spark_schema, tell
+from headwater.pipeline.spark.filters import push
+from headwater.pipeline.spark.stream import StreamReader, parse_stream_query
+from headwater.pipeline.spark.tasks import opened, read_partition, spark_schema, tell
 from headwater_core.errors import UsageError
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -4,8 +4,8 @@ import pytest
 
 from headwater.pipeline.export.backlog import decode_places, encode_places
 from headwater.pipeline.scan.progress import Reached
-from headwater.pipeline.spark_errors import named_error
-from headwater.pipeline.table_history import Commit, Commits, Mirror, TableDocument, decode_document, delta_path, newest_document
+from headwater.pipeline.spark.spark_errors import named_error
+from headwater.pipeline.spark.table_history import Commit, Commits, Mirror, TableDocument, decode_document, delta_path, newest_document
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.partition import PartitionId, topic_id_text
 
@@ -124,8 +124,8 @@ Driver stacktrace:
 @pytest.mark.parametrize(
     ("raised", "kind", "code"),
     [
-        ("model.errors.CorruptData: data/1.log, byte 9: crc", CorruptData, 4),
-        ("model.errors.TransientError: slow down", TransientError, 5),
+        ("headwater_core.errors.CorruptData: data/1.log, byte 9: crc", CorruptData, 4),
+        ("headwater_core.errors.TransientError: slow down", TransientError, 5),
         ("headwater_core.errors.Unauthorised: no credentials", Unauthorised, 8),
     ],
 )

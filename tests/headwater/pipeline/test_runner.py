@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.pipeline.jobs import OnSpark, Processes, Runner, StorePlace, Threads, spark_session
+from headwater.pipeline.runner import OnSpark, Processes, Runner, StorePlace, Threads, spark_session
 from headwater_core.errors import CorruptData, HeadwaterError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
@@ -82,7 +82,7 @@ def test_processes_end_with_a_killed_parent(stage: Stage, tmp_path: Path) -> Non
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     program = (
-        "from headwater.pipeline.jobs import Processes, StorePlace\nfrom tests.headwater.pipeline.test_jobs import hang\n"
+        "from headwater.pipeline.runner import Processes, StorePlace\nfrom tests.headwater.pipeline.test_runner import hang\n"
         f"if __name__ == '__main__': list(Processes(StorePlace('file://{stage.bucket}'), 1).each(hang, ['{pipe}']))"
     )
     script = tmp_path / "program.py"

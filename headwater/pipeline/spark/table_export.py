@@ -1,9 +1,9 @@
 """Topics to a table of Spark's: Iceberg's or Delta's, whose commits are atomic. Its progress lies in its commits, not in its rows.
 
-Every commit of an export carries, as a document, how far the export has come with it (headwater/pipeline/table_history.py), so rows may be
-deleted, rewritten or expire without being exported again. Rows say which range of offsets they were exported with; where they
-reach beyond the document, the run says so and goes on after them. Two exports into one table at once would write the same ranges
-twice: let one cron entry own a table; a run that meets another one's commit between its own stops.
+Every commit of an export carries, as a document, how far the export has come with it (headwater/pipeline/spark/table_history.py),
+so rows may be deleted, rewritten or expire without being exported again. Rows say which range of offsets they were exported with;
+where they reach beyond the document, the run says so and goes on after them. Two exports into one table at once would write the
+same ranges twice: let one cron entry own a table; a run that meets another one's commit between its own stops.
 """
 
 import pickle
@@ -22,14 +22,14 @@ from headwater.pipeline.export.backlog import WORDS, Backlog, Failure, Places, d
 from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import check_columns
 from headwater.pipeline.export.parquet import dated_schema, days_of, with_lineage
-from headwater.pipeline.jobs import OnSpark, StorePlace
+from headwater.pipeline.runner import OnSpark, StorePlace
 from headwater.pipeline.scan.archive_snapshot import Catalogue
 from headwater.pipeline.scan.progress import Reached, epoch_at
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
-from headwater.pipeline.spark_errors import SPARK_ERRORS
-from headwater.pipeline.table_history import Mirror, TableDocument, TableHistory, newest_document, open_history
+from headwater.pipeline.spark.spark_errors import SPARK_ERRORS
+from headwater.pipeline.spark.table_history import Mirror, TableDocument, TableHistory, newest_document, open_history
 from headwater_core import steps
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, Unauthorised, UsageError
 from headwater_core.objectstore.store import ObjectStore

@@ -1,0 +1,1 @@
+"""Archived topics in Spark: the data source, its streams, tables to export into."""
