@@ -5,7 +5,7 @@ it is added, and those that are due wait in the order in which they became due: 
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -53,17 +53,17 @@ class DueQueue:
         for each in self._taken:
             self._taken[each] = self._taken[each] and each in partitions
 
-    def take(self, now_s: float) -> TopicPartition | None:
-        """The next one; None when none is due."""
+    def take(self, now_s: float, passed_over: Callable[[TopicPartition], bool] = lambda _: False) -> TopicPartition | None:
+        """The next one; None when none is due, apart from those to pass over: they keep their places."""
         while (first_s := self._first_end()) is not None and first_s <= now_s:
             _, partition = heappop(self._ends)
             del self._postponed[partition]
             self._due[partition] = None
-        if not self._due:
-            return None
-        partition, _ = self._due.popitem(last=False)
-        self._taken[partition] = False
-        return partition
+        found = next((each for each in self._due if not passed_over(each)), None)
+        if found is not None:
+            del self._due[found]
+            self._taken[found] = False
+        return found
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until one is due, 0 when one is; None when that takes an `add`."""

@@ -3,11 +3,11 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from random import Random
 from uuid import uuid4
 
@@ -32,16 +32,20 @@ from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.disk import DiskHangs
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Listing, LogDirs, parse_directory_name
+from headwater_core.threads import DaemonThreads
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight
 
 _log = structlog.get_logger()
 
+STOP_S = 1.0  # between two looks whether a pass is to be stopped
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 WORKERS = 4  # partitions at once: enough to keep a store busy with small segments, few enough to bound memory
+LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
 
 
@@ -335,16 +339,18 @@ class ArchiverFleet:
             finally:
                 outcomes.put(None)
 
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
-            working = [workers.submit(work) for _ in range(min(WORKERS, len(bounds)))]
-            try:
-                for _ in working:
-                    while (outcome := outcomes.get()) is not None:
-                        yield outcome
-                for each in working:
-                    each.result()
-            finally:
-                ended.set()
+        workers = DaemonThreads(WORKERS, "archive")
+        working = [workers.submit(work) for _ in range(min(WORKERS, len(bounds)))]
+        try:
+            for _ in working:
+                while (outcome := _next(outcomes, stop)) is not None:
+                    yield outcome
+        finally:
+            ended.set()
+            ends = wait(working, LATE_S)
+            workers.shutdown(wait=False)
+        for each in ends.done:
+            each.result()
         with suppress(HeadwaterError):
             again = self.listing()
             if not listing.problems and not again.problems:
@@ -355,7 +361,7 @@ class ArchiverFleet:
         """What the broker's metadata log says of the topic, when it speaks of this very incarnation."""
         try:
             metadata = self.logs.metadata()
-        except UnsupportedFormat:
+        except (UnsupportedFormat, DiskHangs):
             return TopicFacts()
         if metadata is None:
             return TopicFacts(partitions=self._partitions_here(partition))
@@ -420,3 +426,14 @@ class ArchiverFleet:
             new_uid=self._equipment.new_uid,
             open_segment=self._equipment.open_segment,
         )
+
+
+def _next(outcomes: "SimpleQueue[PartitionOutcome | None]", stop: threading.Event | None) -> PartitionOutcome | None:
+    """The next outcome; None when a worker has ended, or does not after `stop` was set."""
+    while True:
+        has_to_end = stop is not None and stop.is_set()
+        try:
+            return outcomes.get(timeout=LATE_S if has_to_end else STOP_S)
+        except Empty:
+            if has_to_end:
+                return None

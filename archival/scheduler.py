@@ -3,19 +3,23 @@
 There is no pass that has to end before anybody is looked at again. A rescan and file system events only add to the queue; a worker
 takes one partition, makes one step and puts it back behind the others. `rescan`, `add` and `turn` are all of it, and need neither
 threads nor a real clock; `run` is the threads around them.
+
+A step may hang with its disk. After LATE_S it counts for none of the WORKERS any more, and a log directory with as many such steps as
+there are workers is passed over until one of them ends: however many disks hang, the partitions of the others are archived.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 import structlog
 
 from archival.due_queue import DueQueue
-from archival.fleet import LOG_DIRS, WORKERS, PartitionOutcome
+from archival.fleet import LATE_S, LOG_DIRS, WORKERS, PartitionOutcome
 from archival.plan import Policy, PolicyFor
 from archival.trouble_log import TroubleLog
 from headwater_core.clock import Clock
@@ -26,6 +30,7 @@ from headwater_core.segments.log_dirs import Glimpse, Listing
 log = structlog.get_logger()
 
 QUIET_S = 600.0  # how long a partition to which nothing seems to happen is taken for idle
+BLOCKED_S = 1.0  # then it is seen again whether a step has become late, where more is due than may be in hand
 FAILED_S = 1.0  # a pause, so that a mistake that repeats itself does not fill the log
 
 
@@ -79,6 +84,8 @@ class Scheduler:
         self._work, self._clock, self._policy_for = work, clock, policy_for
         self._random, self._queue, self._changed = random, DueQueue(random), threading.Condition()
         self._glimpses: dict[TopicPartition, Glimpse] = {}  # when each was last added by a rescan
+        self._in_hand: dict[TopicPartition, float] = {}  # since when
+        self._workers = 0  # threads
         self._quiet: dict[TopicPartition, _Quiet] = {}
         self._troubles = TroubleLog(clock)
         self._listed: Collection[TopicPartition] = ()  # one listing alone misses a partition that moves between two directories
@@ -124,18 +131,42 @@ class Scheduler:
         return due
 
     def turn(self) -> bool:
-        """One step of the partition that is next; False when none is due."""
+        """One step of the partition that is next; False when none is due, or as many as may be are in hand."""
         with self._changed:
-            place = self._queue.take(self._clock.monotonic_s())
+            place = self._take()
         if place is None:
             return False
+        self._step(place)
+        return True
+
+    def _take(self) -> TopicPartition | None:
+        now_s = self._clock.monotonic_s()
+        late = [place for place, since_s in self._in_hand.items() if now_s - since_s >= LATE_S]
+        if len(self._in_hand) - len(late) >= WORKERS:
+            return None
+        hanging = Counter(self._directory(place) for place in late)
+        place = self._queue.take(now_s, lambda each: hanging[self._directory(each)] >= WORKERS)
+        if place is not None:
+            self._in_hand[place] = now_s
+        return place
+
+    def _directory(self, place: TopicPartition) -> Path | None:
+        """Its log directory; None for one that no listing has had yet."""
+        glimpse = self._glimpses.get(place)
+        return glimpse.directory if glimpse is not None else None
+
+    def _step(self, place: TopicPartition) -> None:
         try:
-            outcome = self._work.step(place, self._policy_for)
-        except Exception as error:
-            outcome = PartitionOutcome(place=place, error=self._work.trouble(place, error))
+            try:
+                outcome = self._work.step(place, self._policy_for)
+            except Exception as error:
+                outcome = PartitionOutcome(place=place, error=self._work.trouble(place, error))
+        except BaseException:
+            with self._changed:
+                del self._in_hand[place]
+            raise
         if self._put_back(place, outcome):
             self._troubles.note(outcome)
-        return True
 
     def tick(self) -> None:
         """Log what has only been counted so far. Now and then."""
@@ -147,33 +178,45 @@ class Scheduler:
             return self._queue.wait_s(self._clock.monotonic_s())
 
     def run(self, events: Events, stop: threading.Event, rescan_s: float) -> None:
-        """Workers, until `stop` is set and each has ended its step."""
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="archive") as workers:
-            working = [workers.submit(self._turns, stop) for _ in range(WORKERS)]
-            try:
-                due: Collection[TopicPartition] | None = None
-                while not stop.is_set():
-                    try:
-                        if due is None:
-                            self.rescan()
-                        else:
-                            self.add(due)
-                        self.tick()
-                        due = events.wait(stop, rescan_s)
-                    except Exception:
-                        self._failed()
-                        due = None
-                        stop.wait(FAILED_S)
-            finally:
-                stop.set()
-                with self._changed:
-                    self._changed.notify_all()
-        for each in working:
-            each.result()
+        """Workers, until `stop` is set and each has ended its step, or is late with it."""
+        with self._changed:
+            self._start_worker(stop)
+        try:
+            due: Collection[TopicPartition] | None = None
+            while not stop.is_set():
+                try:
+                    if due is None:
+                        self.rescan()
+                    else:
+                        self.add(due)
+                    self.tick()
+                    due = events.wait(stop, rescan_s)
+                except Exception:
+                    self._failed()
+                    due = None
+                    stop.wait(FAILED_S)
+        finally:
+            stop.set()
+            self._await_steps()
         try:
             self._work.save()
         except HeadwaterError as error:
             log.warning("state_not_saved", reason=str(error))
+
+    def _start_worker(self, stop: threading.Event) -> None:
+        """One more. They are daemons: what a disk keeps must not keep the process."""
+        threading.Thread(target=self._turns, args=(stop,), name=f"archive_{self._workers}", daemon=True).start()
+        self._workers += 1
+
+    def _await_steps(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            while self._in_hand:
+                left_s = LATE_S - (self._clock.monotonic_s() - max(self._in_hand.values()))
+                if left_s <= 0:
+                    log.warning("steps_left_behind", ntps=[str(each) for each in self._in_hand], reason="their disks hang")
+                    return
+                self._changed.wait(left_s)
 
     def _failed(self) -> None:
         """A mistake of ours that concerns no single partition: those, and the gateway, go on."""
@@ -181,22 +224,34 @@ class Scheduler:
             log.exception("scheduler_failed")
 
     def _turns(self, stop: threading.Event) -> None:
+        """One worker. There is always one without work, to notice when more may be in hand."""
         while not stop.is_set():
             try:
-                idle = not self.turn()
+                place = self._await_turn(stop)
+                if place is not None:
+                    self._step(place)
             except Exception:
-                idle = True
                 self._failed()
-            if idle:
-                with self._changed:
-                    if not stop.is_set():
-                        self._changed.wait(self._queue.wait_s(self._clock.monotonic_s()))
+                stop.wait(FAILED_S)
+
+    def _await_turn(self, stop: threading.Event) -> TopicPartition | None:
+        with self._changed:
+            while not stop.is_set():
+                place = self._take()
+                if place is not None:
+                    if len(self._in_hand) >= self._workers:
+                        self._start_worker(stop)
+                    return place
+                wait_s = self._queue.wait_s(self._clock.monotonic_s())
+                self._changed.wait(BLOCKED_S if wait_s == 0 else wait_s)
+        return None
 
     def _put_back(self, place: TopicPartition, outcome: PartitionOutcome) -> bool:
         """Into the queue, where it belongs now; False when nobody need hear of the outcome."""
         now_s = self._clock.monotonic_s()
         with self._changed:
             self._changed.notify_all()
+            del self._in_hand[place]
             self._quiet.pop(place, None)
             if outcome.quiet and not outcome.error and place in self._glimpses:
                 self._quiet[place] = _Quiet(self._glimpses[place], now_s + QUIET_S * self._random.uniform(0.5, 1.0))

@@ -15,6 +15,7 @@ from typing import Self
 import structlog
 from watchdog.events import DirCreatedEvent, DirMovedEvent, FileCreatedEvent, FileMovedEvent, FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
 
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.checkpoints import HIGH_WATERMARKS
@@ -22,6 +23,7 @@ from headwater_core.segments.log_dirs import parse_directory_name
 
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileMovedEvent, DirCreatedEvent, DirMovedEvent]
 _CHECKPOINTS = 2  # a rolled segment may be archived once a checkpoint covers it, which the first one after the roll may not do
+_START_S = 3.0  # a walk over some ten thousand directories; a longer one goes on beside the first rescan
 _GATHER_S = 0.25  # events come in bursts, one look serves them all
 
 
@@ -29,27 +31,50 @@ class Watch:
     """Watches log directories while it is open."""
 
     def __init__(self, dirs: Sequence[Path]) -> None:
-        self._dirs = tuple(Path(each).resolve() for each in dirs)
+        self._given = tuple(dirs)
+        self._dirs: set[Path] = set()  # resolved, those that are watched
         self._lock = threading.Lock()
         self._due: set[TopicPartition] = set()
         self._uncommitted: dict[TopicPartition, int] = {}
         self._scanned_s = time.monotonic()
-        self._observer = Observer()
+        self._observers: list[BaseObserver] = []
+        self._closed = False
 
     def __enter__(self) -> Self:
-        handler = _Handler(self._happened)
-        try:
-            for directory in self._dirs:
-                self._observer.schedule(handler, str(directory), recursive=True, event_filter=_EVENTS)
-            self._observer.start()
-        except OSError as error:  # no inotify instance or watch left: rescans alone find everything, later
-            structlog.get_logger().warning("watch_unavailable", reason=str(error))
+        """Each directory has an observer of its own, which is waited for no longer than START_S: its disk may hang."""
+        starting = [threading.Thread(target=self._watch, args=(each,), name="watch-start", daemon=True) for each in self._given]
+        for each in starting:
+            each.start()
+        until_s = time.monotonic() + _START_S
+        for each in starting:
+            each.join(max(0.0, until_s - time.monotonic()))
         return self
 
+    def _watch(self, given: Path) -> None:
+        observer = Observer()
+        try:
+            directory = given.resolve()
+            observer.schedule(_Handler(self._happened), str(directory), recursive=True, event_filter=_EVENTS)
+            with self._lock:
+                self._dirs.add(directory)
+            observer.start()
+        except OSError as error:  # no inotify instance or watch left: rescans alone find everything, later
+            structlog.get_logger().warning("watch_unavailable", reason=str(error))
+            return
+        with self._lock:
+            if not self._closed:
+                self._observers.append(observer)
+                return
+        observer.stop()
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._observer.is_alive():
-            self._observer.stop()
-            self._observer.join()
+        with self._lock:
+            self._closed = True
+            observers = list(self._observers)
+        for each in observers:
+            each.stop()
+        for each in observers:
+            each.join(_START_S)
 
     def wait(self, stop: threading.Event, rescan_s: float) -> Collection[TopicPartition] | None:
         """Return the partitions something has happened to; None when all of them are due: once in `rescan_s`.

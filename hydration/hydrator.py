@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import structlog
@@ -24,6 +25,7 @@ from hydration.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache import ChunkCache, chunk_name, index_name
 from hydration.chunks import Chunk, ChunkPlan, plan_chunks
 from hydration.counters import ReadCounters
+from hydration.disk_threads import DiskThreads
 from hydration.downloads import PATIENCE_S, Downloads
 from hydration.flights import Errand, Flights, Start
 from hydration.runfile import RunFile
@@ -31,9 +33,9 @@ from hydration.waiting import Steps
 from manifests.head import Entry
 from manifests.keys import partition_of
 
-SCAN_WORKERS = 2  # local scans, bound by disk and CPU
+SCAN_WORKERS = 2  # local scans of each log directory, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests
-LOOK_WORKERS = 2  # looks at local directories
+LOOK_WORKERS = 2  # looks at partitions in each log directory
 PROOF_WORKERS = 2  # cached files read once more before they are served
 DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; what more than these ask for stands in line
 PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch
@@ -47,7 +49,7 @@ log = structlog.get_logger()
 
 
 class Hydrator:
-    """Safe to use from many threads; owns its workers. close() joins them."""
+    """Safe to use from many threads; owns its workers. close() joins them, those excepted that a local disk keeps."""
 
     def __init__(
         self,
@@ -67,19 +69,22 @@ class Hydrator:
         self._store = store
         self.chunk_bytes = chunk_bytes
         self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
-        self._scans = ThreadPoolExecutor(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
+        self._scans = DiskThreads(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
         self._heads = ThreadPoolExecutor(HEAD_WORKERS, "heads")
-        self._looks = ThreadPoolExecutor(LOOK_WORKERS, "looks")
+        self._looks = DiskThreads(LOOK_WORKERS, "looks")
         self._proofs = ThreadPoolExecutor(PROOF_WORKERS, "proofs")
         self._downloads = Downloads(DEMAND_WORKERS, max(self._ahead_max, 1), patience_s=patience_s)
         self._blocks = Blocks(chunk_bytes, BLOCKS_BYTES_MAX)
         self._plans = _Plans()
         self._damage = _Damage(cache.clock)
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """For the other work that must not be done in an event loop, such as scanning local files."""
+    def submit(self, work: Callable[[], T], log_dir: Path | None = None) -> Future[T]:
+        """For the other work that must not be done in an event loop, such as scanning local files.
+
+        log_dir  where they are
+        """
         try:
-            return self._scans.submit(work)
+            return self._scans.submit(log_dir, work)
         except RuntimeError as error:
             raise TransientError("closing") from error
 
@@ -87,9 +92,12 @@ class Hydrator:
         """For loading manifests: once for all who ask while it is under way."""
         return self.flights.join(key, self._load_head, work)
 
-    def join_look(self, partition: PartitionId, work: Callable[[], None]) -> Future[None]:
-        """For a look at a partition's directory: once for all who ask while it is under way."""
-        return self.flights.join(("look", partition), self._take_look, work)
+    def join_look(self, partition: PartitionId, work: Callable[[], None], log_dir: Path | None = None) -> Future[None]:
+        """For a look at a partition's directory: once for all who ask while it is under way.
+
+        log_dir  where it was when it was last seen
+        """
+        return self.flights.join(("look", partition), lambda errand: self._looks.submit(log_dir, errand.run), work)
 
     @property
     def clock(self) -> Clock:
@@ -175,9 +183,6 @@ class Hydrator:
     def _start(self, partition: PartitionId, *, urgent: bool) -> Start:
         return partial(self._downloads.submit, group=partition, urgent=urgent)
 
-    def _take_look(self, errand: Errand) -> None:
-        self._looks.submit(errand.run)
-
     def _prove(self, errand: Errand) -> None:
         self._proofs.submit(errand.run)
 
@@ -186,8 +191,10 @@ class Hydrator:
 
     def close(self) -> None:
         self._downloads.close()
-        for executor in (self._heads, self._looks, self._proofs, self._scans):
+        for executor in (self._heads, self._proofs):
             executor.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._looks, self._scans):
+            threads.close()
         self.flights.close()
         self.cache.close()
 

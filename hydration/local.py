@@ -164,6 +164,11 @@ class LocalTier:
         since_s = self._awaited_since_s
         return since_s is not None and self._clock.monotonic_s() - since_s >= HANGS_S
 
+    @property
+    def log_dir(self) -> Path | None:
+        """The log directory that it was last seen in."""
+        return self.last_seen.directory.parent if self.last_seen is not None else None
+
     def publish(self, look: Look) -> None:
         self._awaited_since_s = None
         if look.failure is None and look.began_s < self.last.began_s:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, Survey
+from headwater_core.threads import DaemonThreads
 from hydration.archived import Archived, EntryIndex, HeldEntries
 from hydration.cache import ChunkCache
 from hydration.config import HydrationConfig, ReadPriority
@@ -70,6 +71,8 @@ class Logs:
         self._clock = clock or SystemClock()
         self._priority_for = priority_for or (lambda _: config.read_priority)
         self._files = OpenFiles()
+        self._sweeper, self._sweeping = DaemonThreads(1, "sweep"), Future[None]()
+        self._sweeping.set_result(None)
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._topics: dict[str, Topic] = {}
@@ -102,8 +105,14 @@ class Logs:
                 self._ids, self._topics = ids, topics
                 for partition in self._partitions.keys() - current:
                     del self._partitions[partition]
-        self._files.sweep()
+        self._sweep_files()
         self.hydrator.cache.sweep()
+
+    def _sweep_files(self) -> None:
+        """In a thread, which is not waited for when a disk hangs."""
+        if self._sweeping.done():
+            self._sweeping = self._sweeper.submit(self._files.sweep)
+            wait((self._sweeping,), STOP_S)
 
     def topics(self) -> dict[str, Topic]:
         return self._topics
@@ -127,6 +136,7 @@ class Logs:
             found.archived.note(head)
 
     def close(self) -> None:
+        self._sweeper.shutdown(wait=False)
         self.hydrator.close()
         self._files.close()
 

@@ -113,9 +113,9 @@ class PartitionLog:
         self.archive = ArchiveTier(archived, hydrator) if archived is not None and priority.uses_archive else None
         self._hydrator = hydrator
         self._transactions = LocalTransactions(local) if local is not None else None
-        self._transaction_turns = Turns(hydrator.submit)
+        self._transaction_turns = Turns(self._submit)
         self._times = LocalTimes(local) if local is not None else None
-        self._time_turns = Turns(hydrator.submit)
+        self._time_turns = Turns(self._submit)
         self._walk_lock = threading.Lock()
         self._walk: Future[None] | None = None  # the turn under way, or the last one
         self._last_scope: tuple[LocalLog | None, Extent | None, Scope] | None = None
@@ -124,6 +124,10 @@ class PartitionLog:
     def archived(self) -> Archived | None:
         """What is known of the manifest; None where the read priority leaves the archive out."""
         return self.archive.archived if self.archive is not None else None
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have a worker read the local log's files."""
+        return self._hydrator.submit(work, self.local.log_dir if self.local is not None else None)
 
     # What is asked
 
@@ -317,7 +321,7 @@ class PartitionLog:
         for _ in range(_LOOKS):  # one that was under way already may have begun too early
             if local is None or not local.needs_look(max_age_s):
                 return
-            yield self._hydrator.join_look(self.partition, partial(_look, local, max_age_s))
+            yield self._hydrator.join_look(self.partition, partial(_look, local, max_age_s), local.log_dir)
             if local.last.failure is not None:
                 return
 
@@ -502,7 +506,7 @@ class PartitionLog:
 
         with self._walk_lock:
             if self._walk is None or self._walk.done():
-                self._walk = self._hydrator.submit(turn)
+                self._walk = self._submit(turn)
             return self._walk
 
     # Transactions: the last stable offset and the aborted ones of an answer come from one view, and reach equally far

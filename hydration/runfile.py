@@ -19,12 +19,12 @@ class RunFile:
     unproven its bytes may not be what was written: they were not read back yet, or proved to be fewer
     """
 
-    __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "inode", "memory", "modified_ns", "unproven", "where")
+    __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "device", "inode", "memory", "modified_ns", "unproven", "where")
 
     def __init__(self, fd: int, where: str, *, rested: Callable[[], None] | None = None) -> None:
         status = os.fstat(fd)
         self._fd, self.where = fd, where
-        self.inode, self.modified_ns = status.st_ino, status.st_mtime_ns
+        self.device, self.inode, self.modified_ns = status.st_dev, status.st_ino, status.st_mtime_ns
         self._holds = 1
         self._kept = True
         self.memory: memoryview | None = None

@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -23,12 +23,13 @@ from headwater.gateway.requests import Requests
 from headwater.gateway.slices import FileSlice, Framed
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import UsageError
+from hydration.disk_threads import DiskThreads
 from hydration.logs import Logs
 
 BACKLOG = 512
 BUFFERS_MAX = 1024  # in one system call; Linux takes no more (IOV_MAX)
 READ_BYTES = 1 << 20  # read from disk at once, for a slice that the page cache does not have
-READERS = 32  # such reads at once
+READERS = 32  # such reads at once, of each disk
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
 
 Buffer = bytes | memoryview
@@ -43,7 +44,7 @@ class Gateway:
         self._logs, self._config = logs, config
         self._listener = listen(config.listen)
         self._executor = ThreadPoolExecutor(config.workers, thread_name_prefix="gateway")
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="gateway-read")  # nothing else waits for disks in them
+        self._readers = DiskThreads(READERS, "gateway-read")  # nothing else waits for disks in them
         self._requests = Requests(logs, config, self._executor, clock or SystemClock())
         self._advertised = split_address(config.advertised) if config.advertised else None
         self._long_requests = LongRequests(max(LONG_BYTES_MAX, config.request_bytes_max))
@@ -67,8 +68,8 @@ class Gateway:
         finally:
             self._listener.close()
             await self._requests.catalogue.close()
-            for each in (self._executor, self._readers):
-                each.shutdown(wait=False, cancel_futures=True)
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._readers.close(wait=False)
 
     async def _accept(self, connections_max: int) -> None:
         loop = asyncio.get_running_loop()
@@ -160,7 +161,7 @@ def listen(address: str) -> socket.socket:
 # -- sending ------------------------------------------------------------------------------------------------------
 
 
-async def send(client: socket.socket, framed: Framed, timeout_s: float, readers: Executor) -> None:
+async def send(client: socket.socket, framed: Framed, timeout_s: float, readers: DiskThreads) -> None:
     """Send all parts, file ranges straight from the page cache. Raises PeerGone when they are not taken within `timeout_s`.
 
     readers   for what has to be read from a disk first
@@ -198,7 +199,7 @@ def behind(buffers: list[Buffer], size_bytes: int) -> list[Buffer]:
     return []
 
 
-async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float, readers: Executor) -> None:
+async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float, readers: DiskThreads) -> None:
     """What the page cache does not have is read in a thread first: a slow disk holds up this client alone."""
     out, source = client.fileno(), part.file.fileno()
     position, end = part.position, part.position + part.length
@@ -207,7 +208,12 @@ async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float,
         if position >= cached_to:
             cached_to = min(position + READ_BYTES, end)
             if not _is_cached(source, position, cached_to):
-                await asyncio.get_running_loop().run_in_executor(readers, _read_in, source, position, cached_to)
+                reading = readers.submit(part.file.device, partial(_read_in, source, position, cached_to))
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        await asyncio.wrap_future(reading)
+                except TimeoutError as error:
+                    raise PeerGone(f"{part.file.where} was not read in time: its disk hangs") from error
         try:
             sent = os.sendfile(out, source, position, cached_to - position)
         except (BlockingIOError, InterruptedError):

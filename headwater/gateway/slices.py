@@ -6,7 +6,11 @@ from typing import Protocol
 
 
 class OpenFile(Protocol):
-    """`memory`: the file's bytes from its beginning on, if they are at hand and stay so until its owner lets go of the slice."""
+    """`memory`: the file's bytes from its beginning on, if they are at hand and stay so until its owner lets go of the slice.
+    `device`: the disk that it is on."""
+
+    device: int
+    where: str
 
     @property
     def memory(self) -> memoryview | None: ...

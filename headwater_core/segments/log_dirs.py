@@ -4,8 +4,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, cast
@@ -25,6 +26,7 @@ from headwater_core.errors import (
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments import checkpoints, metadata_log
 from headwater_core.segments.checkpoints import MetaProperties
+from headwater_core.segments.disk import PATIENCE_S, Disk, DiskHangs, Progressed
 from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
 from headwater_core.segments.metadata_log import ClusterMetadata, MetadataLog, PartitionMetadata
 
@@ -51,9 +53,11 @@ class Survey:
 class Glimpse(NamedTuple):
     """What tells from outside that a partition has changed, apart from bytes beyond its high watermark.
 
-    files  when the directory and its epoch history were last changed; None when that is too short ago to tell
+    directory  the log directory that it is in
+    files      when its own directory and its epoch history were last changed; None when that is too short ago to tell
     """
 
+    directory: Path
     high_watermark: int | None
     log_start: int | None
     cleaned_to: int | None
@@ -78,25 +82,33 @@ class Listing:
 
     partitions: Mapping[TopicPartition, Glimpse]
     problems: tuple[tuple[Path, HeadwaterError], ...] = ()
-    unread: UnsupportedFormat | None = None
+    unread: HeadwaterError | None = None
 
 
 class LogDirs:
-    """A broker's log.dirs, read-only. Safe to use from many threads, which do not wait for each other's disks.
+    """A broker's log.dirs, read-only. Safe to use from many threads, which do not wait for each other's disks: where one hangs, the
+    partitions in it are unknown (DiskHangs), and all others are what they are.
 
     metadata_dir  the broker's metadata.log.dir, when that is none of `dirs`
     owned         no broker works on them
+    patience_s    after how long without an answer a disk counts as one that hangs
     """
 
-    def __init__(self, dirs: Sequence[Path], *, metadata_dir: Path | None = None, owned: bool = False) -> None:
+    def __init__(
+        self, dirs: Sequence[Path], *, metadata_dir: Path | None = None, owned: bool = False, patience_s: float = PATIENCE_S
+    ) -> None:
         if not dirs:
             raise UsageError("no log directory is given")
-        if len({os.path.realpath(each) for each in dirs}) < len(dirs):
-            raise UsageError(f"a log directory is given twice: {', '.join(map(str, dirs))}")
         self._dirs = tuple(dirs)
         self._metadata_dir, self._owned = metadata_dir, owned
+        self._disks = {each: Disk(each, patience_s) for each in ((*dirs, metadata_dir) if metadata_dir else dirs)}
+        if len(set(map(self._real_path, dirs))) < len(dirs):
+            raise UsageError(f"a log directory is given twice: {', '.join(map(str, dirs))}")
+        self._places: dict[TopicPartition, Path] = {}  # the log directory that each partition was last found in
         self._metadata_log: MetadataLog | None = None
-        self._metadata_lock = threading.Lock()
+        self._metadata_lock = threading.Lock()  # one caller waits for its disk
+        self._metadata_reading = threading.Lock()  # one thread reads: one that hung may go on
+        self._metadata_known: _Metadata | None = None
         self._files = _SmallFiles()
 
     @property
@@ -112,31 +124,52 @@ class LogDirs:
         return self._identity().node_id
 
     def metadata(self) -> ClusterMetadata | None:
-        """What the broker's own metadata log says by now; None when there is none in these directories.
+        """What the broker's own metadata log says by now; None when there is none in these directories. While its disk hangs: what it
+        said last, and it says no more to the broker either.
 
-        Raises UsageError when there is none where it should be, ForeignOwner when it is another broker's, and UnsupportedFormat
-        when it holds what only a later version can read.
+        Raises UsageError when there is none where it should be, ForeignOwner when it is another broker's, UnsupportedFormat
+        when it holds what only a later version can read, and DiskHangs when it was never read.
         """
         with self._metadata_lock:
-            return self._metadata()
+            try:
+                self._metadata_known = _Metadata(self._metadata())
+            except DiskHangs:
+                if self._metadata_known is None:
+                    raise
+            return self._metadata_known.state
 
     def _metadata(self) -> ClusterMetadata | None:
-        named = self._metadata_dir
-        directory = next(
-            (found for each in ([named] if named else self._dirs) if _is_directory(found := each / metadata_log.DIRECTORY)), None
-        )
-        if directory is None:
-            if named is None:
-                return None
-            raise UsageError(f"log.metadata_dir: {named} holds no {metadata_log.DIRECTORY}; it is the broker's metadata.log.dir")
-        if named and self._metadata_log is None:
-            _same_cluster([self._root(each) for each in (named, *self._dirs)])
-        if self._metadata_log is None:
-            self._metadata_log = MetadataLog(directory)
-        try:
-            return self._metadata_log.read()
-        except OSError as error:
-            raise _translated(error, directory) from error
+        named, hangs = self._metadata_dir, None
+        if (
+            named
+            and self._metadata_log is None
+            and self._disks[named].ask("metadata", lambda _: _is_directory(named / metadata_log.DIRECTORY))
+        ):
+            _same_cluster(self._answering((named, *self._dirs)))
+        for each in (named,) if named else self._dirs:
+            try:
+                found = self._disks[each].ask("metadata", partial(self._read_metadata, each / metadata_log.DIRECTORY))
+            except DiskHangs as error:
+                hangs = hangs or error
+                continue
+            if found is not None:
+                return found
+        if hangs is not None:
+            raise hangs  # it may be there
+        if named is None:
+            return None
+        raise UsageError(f"log.metadata_dir: {named} holds no {metadata_log.DIRECTORY}; it is the broker's metadata.log.dir")
+
+    def _read_metadata(self, directory: Path, progressed: Progressed) -> ClusterMetadata | None:
+        if not _is_directory(directory):
+            return None
+        with self._metadata_reading:
+            if self._metadata_log is None:
+                self._metadata_log = MetadataLog(directory)
+            try:
+                return self._metadata_log.read(progressed)
+            except OSError as error:
+                raise _translated(error, directory) from error
 
     def partitions(self) -> list[LocalLog]:
         """Every partition that could be read; see survey."""
@@ -150,19 +183,31 @@ class LogDirs:
         of several log directories, is among the problems.
         """
         metadata = self._metadata_if_read()
-        logs: dict[TopicPartition, LocalLog] = {}
-        roots, problems = self._roots()
-        for root in roots:
+
+        def look_at_all(root: _Root, progressed: Progressed) -> list[tuple[TopicPartition, Path, LocalLog | HeadwaterError]]:
+            found: list[tuple[TopicPartition, Path, LocalLog | HeadwaterError]] = []
             for topic_partition, path in root.partitions.items():
                 try:
-                    log = _look(path, topic_partition, root, metadata, owned=self._owned)
-                    if topic_partition in logs:
-                        raise CorruptData(str(path), 0, f"{topic_partition} is also in {logs[topic_partition].directory}")
-                    logs[topic_partition] = log
+                    found.append((topic_partition, path, _look(path, topic_partition, root, metadata, owned=self._owned)))
                 except NotFound:
                     pass  # deleted since the listing
                 except HeadwaterError as error:
-                    problems.append((path, error))
+                    found.append((topic_partition, path, error))
+                progressed()
+            return found
+
+        logs: dict[TopicPartition, LocalLog] = {}
+        directories, problems = self._in_each(look_at_all)
+        for directory, looks in directories.items():
+            for topic_partition, path, found in looks:
+                if isinstance(found, HeadwaterError):
+                    problems.append((path, found))
+                elif topic_partition in logs:
+                    twice = CorruptData(str(path), 0, f"{topic_partition} is also in {logs[topic_partition].directory}")
+                    problems.append((path, twice))
+                else:
+                    logs[topic_partition] = found
+                    self._places[topic_partition] = directory
         return Survey(logs=tuple(logs[each] for each in sorted(logs)), problems=tuple(problems))
 
     def listing(self) -> Listing:
@@ -171,38 +216,53 @@ class LogDirs:
         Raises what survey raises for the whole. What it would say of single partitions is for `look` to find.
         """
         metadata = self._metadata_if_read()
+
+        def glimpse_at_all(root: _Root, progressed: Progressed) -> list[tuple[TopicPartition, Path, Glimpse]]:
+            found: list[tuple[TopicPartition, Path, Glimpse]] = []
+            for topic_partition, path in root.partitions.items():
+                found.append((topic_partition, path, _glimpse(path, topic_partition, root, metadata.state)))
+                progressed()
+            return found
+
         partitions: dict[TopicPartition, Glimpse] = {}
-        roots, problems = self._roots()
-        for root in roots:
-            for each, path in root.partitions.items():
-                if each in partitions:
-                    problems.append((path, CorruptData(str(path), 0, f"{each} is also in another log directory")))
+        directories, problems = self._in_each(glimpse_at_all)
+        for directory, glimpses in directories.items():
+            for topic_partition, path, glimpse in glimpses:
+                if topic_partition in partitions:
+                    problems.append((path, CorruptData(str(path), 0, f"{topic_partition} is also in another log directory")))
                 else:
-                    partitions[each] = _glimpse(path, each, root, metadata.state)
+                    partitions[topic_partition] = glimpse
+                    self._places[topic_partition] = directory
         return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems), unread=metadata.unread)
 
     def _metadata_if_read(self) -> "_Metadata":
-        """After an upgrade of Kafka the metadata log may hold what we do not know. That is no reason to stop."""
+        """After an upgrade of Kafka the metadata log may hold what we do not know, and its disk may hang. That is no reason to stop."""
         try:
             return _Metadata(self.metadata())
-        except UnsupportedFormat as error:
+        except (UnsupportedFormat, DiskHangs) as error:
             return _Metadata(None, error)
 
     def _root(self, directory: Path, names: Sequence[str] = ()) -> "_Root":
         return _Root.read(directory, names, self._files)
 
-    def _roots(self) -> tuple[Sequence["_Root"], "_Problems"]:
-        roots: list[_Root] = []
+    def _in_each(self, look: "Callable[[_Root, Progressed], T]") -> "tuple[dict[Path, T], _Problems]":
+        """What `look` finds in each log directory that can be read. Raises when none can, or they belong to different brokers."""
+        found: dict[Path, tuple[_Root, T]] = {}
         problems: _Problems = []
+
+        def in_one(directory: Path, progressed: Progressed) -> tuple[_Root, T]:
+            root = self._root(directory, _partition_names(directory))
+            return root, look(root, progressed)
+
         for directory in self._dirs:
             try:
-                roots.append(self._root(directory, _partition_names(directory)))
+                found[directory] = self._disks[directory].ask("partitions", partial(in_one, directory))
             except HeadwaterError as error:
                 problems.append((directory, error))
-        if not roots:
+        if not found:
             raise problems[0][1]
-        _same_cluster(roots)
-        return roots, problems
+        _same_cluster([root for root, _ in found.values()])
+        return {directory: each for directory, (_, each) in found.items()}, problems
 
     def look(self, topic_partition: TopicPartition) -> LocalLog:
         """A fresh look at one partition.
@@ -210,18 +270,60 @@ class LogDirs:
         Raises NotFound when it is in none of the directories, SourceChanged when it does not hold still, and what
         survey would list as its problem.
         """
-        name = f"{topic_partition.topic}-{topic_partition.partition}"
+        metadata, hangs = self._metadata_if_read(), None
+        last = self._places.get(topic_partition)
+        for directory in sorted(self._dirs, key=lambda each: each != last):  # where it was, first
+            try:
+                found = self._disks[directory].ask(topic_partition, partial(self._look_in, directory, topic_partition, metadata))
+            except DiskHangs as error:
+                hangs = hangs or error
+                continue
+            if found is not None:
+                self._places[topic_partition] = directory
+                return found
+        if hangs is not None:
+            raise hangs  # it may be there
         for directory in self._dirs:
-            if _is_directory(directory / name):
-                return _look(directory / name, topic_partition, self._root(directory, (name,)), self._metadata_if_read(), owned=self._owned)
-        for directory in self._dirs:
-            _partition_names(directory)  # a directory that cannot be read proves no absence, nor does the empty mount point of one
-            self._root(directory)
+            self._disks[directory].ask("identity", partial(self._check_readable, directory))
+        self._places.pop(topic_partition, None)
         raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
 
+    def _look_in(self, directory: Path, topic_partition: TopicPartition, metadata: "_Metadata", _: Progressed) -> LocalLog | None:
+        name = f"{topic_partition.topic}-{topic_partition.partition}"
+        if not _is_directory(directory / name):
+            return None
+        return _look(directory / name, topic_partition, self._root(directory, (name,)), metadata, owned=self._owned)
+
+    def _check_readable(self, directory: Path, _: Progressed) -> None:
+        """A directory that cannot be read proves no absence, nor does the empty mount point of one."""
+        _partition_names(directory)
+        self._root(directory)
+
     def _identity(self) -> MetaProperties:
-        found = [self._root(directory) for directory in self._dirs if _partition_names(directory) is not None]
-        return _same_cluster(found)
+        def read(directory: Path, _: Progressed) -> _Root:
+            _partition_names(directory)
+            return self._root(directory)
+
+        return _same_cluster(self._answering(self._dirs, read))
+
+    def _answering(self, directories: Iterable[Path], read: "Callable[[Path, Progressed], _Root] | None" = None) -> "Sequence[_Root]":
+        """Of those whose disks do not hang. Raises DiskHangs when all do."""
+        found: list[_Root] = []
+        hangs: DiskHangs | None = None
+        for directory in directories:
+            try:
+                found.append(self._disks[directory].ask("identity", partial(read or (lambda each, _: self._root(each)), directory)))
+            except DiskHangs as error:
+                hangs = hangs or error
+        if not found and hangs is not None:
+            raise hangs
+        return found
+
+    def _real_path(self, directory: Path) -> str:
+        try:
+            return self._disks[directory].ask("path", lambda _: os.path.realpath(directory))
+        except DiskHangs:
+            return os.path.abspath(directory)
 
 
 _Problems = list[tuple[Path, HeadwaterError]]
@@ -292,7 +394,7 @@ class _Metadata(NamedTuple):
     """state: None when there is none. unread: why it cannot be read"""
 
     state: ClusterMetadata | None
-    unread: UnsupportedFormat | None = None
+    unread: HeadwaterError | None = None
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
@@ -370,6 +472,7 @@ def _assemble(
 def _glimpse(path: Path, topic_partition: TopicPartition, root: _Root, cluster: ClusterMetadata | None) -> Glimpse:
     topic = cluster.topics.get(topic_partition.topic) if cluster else None
     return Glimpse(
+        directory=root.directory,
         high_watermark=root.high_watermarks.get(topic_partition),
         log_start=root.log_starts.get(topic_partition),
         cleaned_to=root.cleaned.get(topic_partition),

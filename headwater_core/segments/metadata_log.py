@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -105,6 +105,10 @@ class ClusterMetadata:
         return int(text) if text.isascii() and text.isdecimal() else 0
 
 
+def _nothing() -> None:
+    pass
+
+
 class MetadataLog:
     """Follows one __cluster_metadata-0 directory: every `read` takes up only what is new since the last.
 
@@ -120,11 +124,15 @@ class MetadataLog:
         self._state: ClusterMetadata | None = None
         self._modified_ns: int | None = None  # the directory's, at the last read, unless files could have come or gone since unseen
         self._unread: tuple[int, str] | None = None  # the same, when there was a record that could not be read, and which
+        self._progressed: Callable[[], None] = _nothing
 
-    def read(self) -> ClusterMetadata:
+    def read(self, progressed: Callable[[], None] = _nothing) -> ClusterMetadata:
         """The newest state. Raises CorruptData when log and snapshots do not make one, SourceChanged when they keep changing,
         and UnsupportedFormat for a record of a later version, again and again without another look until a file has come or gone.
+
+        progressed  is called on the way, which may be long
         """
+        self._progressed = progressed
         for _ in range(_ATTEMPTS):
             try:
                 modified_ns = self._directory.stat().st_mtime_ns
@@ -173,7 +181,7 @@ class MetadataLog:
         image = _Image()
         for end_offset, path in self._snapshots():
             candidate = _Image()
-            if _load_snapshot(path, candidate):
+            if _load_snapshot(path, candidate, self._progressed):
                 candidate.end_offset = end_offset
                 image = candidate
                 break
@@ -198,6 +206,7 @@ class MetadataLog:
                 changed |= self._image.apply_batch(header, batch, str(place.path))
                 self._image.end_offset = header.next_offset
             place.passed(position, header, bytes(batch[:HEADER_BYTES]))
+            self._progressed()
         return changed
 
 
@@ -258,12 +267,13 @@ def _batches(path: Path, start: int) -> Iterator[tuple[int, BatchHeader, memoryv
             return
 
 
-def _load_snapshot(path: Path, image: "_Image") -> bool:
+def _load_snapshot(path: Path, image: "_Image", progressed: Callable[[], None]) -> bool:
     """Apply a snapshot to `image`; False when it does not end with its footer, as one that is still written."""
     complete = False
     for _, header, batch in _batches(path, 0):
         complete = header.is_control and header.records > 0 and read_marker(batch, where=str(path)).type == _SNAPSHOT_FOOTER
         image.apply_batch(header, batch, str(path))
+        progressed()
     return complete
 
 

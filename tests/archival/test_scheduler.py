@@ -3,28 +3,31 @@
 import json
 import shutil
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, BinaryIO
 
 import pytest
 from structlog.testing import capture_logs
 
 from archival.due_queue import PAUSE_MAX_S
-from archival.fleet import LOG_DIRS, READ_AGAIN_S, PartitionOutcome
-from archival.plan import SEALED_ONLY
-from archival.scheduler import QUIET_S
+from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOutcome
+from archival.plan import SEALED_ONLY, PolicyFor
+from archival.scheduler import QUIET_S, Scheduler
 from archival.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
-from headwater_core.errors import CorruptData, TransientError
+from headwater_core.clock import ManualClock, SystemClock
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.segments.log_dirs import Glimpse, Listing, LogDirs
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
 from tests.headwater.broker import Bench
+from tests.hung_disk import within
 
 
 class Store(MemoryStore):
@@ -442,3 +445,87 @@ def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_whi
     path.write_bytes(sound)
     later(PAUSE_MAX_S)
     assert (bench.fleet.troubles, bench.last_offset("bad", 0)) == ({}, 10 * (len(bench.broker.segments("bad", 0)) - 1) - 1)
+
+
+class HangingWork:
+    """Partitions in two log directories. The steps of those in one of them wait for its disk."""
+
+    def __init__(self) -> None:
+        self.answers, self.begun = threading.Event(), threading.Semaphore(0)
+        self.stepped: list[str] = []
+        glimpse = Glimpse(Path("a"), 0, 0, 0, (0, 0), None, None, None)
+        self._listing = Listing(
+            partitions={TopicPartition("hanging", number): glimpse for number in range(3 * WORKERS)}
+            | {TopicPartition("sound", number): glimpse._replace(directory=Path("b")) for number in range(3)}
+        )
+
+    def listing(self) -> Listing:
+        return self._listing
+
+    def step(self, place: TopicPartition, policy_for: PolicyFor) -> PartitionOutcome:
+        if place.topic == "hanging":
+            self.begun.release()
+            assert self.answers.wait(60)
+        self.stepped.append(place.topic)
+        return PartitionOutcome(place=place)
+
+    def note(self, outcome: PartitionOutcome) -> None: ...
+    def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
+        raise AssertionError(str(place)) from error
+
+    def retain(self, places: Collection[TopicPartition]) -> None: ...
+    def save(self) -> None: ...
+
+
+class OneRescan:
+    """Nothing happens before the end."""
+
+    def wait(self, stop: threading.Event, rescan_s: float) -> Collection[TopicPartition] | None:
+        stop.wait(60)
+        return ()
+
+
+@pytest.fixture
+def hanging() -> Iterator[HangingWork]:
+    work = HangingWork()
+    yield work
+    work.answers.set()
+
+
+def test_a_disk_that_hangs_keeps_only_its_own_partitions_from_their_steps(hanging: HangingWork) -> None:
+    clock = ManualClock()
+    scheduler = Scheduler(hanging, clock=clock, random=Random(7))
+    scheduler.rescan()
+    for _ in range(WORKERS):
+        threading.Thread(target=scheduler.turn, daemon=True).start()
+    for _ in range(WORKERS):
+        assert hanging.begun.acquire(timeout=20)
+    assert not scheduler.turn(), "as many as may be are in hand"
+    clock.advance(int(1000 * LATE_S))
+    while scheduler.turn():
+        pass
+    assert hanging.stepped == ["sound"] * 3
+    hanging.answers.set()
+    within(20, lambda: [None for _ in iter(lambda: scheduler.turn() or len(scheduler) > 0, False)])
+    assert hanging.stepped.count("hanging") == 3 * WORKERS
+
+
+def test_steps_that_hang_are_replaced_and_left_behind_at_the_end(hanging: HangingWork) -> None:
+    """By threads that notice it by themselves; the process can end."""
+
+    class Skipping(SystemClock):
+        def monotonic_s(self) -> float:
+            return super().monotonic_s() * 20 * LATE_S  # a twentieth of a second is late
+
+    scheduler, stop = Scheduler(hanging, clock=Skipping(), random=Random(7)), threading.Event()
+    running = threading.Thread(target=scheduler.run, args=(OneRescan(), stop, 1.0), daemon=True)
+    running.start()
+    pause = threading.Event()
+    for _ in range(400):
+        if hanging.stepped.count("sound") == 3:
+            break
+        pause.wait(0.05)
+    assert hanging.stepped == ["sound"] * 3
+    stop.set()
+    running.join(20)
+    assert not running.is_alive()

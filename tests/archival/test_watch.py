@@ -7,6 +7,7 @@ import pytest
 
 from archival.watch import Watch
 from headwater_core.partition import TopicPartition
+from tests.hung_disk import hung_disk, within
 
 _LONG_S = 30.0
 
@@ -72,3 +73,15 @@ def test_other_files_mean_nothing(logs: Path, watch: Watch) -> None:
 def test_a_directory_that_cannot_be_watched_is_rescanned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Watch([tmp_path / "missing"]) as watch:
         assert watch.wait(threading.Event(), 0.01) is None
+
+
+def test_a_directory_whose_disk_hangs_keeps_no_other_from_being_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archival.watch._START_S", 0.2)
+    hanging, sound = tmp_path / "a", tmp_path / "b"
+    hanging.mkdir()
+    (sound / "soup-1").mkdir(parents=True)
+    with hung_disk(hanging):
+        watch = within(20, Watch([hanging, sound]).__enter__)
+        (sound / "soup-1" / f"{10:020}.log").touch()
+        assert watch.wait(threading.Event(), _LONG_S) == {TopicPartition("soup", 1)}
+        within(20, lambda: watch.__exit__(None, None, None))

@@ -321,7 +321,7 @@ def test_what_is_known_is_answered_without_a_worker(a_world: AWorld) -> None:
     go = threading.Event()
     try:
         for _ in range(SCAN_WORKERS):
-            world.logs.hydrator.submit(lambda: go.wait(20))
+            world.logs.hydrator.submit(lambda: go.wait(20), world.broker.root)
         with world.log.read(0, 1 << 20, COMMITTED, timeout_s=5) as answer:
             assert answer.next_offset == 10
     finally:

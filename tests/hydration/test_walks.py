@@ -59,7 +59,7 @@ def busy_workers(world: World) -> Iterator[None]:
     go = threading.Event()
     try:
         for _ in range(SCAN_WORKERS):
-            world.logs.hydrator.submit(lambda: go.wait(20))
+            world.logs.hydrator.submit(lambda: go.wait(20), world.broker.root)
         yield
     finally:
         go.set()
@@ -146,10 +146,10 @@ def test_walks_of_one_partition_keep_one_worker_busy(a_world: AWorld, monkeypatc
     world = a_world_without_indexes(a_world)
     submit, submitted = world.logs.hydrator.submit, 0
 
-    def counting(work: Callable[[], Any]) -> "Future[Any]":
+    def counting(*work: Any) -> "Future[Any]":
         nonlocal submitted
         submitted += 1
-        return submit(work)
+        return submit(*work)
 
     offsets = (BATCHES - 10, BATCHES - 10, 2 * BATCHES - 10, 5)
     with busy_workers(world), monkeypatch.context() as counted:

@@ -16,6 +16,7 @@ from headwater.gateway.connection import PeerGone
 from headwater.gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
 from headwater.gateway.slices import Answer, Records
 from hydration.answers import Slice
+from hydration.disk_threads import DiskThreads
 from hydration.runfile import RunFile
 
 SIZE = 3 * READ_BYTES + 17
@@ -25,8 +26,9 @@ def sent(*records: Slice) -> bytes:
     return asyncio.run(sent_in_loop(*records))
 
 
-async def sent_in_loop(*records: Slice) -> bytes:
+async def sent_in_loop(*records: Slice, readers: DiskThreads | None = None, timeout_s: float = 30.0) -> bytes:
     """What arrives of an answer of 'before', each of the records and 'behind', less the frame's size."""
+    readers = readers or DiskThreads(1, "reader")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -45,8 +47,7 @@ async def sent_in_loop(*records: Slice) -> bytes:
 
         receiving = asyncio.create_task(received())
         try:
-            with ThreadPoolExecutor(1) as readers:
-                await send(ours, answer.framed(), 30.0, readers)
+            await send(ours, answer.framed(), timeout_s, readers)
         finally:
             ours.shutdown(socket.SHUT_WR)
             arrived = await receiving
@@ -109,6 +110,36 @@ def test_work_elsewhere_in_the_process_keeps_no_cold_read_waiting(
 
     assert asyncio.run(busy()) == b"before" + content + b"behind"
     assert read_in
+
+
+def test_a_disk_that_hangs_keeps_no_answer_from_another_disk(
+    file: RunFile, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").write_bytes(content)
+    hanging, go, read = RunFile.open(tmp_path / "other"), threading.Event(), server._read_in
+    hanging.device = -1
+
+    def read_in(source: int, start: int, end: int) -> None:
+        if source == hanging.fileno():
+            go.wait(60)
+        read(source, start, end)
+
+    monkeypatch.setattr(server, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(server, "_read_in", read_in)
+
+    async def both() -> bytes:
+        readers = DiskThreads(1, "reader")
+        waiting = asyncio.create_task(sent_in_loop(Slice(hanging, 0, SIZE), readers=readers, timeout_s=0.5))
+        await asyncio.sleep(0)
+        try:
+            arrived = await asyncio.wait_for(sent_in_loop(Slice(file, 0, SIZE), readers=readers), 20)
+            with pytest.raises(PeerGone, match="hangs"):
+                await asyncio.wait_for(waiting, 20)
+            return arrived
+        finally:
+            go.set()
+
+    assert asyncio.run(both()) == b"before" + content + b"behind"
 
 
 def test_a_file_that_ends_before_its_slice_is_doubted(file: RunFile) -> None:

@@ -1,0 +1,82 @@
+"""The disk below one log directory, which may hang: a dying one, or a network file system whose server is away."""
+
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import wait
+from pathlib import Path
+from time import monotonic
+from typing import TypeVar
+
+from headwater_core.errors import TransientError
+from headwater_core.threads import DaemonThreads
+
+PATIENCE_S = 3.0  # without progress; disks that are only busy, or spin up, answer within that nearly always
+LATE_MAX = 4  # questions without an answer; with as many the disk hangs as a whole, with fewer it may be a directory or file of it
+THREADS = 2 * LATE_MAX
+
+T = TypeVar("T")
+Progressed = Callable[[], None]
+
+
+class DiskHangs(TransientError):
+    """It has not answered for too long. Nothing is known of what is on it until it does."""
+
+
+class Disk:
+    """Work on one directory is done in threads of its own, so that a disk that hangs costs those who wait for it `patience_s`, and
+    those who come later nothing, until it answers again. Nobody who asks another disk meets it. Safe to use from many threads."""
+
+    def __init__(self, directory: Path, patience_s: float = PATIENCE_S) -> None:
+        self.directory = directory
+        self._patience_s = patience_s
+        self._threads = DaemonThreads(THREADS, "disk")
+        self._lock = threading.Lock()
+        self._errands: set[_Errand] = set()
+
+    def ask(self, about: Hashable, work: Callable[[Progressed], T]) -> T:
+        """What `work` returns or raises; DiskHangs when the disk does not answer. It may go on in its thread then.
+
+        about  what has no answer yet is not asked again
+        work   takes what to call whenever it has got on, where it takes long
+        """
+        errand = _Errand(about)
+        with self._lock:
+            late = [each.about for each in self._errands if self._is_late(each)]
+            if about in late or len(late) >= LATE_MAX:
+                raise self._hangs()
+            self._errands.add(errand)
+
+        def run() -> T:
+            try:
+                errand.progressed()
+                return work(errand.progressed)
+            finally:
+                self._forget(errand)
+
+        future = self._threads.submit(run)
+        while not wait((future,), max(0.0, errand.touched_s + self._patience_s - monotonic())).done:
+            if self._is_late(errand):
+                if future.cancel():  # it stood in line after others that hang
+                    self._forget(errand)
+                raise self._hangs()
+        outcome: T = future.result()
+        return outcome
+
+    def _is_late(self, errand: "_Errand") -> bool:
+        return monotonic() - errand.touched_s >= self._patience_s
+
+    def _forget(self, errand: "_Errand") -> None:
+        with self._lock:
+            self._errands.discard(errand)
+
+    def _hangs(self) -> DiskHangs:
+        return DiskHangs(f"{self.directory}: its disk has not answered for {self._patience_s:g} s")
+
+
+class _Errand:
+    def __init__(self, about: Hashable) -> None:
+        self.about = about
+        self.touched_s = monotonic()
+
+    def progressed(self) -> None:
+        self.touched_s = monotonic()

@@ -1,0 +1,77 @@
+"""Threads for work that may hang: they keep neither their owner nor the process from ending."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from time import monotonic
+from typing import Any
+
+STOP_S = 2.0  # what runs at the end may take so long; after that it is left behind
+IDLE_S = 5.0  # a thread without work ends after that
+
+
+class DaemonThreads(Executor):
+    """As ThreadPoolExecutor, whose threads the interpreter joins at its end whatever they wait for: a disk that hangs, say. These are
+    daemons, and `shutdown` waits for them STOP_S at most."""
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit, self._name = limit, name
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._closed = False
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Raises RuntimeError when closed."""
+        future: Future[Any] = Future()
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("closed")
+            self._queue.append((future, lambda: work(*arguments, **named)))
+            if len(self._queue) > self._idle and len(self._threads) < self._limit:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._threads.add(thread)
+                thread.start()
+            else:
+                self._changed.notify()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._changed:
+            self._closed = True
+            given_up = list(self._queue) if cancel_futures else []
+            if cancel_futures:
+                self._queue.clear()
+            self._changed.notify_all()
+            threads = list(self._threads)
+        for future, _ in given_up:
+            future.cancel()
+        until_s = monotonic() + STOP_S
+        for thread in threads if wait else ():
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until_s - monotonic()))
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            future, work = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    outcome = work()
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(outcome)
+                    del outcome
+            del job, future, work  # an idle thread holds nothing
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._queue or self._closed, IDLE_S)
+            self._idle -= 1
+            if self._queue:
+                return self._queue.popleft()
+            self._threads.discard(threading.current_thread())
+            return None
