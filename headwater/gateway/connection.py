@@ -12,6 +12,7 @@ from headwater_core.errors import HeadwaterError
 
 RECEIVE_BYTES = 64 << 10  # at once; and taken in of what a client sends ahead of its answers
 LONG_BYTES_MAX = 32 << 20  # of requests longer than that, over all connections, from their beginning to their answer
+PACE_S = 2.0  # a long request that comes slower than slowest_bytes_per_s for so long gives back the room that it does not fill
 FRAMES_PER_TURN = 16  # that need not be waited for, before other connections get the event loop
 
 
@@ -20,7 +21,11 @@ class PeerGone(HeadwaterError):
 
 
 class LongRequests:
-    """What all connections together may hold of long requests. One that finds no room waits for it, until its time is over."""
+    """What all connections together may hold of long requests. One that finds no room waits for it, until its time is over.
+
+    Room is taken for a whole request, or two that are half there would wait for each other; but not before a part of it has come,
+    and only for as long as the rest comes quickly. Who announces much and sends little keeps nobody waiting.
+    """
 
     def __init__(self, limit_bytes: int = LONG_BYTES_MAX) -> None:
         self.left_bytes = limit_bytes
@@ -61,7 +66,8 @@ class Line:
         self.stirred = asyncio.Event()
         self._client, self._config = client, config
         self._long_requests = long_requests or LongRequests()
-        self._long_bytes = 0  # of the request that is received or answered, where it is a long one
+        self._long_bytes = 0  # room taken for the request that is received or answered, where it is a long one
+        self._pace: asyncio.TimerHandle | None = None  # while there is room for all of it and not all has come
         self._loop = asyncio.get_running_loop()
         self._came = asyncio.Event()  # something has, or its deadline has passed
         self._deadline = Deadline(self._loop, self._came.set)
@@ -112,19 +118,43 @@ class Line:
             if self._has_room():
                 self._resume()
             await self._came.wait()
+        self._stop_pace()
         return frame
 
     def forget_request(self) -> None:
         """The last one needs no memory any more: it is answered, or what is left of it is small."""
+        self._stop_pace()
         if self._long_bytes:
             self._long_requests.give_back(self._long_bytes)
             self._long_bytes = 0
 
     def _has_room(self) -> bool:
         size_bytes = announced_size(self.received)
-        if size_bytes > RECEIVE_BYTES and not self._long_bytes and self._long_requests.take(size_bytes, self._came):
-            self._long_bytes = size_bytes
-        return size_bytes <= RECEIVE_BYTES or self._long_bytes > 0
+        if size_bytes <= RECEIVE_BYTES or len(self.received) < RECEIVE_BYTES or self._pace is not None:
+            return True
+        if not self._long_requests.take(size_bytes - self._long_bytes, self._came):
+            return False
+        self._long_bytes = size_bytes
+        self._pace = self._loop.call_later(PACE_S, self._keep_pace, len(self.received))
+        return True
+
+    def _keep_pace(self, before_bytes: int) -> None:
+        """Others are first where the rest does not come."""
+        arrived_bytes = len(self.received)
+        if arrived_bytes - before_bytes >= self._config.slowest_bytes_per_s * PACE_S:
+            self._pace = self._loop.call_later(PACE_S, self._keep_pace, arrived_bytes)
+            return
+        self._pace = None
+        self._pause()
+        held_bytes = min(arrived_bytes, self._long_bytes)
+        self._long_requests.give_back(self._long_bytes - held_bytes)
+        self._long_bytes = held_bytes
+        self._came.set()
+
+    def _stop_pace(self) -> None:
+        if self._pace is not None:
+            self._pace.cancel()
+            self._pace = None
 
     def _take(self) -> bytes | None:
         return take_frame(self.received, self._config.request_bytes_max)

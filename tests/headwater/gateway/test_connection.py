@@ -240,6 +240,32 @@ def test_long_requests_share_what_all_connections_may_hold() -> None:
     assert long_requests.left_bytes == 200_000
 
 
+@pytest.mark.parametrize("arrived", [4, RECEIVE_BYTES + 100])
+def test_who_announces_a_long_request_and_does_not_send_it_keeps_no_other_waiting(arrived: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.gateway.connection.PACE_S", 0.1)
+    long_requests = LongRequests(300_000)
+    frame = a_frame(bytes(200_000))
+
+    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+        await send(frame[:arrived])
+        first = asyncio.create_task(line.next_frame())
+        await until(lambda: len(line.received) == arrived)
+
+        async def other(line: Line, _: socket.socket, send: Sends) -> None:
+            sending = asyncio.create_task(send(frame))
+            assert await asyncio.wait_for(line.next_frame(), 20) == frame[4:]
+            assert not first.done()
+            await sending
+
+        await beside(other, long_requests)
+        sending = asyncio.create_task(send(frame[arrived:]))
+        assert await asyncio.wait_for(first, 20) == frame[4:], "it is late, and nothing else"
+        await sending
+
+    with_line(check, long_requests)
+    assert long_requests.left_bytes == 300_000
+
+
 def test_a_long_request_that_finds_no_room_is_let_go_in_time() -> None:
     long_requests = LongRequests(200_000)
     assert long_requests.take(150_000, asyncio.Event())
