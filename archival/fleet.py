@@ -28,9 +28,9 @@ from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
+from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.disk import DiskHangs
 from headwater_core.segments.local_log import LocalLog
@@ -254,7 +254,7 @@ class ArchiverFleet:
             case HeadwaterError():
                 return error
             case OSError():  # a file vanished, a disk filled up: this partition's trouble, and perhaps not for long
-                return kind_of(error)(f"{place}: {error}")
+                return error_kind(error)(f"{place}: {error}")
         words = f"unexpected {type(error).__name__}: {error}"
         self.unexpected += 1
         if self.troubles.get(place) != words:

@@ -4,7 +4,6 @@ A look is evidence, and losing one only takes evidence away: where it was needed
 failure of the file stops anything by itself, and looks may be thinned out.
 """
 
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ import structlog
 
 from archival.cleaner import CLOCK_STEP_MS, Look
 from headwater_core.clock import Clock
+from headwater_core.errors import HeadwaterError
+from headwater_core.files import replace_file
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 
@@ -28,7 +29,7 @@ class CleanerLooks:
 
     def __init__(self, path: Path | None, clock: Clock) -> None:
         self._path, self._clock = path, clock
-        self._lock = threading.Lock()
+        self._lock, self._saving = threading.Lock(), threading.Lock()
         self._looks = _load(path) if path else {}
         self._saved = dict(self._looks)
 
@@ -58,18 +59,18 @@ class CleanerLooks:
     def save(self) -> None:
         if self._path is None:
             return
-        with self._lock:
-            newest_ms = self.now_ms()
-            self._looks = {key: looks for key, looks in self._looks.items() if newest_ms - looks[-1].seen_ms < KEEP_MS}
-            if not _worth_saving(self._saved, self._looks):
+        with self._saving:
+            with self._lock:  # not while the disk syncs: archivers wait for it
+                newest_ms = self.now_ms()
+                self._looks = {key: looks for key, looks in self._looks.items() if newest_ms - looks[-1].seen_ms < KEEP_MS}
+                looks = dict(self._looks)
+            if not _worth_saving(self._saved, looks):
                 return
-            partial = self._path.with_name(self._path.name + ".partial")
             try:
-                partial.write_bytes(msgspec.json.encode(self._looks))
-                os.replace(partial, self._path)
-                self._saved = dict(self._looks)
-            except OSError as error:
-                structlog.get_logger().warning("cleaner_looks_not_saved", path=str(self._path), reason=error.strerror)
+                replace_file(self._path, msgspec.json.encode(looks))
+                self._saved = looks
+            except HeadwaterError as error:
+                structlog.get_logger().warning("cleaner_looks_not_saved", path=str(self._path), reason=str(error))
 
 
 def with_look(looks: Sequence[Look], look: Look) -> tuple[Look, ...]:

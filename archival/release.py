@@ -17,6 +17,7 @@ from archival.plan import Acting, Idle, archiving_role, log_start
 from archival.source import Logs, local_errors
 from headwater_core import steps
 from headwater_core.errors import SourceChanged, UsageError
+from headwater_core.files import sync_path
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Head
 from manifests.repository import ManifestRepository
@@ -162,7 +163,7 @@ def delete_segment(segment: LocalSegment) -> None:
     if (status.st_ino, status.st_mtime_ns) != segment.generation:
         raise SourceChanged(f"{segment.path} was replaced meanwhile")
     segment.path.unlink(missing_ok=True)
-    _flush(segment.path.parent)
+    sync_path(segment.path.parent)
     steps.reached("release.log_unlinked")
     _unlink(segment.path.with_suffix(suffix) for suffix in _SIDE_FILES)
     steps.reached("release.unlinked")
@@ -180,11 +181,3 @@ def sweep(directory: Path, local_start: int) -> None:
 def _unlink(paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-def _flush(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, Protocol
 
 from headwater_core.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
-from headwater_core.oserrors import translated
+from headwater_core.files import disk_errors
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.batches import headers
 from headwater_core.segments.local_log import LocalLog, LocalSegment
@@ -74,6 +74,6 @@ def find_batch(segment: LocalSegment, file: BinaryIO, offset: int, start: int, s
 
 @contextmanager
 def local_errors(where: object) -> Iterator[None]:
-    """What the operating system says of a local file, in the words of model.errors. A failing disk concerns its partitions only."""
-    with translated(where):
+    """What the operating system says of a local file, as our errors. A failing disk concerns its partitions only."""
+    with disk_errors(where):
         yield

@@ -4,7 +4,6 @@ The clock starts when a tail is first seen or when the offset before it is commi
 set, never count. Losing the file starts every clock anew.
 """
 
-import os
 import threading
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from headwater_core.clock import Clock
-from headwater_core.oserrors import kind_of
+from headwater_core.errors import HeadwaterError
+from headwater_core.files import replace_file
 from headwater_core.partition import PartitionId
 
 
@@ -55,16 +55,11 @@ class Tails:
             if self._path is None or not self._changed:
                 return
             self._changed = False
-            partial = self._path.with_name(self._path.name + ".partial")
             try:
-                with partial.open("wb") as file:
-                    file.write(msgspec.json.encode(dict(self._tails)))
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(partial, self._path)
-            except OSError as error:
+                replace_file(self._path, msgspec.json.encode(dict(self._tails)))
+            except HeadwaterError:
                 self._changed = True
-                raise kind_of(error)(f"{self._path}: {error.strerror}") from error
+                raise
 
 
 def _key(partition: PartitionId) -> str:

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from headwater_core.clock import Clock
-from headwater_core.control.journal import write_whole
 from headwater_core.errors import HeadwaterError, StoreGone, WrongStore
-from headwater_core.oserrors import translated
+from headwater_core.files import disk_errors, replace_file
 from manifests.document import FORMAT, prepared, seal, unseal
 from manifests.repository import ManifestRepository, foreign_bucket
 from manifests.topic import Owner, check_owner
@@ -37,7 +36,7 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
 def read_identity(data_dir: Path) -> StoreIdentity | None:
     """What the data directory says; None when it has not archived yet. Raises CorruptData and UnsupportedFormat."""
     path = data_dir / NAME
-    with translated(path):
+    with disk_errors(path):
         try:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -122,7 +121,7 @@ def settle(
     assert owner.store_id is not None
     settled = StoreIdentity(url=url, cluster_id=owner.cluster_id, store_id=owner.store_id)
     if settled != known:
-        write_whole(data_dir / NAME, seal(settled))
+        replace_file(data_dir / NAME, seal(settled))
 
 
 def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path) -> None:

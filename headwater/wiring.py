@@ -15,12 +15,12 @@ from headwater.options import parse_selection
 from headwater.output import say
 from headwater_core.clock import SystemClock
 from headwater_core.errors import DiskFull, NotFound, UsageError
+from headwater_core.files import replace_file
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.probe import probe
 from headwater_core.objectstore.silence import SilenceWatch, TellsProgress
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.oserrors import kind_of
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Head
@@ -90,12 +90,7 @@ def writer_id(config: Config) -> str:
         if kept.rpartition("-")[0] == config.node.id:
             return kept
     made = f"{config.node.id}-{secrets.token_hex(4)}"
-    partial = path.with_name("writer.partial")
-    try:
-        partial.write_text(made + "\n", "ascii")
-        partial.rename(path)
-    except OSError as error:
-        raise kind_of(error, UsageError)(f"{path}: {error.strerror}") from error
+    replace_file(path, f"{made}\n".encode("ascii"), UsageError)
     return made
 
 

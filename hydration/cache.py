@@ -28,6 +28,7 @@ import structlog
 
 from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
+from headwater_core.files import PARTIAL, error_kind
 from headwater_core.partition import PartitionId
 from headwater_core.segments.checksums import sums_of
 from hydration.runfile import RunFile
@@ -38,7 +39,6 @@ NAMES_MAX = 4096
 SWEEP_S = 10.0
 PARTIAL_AGE_MS = 3_600_000  # a partial file that old was left by a crash: no download takes an hour
 _NAME = re.compile(r"[A-Za-z0-9_-]{22}-\d{1,10}/[0-9a-zA-Z_-]{1,64}\.(\d{1,19}-\d{1,19}\.run|index)")
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _DIRECTORY_MODE, _FILE_MODE = 0o700, 0o600
 
@@ -227,7 +227,7 @@ class ChunkCache:
             try:
                 fd = self._write(name, fill)
             except OSError as error:
-                if error.errno not in _NO_SPACE:
+                if error_kind(error) is not DiskFull:
                     raise
                 self.evict(unused_only=True)
                 fd = self._write(name, fill)
@@ -387,14 +387,14 @@ class ChunkCache:
                     status = entry.stat(follow_symlinks=False)
                     if _NAME.fullmatch(name):
                         found[name] = status
-                    elif clear and name.endswith(".partial") and self.clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
+                    elif clear and name.endswith(PARTIAL) and self.clock.now_ms() - status.st_mtime_ns // 1_000_000 > PARTIAL_AGE_MS:
                         os.unlink(entry.path)
         return found
 
     def _write(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
         """Write, check and publish one file; a descriptor of it."""
         path = self.directory / name
-        partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
+        partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")  # not `replace_file`: disposable, so never synced
         try:
             with self._create(partial) as file:
                 fill(file)

@@ -26,7 +26,7 @@ import lmdb
 import msgspec
 
 from headwater_core.errors import DiskFull, TransientError, UsageError
-from headwater_core.oserrors import kind_of
+from headwater_core.files import disk_errors, partial_of
 from headwater_core.partition import PartitionId, topic_id_bytes
 from manifests.head import OFFSET_MAX, Entry, Head
 
@@ -50,14 +50,12 @@ class ManifestIndex:
         self.path = path
         self._closed = False
         self._data, self._mark = path / "data.mdb", path / "closed"
-        try:
+        with disk_errors(f"manifest index {path}", UsageError):
             self.kept = self._is_trusted()
             self._mark.unlink(missing_ok=True)
             if not self.kept and path.exists():
                 shutil.rmtree(path)
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise kind_of(error, UsageError)(f"manifest index {path}: {error.strerror}") from error
         with self._translated():
             self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=3, sync=False, metasync=False, max_readers=512)
             self._heads, self._entries, self._times = (self._env.open_db(name) for name in (b"heads", b"entries", b"times"))
@@ -142,8 +140,8 @@ class ManifestIndex:
             return
         self._closed = True
         self._env.close()
-        partial = self._mark.with_suffix(".partial")
-        with suppress(OSError):
+        partial = partial_of(self._mark)
+        with suppress(OSError):  # not synced, as the index itself is not: what a power loss leaves of either is an empty index at worst
             partial.write_text(_fingerprint(self._data), "ascii")
             partial.rename(self._mark)
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from archival.entries import part_of
 from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
+from headwater_core.files import disk_errors
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import walk
@@ -26,7 +27,6 @@ from headwater_core.segments.runindex import RunIndex, decode_index
 from headwater_core.segments.transactions import OpenTransaction
 from manifests.head import Entry
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States
-from recovery.files import disk_errors
 from recovery.plan import Abort, Commit, OffsetAhead, PartitionPlan, RecoveryPlan, TopicPlan, Written
 from recovery.runs import download
 

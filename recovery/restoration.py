@@ -18,11 +18,12 @@ from headwater_core.clock import Clock, SystemClock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.control.control_records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, UsageError, VerificationFailed
+from headwater_core.files import disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Entry
 from recovery import layout, once
 from recovery.endings import with_endings
-from recovery.files import disk_errors, publish, read_if_there, sync_directory
+from recovery.files import publish, read_if_there
 from recovery.identity import new_kafka_id
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, partition_directory, partitions
@@ -306,7 +307,7 @@ class _Recovery:
         with disk_errors(self._into):
             for topic, partition in partitions(self._plan):
                 (self._into / partition_directory(topic, partition)).mkdir(exist_ok=True)
-            sync_directory(self._into)
+            sync_path(self._into)
 
     def _check_space(self) -> None:
         missing = sum(

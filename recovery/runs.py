@@ -6,12 +6,13 @@ from typing import BinaryIO, NamedTuple
 
 from headwater_core import steps
 from headwater_core.errors import CorruptData, NotFound
+from headwater_core.files import disk_errors, partial_of, rename_synced
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import BatchWalk
 from manifests.head import Entry
-from recovery.files import PARTIAL, disk_errors, publish, sync_directory
+from recovery.files import publish
 from recovery.indexes import INTERVAL_BYTES, Indexes
 
 PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
@@ -67,7 +68,7 @@ def _kept(entry: Entry, path: Path, indexes: Indexes) -> int | None:
 
 
 def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> int:
-    partial = path.with_name(path.name + PARTIAL)
+    partial = partial_of(path)
     with disk_errors(path):
         try:
             with partial.open("wb", buffering=0) as file:
@@ -80,8 +81,7 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
             partial.unlink(missing_ok=True)  # a full disk gets its room back at once, and nothing damaged stays
             raise
     with disk_errors(path):
-        partial.rename(path)
-        sync_directory(path.parent)
+        rename_synced(partial, path)
     steps.reached("recover.placed")
     return log_end
 

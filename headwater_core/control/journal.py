@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from headwater_core.errors import CorruptData
-from headwater_core.oserrors import translated
+from headwater_core.files import disk_errors, replace_file
 
 MAGIC = b"HWCTRL\x00\x01"
 BODY_BYTES_MAX = 8 << 20  # a command has 1 MiB at most; the library wraps it
@@ -57,8 +57,8 @@ class Journal:
         self._commit_saved = 1
         self._dirty = False
         if not path.exists():
-            write_whole(path, MAGIC)
-        with translated(path):
+            replace_file(path, MAGIC)
+        with disk_errors(path):
             self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 self._end = self._replay(path.read_bytes(), salvage)
@@ -133,8 +133,8 @@ class Journal:
         kept = self._entries[at:]
         bodies = [self._vote(), _NUMBER.pack(b"C", self._commit_index), *(_ENTRY.pack(b"E", i, t) + c for c, i, t in kept)]
         content = MAGIC + b"".join(map(_framed, bodies))
-        write_whole(self.path, content)
-        with translated(self.path):
+        replace_file(self.path, content)
+        with disk_errors(self.path):
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         os.close(self._fd)  # only now: its number may be anybody's from here on
         self._fd = fd
@@ -170,7 +170,7 @@ class Journal:
     def sync(self) -> None:
         """Everything written so far survives a power loss."""
         if self._dirty:
-            with translated(self.path):
+            with disk_errors(self.path):
                 os.fdatasync(self._fd)
             self._dirty = False
 
@@ -185,10 +185,10 @@ class Journal:
     def _vote(self) -> bytes:
         return _NUMBER.pack(b"V", self._term) + (self._voted_for or "").encode()
 
-    def _append(self, body: bytes) -> None:
+    def _append(self, body: bytes) -> None:  # in place: a frame is small and the file long
         """Write one frame, or leave nothing of it behind."""
         frame = _framed(body)
-        with translated(self.path):
+        with disk_errors(self.path):
             try:
                 if os.pwrite(self._fd, frame, self._end) < len(frame):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -223,19 +223,3 @@ def _frames_behind(content: bytes, position: int) -> Iterator[bytes]:
         if kind.start() - _FRAME.size > position and (frame := _frame_at(content, kind.start() - _FRAME.size)):
             yield frame[0]
             position = frame[1] - 1
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace `path` so that a crash leaves the old file or the new one, never a part."""
-    partial = path.with_name(path.name + ".partial")
-    with translated(path):
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(partial, path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)

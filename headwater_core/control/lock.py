@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from headwater_core.errors import Locked, UsageError
-from headwater_core.oserrors import kind_of
+from headwater_core.files import disk_errors
 
 _NAME = "headwater.lock"
 
@@ -23,11 +23,9 @@ class DataDirLock:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         path = data_dir / _NAME
-        try:
+        with disk_errors(f"data directory {data_dir}", UsageError):
             data_dir.mkdir(0o700, parents=True, exist_ok=True)  # what is cached in it is for nobody else
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise kind_of(error, UsageError)(f"data directory {data_dir}: {error.strerror}") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

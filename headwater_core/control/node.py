@@ -11,7 +11,6 @@
 
 import io
 import ipaddress
-import os
 import pickle
 import shutil
 import threading
@@ -37,11 +36,11 @@ from pysyncobj.transport import TCPTransport, Transport, TransportNotReadyError
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.control_log import PUBLISH_TIMEOUT_S
 from headwater_core.control.control_records import Record, decode, encode
-from headwater_core.control.journal import Entry, Journal, write_whole
+from headwater_core.control.journal import Entry, Journal
 from headwater_core.control.snapshot import read_snapshot, write_snapshot
 from headwater_core.control.state import EMPTY, ControlState, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
-from headwater_core.oserrors import translated
+from headwater_core.files import disk_errors, rename_synced, replace_file
 
 log = structlog.get_logger()
 
@@ -271,7 +270,7 @@ class _Files:
         """What is damaged is kept aside as *.damaged, and the rest is used: a snapshot outlives its journal, and a journal goes on
         before its damage.
         """
-        with translated(self.directory):
+        with disk_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             for path in (self.journal, self.snapshot):
                 path.exists()  # says so when nobody may look
@@ -302,28 +301,28 @@ class _Files:
 
     def _open_journal(self, with_peers: bool) -> Journal:
         if not self.journal.exists():
-            write_whole(self.rebuild_marker, b"")
+            replace_file(self.rebuild_marker, b"")
         try:
             journal = Journal(self.journal, with_peers=with_peers)
         except CorruptData as error:
             try:
-                with translated(self.journal):
+                with disk_errors(self.journal):
                     shutil.copyfile(self.journal, self.journal.with_name("journal.damaged"))
-                write_whole(self.rebuild_marker, b"")
+                replace_file(self.rebuild_marker, b"")
                 journal = Journal(self.journal, with_peers=with_peers, salvage=True)
                 log.error("control_journal_cut", path=str(self.journal), reason=str(error))
             except CorruptData:
                 self._set_aside(self.journal, error)
                 journal = Journal(self.journal, with_peers=with_peers)
         if journal.torn:
-            write_whole(self.rebuild_marker, b"")
+            replace_file(self.rebuild_marker, b"")
         return journal
 
     def _set_aside(self, path: Path, why: CorruptData) -> None:
         log.error("control_file_set_aside", path=str(path), reason=str(why))
-        write_whole(self.rebuild_marker, b"")
-        with translated(path):
-            os.replace(path, path.with_name(path.name + ".damaged"))
+        replace_file(self.rebuild_marker, b"")
+        with disk_errors(path):
+            rename_synced(path, path.with_name(path.name + ".damaged"))
 
     def _reconcile(self, journal: Journal, before: Entry | None, last: Entry | None) -> None:
         """Let the journal begin with the snapshot's two entries.

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from headwater_core.control.journal import Entry, write_whole
+from headwater_core.control.journal import Entry
 from headwater_core.control.state import ControlState, decode_state, encode_state
 from headwater_core.errors import CorruptData
+from headwater_core.files import replace_file
 
 MAGIC = b"HWSNAP\x00\x01"
 SNAPSHOT_BYTES_MAX = 1 << 30
@@ -26,7 +27,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_snapshot(path: Path, state: ControlState, before: Entry, last: Entry) -> None:
     body = msgspec.msgpack.encode(Snapshot(before=before, last=last, state=encode_state(state)))
-    write_whole(path, MAGIC + zlib.crc32(body).to_bytes(4, "big") + body)
+    replace_file(path, MAGIC + zlib.crc32(body).to_bytes(4, "big") + body)
 
 
 def read_snapshot(path: Path) -> tuple[ControlState, Entry, Entry]:

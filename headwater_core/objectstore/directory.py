@@ -42,9 +42,9 @@ from headwater_core.errors import (
     UnknownOutcome,
     UsageError,
 )
+from headwater_core.files import error_kind, sync_path
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
-from headwater_core.oserrors import kind_of
 
 _PARTIALS = "+partial"
 _LOCK = "+lock"
@@ -214,6 +214,8 @@ class DirectoryStore:
             os.close(fd)
             path.unlink(missing_ok=True)
 
+    # Not `files.replace_file`: a name that is taken must be refused, writers race, and a failed sync stays on record (decision 0009).
+
     def _link(self, partial: Path, key: str) -> None:
         """Publish `partial`, which is on disk, as `key`. A delete may take the empty directory away again: then once more."""
         path = self._path(key)
@@ -262,7 +264,7 @@ class DirectoryStore:
         while due:
             each, made = next(iter(due.items()))
             try:
-                _fsync_directory(each)
+                _sync_names(each)
             except OSError:
                 with self._naming:
                     self._failed |= {path: object() for path in due}  # what is named in those above is not on disk either
@@ -278,7 +280,7 @@ class DirectoryStore:
             failed = dict(self._failed)
         for each, failure in failed.items():
             try:
-                _fsync_directory(each)
+                _sync_names(each)
             except OSError as error:
                 raise TransientError(f"{self.url}: {error.strerror} while syncing {each}; what was written there may be lost") from error
             with self._naming:
@@ -364,7 +366,7 @@ class DirectoryStore:
         try:
             yield
         except OSError as error:
-            raise kind_of(error)(f"{self.url}: {key}: {error.strerror}") from error
+            raise error_kind(error)(f"{self.url}: {key}: {error.strerror}") from error
 
 
 def _tag(content: bytes | bytearray) -> str:
@@ -386,12 +388,6 @@ def _read_into(fd: int, buffer: memoryview, start: int, key: str) -> None:
         filled += count
 
 
-def _fsync_directory(directory: Path) -> None:
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return  # removed again, and with it what there was to sync
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _sync_names(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # removed again, and with it what there was to sync
+        sync_path(directory)

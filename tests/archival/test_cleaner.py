@@ -20,6 +20,7 @@ from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Entry
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, a_log
+from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_batch, a_record, a_segment
 from tests.manifests.builders import a_gap, a_head, an_entry
 
@@ -290,6 +291,18 @@ def test_looks_are_kept_across_restarts_and_a_damaged_file_only_loses_them(tmp_p
     for raw in (b"", b"{", b'{"a": 1}', b'{"a": []}', b"\xff"):
         path.write_bytes(raw)
         assert CleanerLooks(path, clock).of(log.partition) == ()
+
+
+def test_looks_survive_a_power_loss(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    disk, clock = VolatileDisk(tmp_path / "data"), ManualClock()
+    looks = CleanerLooks(tmp_path / "data" / "cleaners.json", clock)
+    log = a_compacted_log(0, 10, cleaned_to=10)
+    looks.saw(log, clock.now_ms())
+    with disk.watching():
+        looks.save()
+    left = CleanerLooks(disk.after_power_loss(tmp_path / "left") / "cleaners.json", clock)
+    assert left.of(log.partition) == (Look(10, 10, clock.now_ms()),)
 
 
 def test_looks_that_cannot_be_saved_stop_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import PartitionId
 from tests.archival.builders import PARTITION
+from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 
 
 def test_a_tail_waits_from_when_it_was_first_seen_across_restarts(tmp_path: Path) -> None:
@@ -59,6 +60,17 @@ def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     tails.age_ms(PARTITION, 10)
     with pytest.raises(TransientError, match=r"tails\.json"):
         tails.save()
+
+
+def test_what_was_saved_survives_a_power_loss(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    disk, clock = VolatileDisk(tmp_path / "data"), ManualClock()
+    tails = Tails(tmp_path / "data" / "tails.json", clock)
+    tails.age_ms(PARTITION, 10)
+    with disk.watching():
+        tails.save()
+    clock.advance(500)
+    assert Tails(disk.after_power_loss(tmp_path / "left") / "tails.json", clock).age_ms(PARTITION, 10) == 500
 
 
 def test_two_passes_may_save_at_once(tmp_path: Path) -> None:

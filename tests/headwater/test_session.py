@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,12 +16,23 @@ from headwater.agent import _Answers
 from headwater.agent_socket import Ask
 from headwater.config import load
 from headwater.session import PassRequest, Session, open_session, pass_rows
+from headwater.wiring import writer_id
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater.conftest import Stage
+from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import newer_metadata
+
+
+def test_the_name_that_heads_know_this_agent_by_survives_a_power_loss(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    disk = VolatileDisk(tmp_path / "data")
+    with disk.watching():
+        name = writer_id(load(None, {}, {"node.data_dir": str(tmp_path / "data")}))
+    left = disk.after_power_loss(tmp_path / "left")
+    assert writer_id(load(None, {}, {"node.data_dir": str(left)})) == name
 
 
 @pytest.fixture

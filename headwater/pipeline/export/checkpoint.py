@@ -12,7 +12,7 @@ import msgspec
 from headwater.pipeline.export.backlog import Places, TopicProgress, decode_places, encode_places
 from headwater.pipeline.scan.progress import Incarnation, Progress, decode_progress
 from headwater_core.errors import Locked, UsageError
-from headwater_core.oserrors import translated
+from headwater_core.files import disk_errors, replace_file
 from headwater_core.partition import PartitionId
 from manifests.document import FORMAT, seal, unseal
 
@@ -83,14 +83,7 @@ class Ledger:
         earlier = encode_places({each: at for each, at in places.items() if each not in now})
         document = msgspec.structs.replace(self._document, progress=progress.encode(), pending=ordered, earlier=earlier)
         path = _path(self.directory)
-        partial = path.with_name(path.name + ".partial")
-        with _translated(path):
-            with partial.open("wb") as file:
-                file.write(seal(document))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            sync_directory(path.parent)
+        replace_file(path, seal(document), UsageError)
         self._document, self.places, self._meant = document, places, meant
 
 
@@ -113,7 +106,7 @@ def open_ledger(directory: Path, *, store_url: str, read_committed: bool, column
     if looks_only:
         yield Ledger(directory, _read(directory) or new)
         return
-    with _translated(directory):
+    with disk_errors(directory, UsageError):
         is_new = not _path(directory).exists()
         if is_new and directory.exists() and any(each.name != FOLDER for each in directory.iterdir()):
             raise UsageError(f"{directory} holds something, and not an export: name a directory that is empty or not there yet")
@@ -148,29 +141,15 @@ def pending_of(partition: PartitionId, first: int, end: int) -> Pending:
     )
 
 
-def sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _path(directory: Path) -> Path:
     return directory / FOLDER / "export.json"
 
 
 def _read(directory: Path) -> LedgerDocument | None:
     path = _path(directory)
-    with _translated(path):
+    with disk_errors(path, UsageError):
         try:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
     return unseal(raw, LedgerDocument, lambda _: None, str(path))
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    with translated(path, UsageError):
-        yield

@@ -7,7 +7,6 @@ than files may be open.
 """
 
 import contextlib
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,15 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.pipeline.export.checkpoint import Pending, sync_directory
+from headwater.pipeline.export.checkpoint import Pending
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
 from headwater_core import steps
 from headwater_core.errors import UsageError
+from headwater_core.files import PARTIAL, disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.oserrors import kind_of
 
 STEPS = ("export.written", "export.placed")
 LINEAGE = pa.schema(
@@ -47,7 +46,6 @@ _NO_TIME_US = -1000  # -1 ms: what a producer without a clock wrote
 _FIRST_DAY = int(np.datetime64("0001-01-01", "D").astype(np.int64))
 _LAST_DAY = int(np.datetime64("9999-12-31", "D").astype(np.int64))
 _NO_DAY = _FIRST_DAY - 1
-_PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def write_dated(store: ObjectStore, split: Split, query: Query, pending: Pending
     """
     topic = directory / f"topic={split.topic}"
     writer = _Writer(topic, pending)
-    try:
+    with disk_errors(topic, UsageError):
         try:
             with closing(read_split(store, split, query)) as batches:
                 for batch in batches:
@@ -84,15 +82,13 @@ def write_dated(store: ObjectStore, split: Split, query: Query, pending: Pending
             partial.rename(path)
             steps.reached("export.placed")
         for folder in {path.parent for _, path in written}:
-            sync_directory(folder)
+            sync_path(folder)
         kept = {path for _, path in written}
-        for name in (f"{pending.name}-*.parquet", f".{pending.name}-*{_PARTIAL}"):
+        for name in (f"{pending.name}-*.parquet", f".{pending.name}-*{PARTIAL}"):
             for path in topic.glob(f"date=*/{name}"):
                 if path not in kept:
                     path.unlink()
         return Files(len(kept), writer.rows, sum(path.stat().st_size for path in kept))
-    except OSError as error:
-        raise kind_of(error, UsageError)(f"{topic}: {error.strerror}") from error
 
 
 def files_of(directory: Path, pending: Pending) -> list[Path]:
@@ -184,7 +180,7 @@ class _Writer:
         folder = self._topic / f"date={_day_text(day)}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self._name}-{number}.parquet"
-        partial = folder / f".{path.name}.{secrets.token_hex(4)}{_PARTIAL}"  # nobody else's, should a killed run's task go on
+        partial = folder / f".{path.name}.{secrets.token_hex(4)}{PARTIAL}"  # nobody else's, should a killed run's task go on
         self._written.append((partial, path))
         repeated = [name for name in ("partition", "timestampType", *LINEAGE.names) if name in schema.names]
         return pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=repeated), partial
@@ -192,8 +188,7 @@ class _Writer:
     def _close(self) -> None:
         for writer, partial in self._open.values():
             writer.close()
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
+            sync_path(partial)
         self._open.clear()
 
 

@@ -23,9 +23,9 @@ from headwater.pipeline.scan.query import EVERYTHING, Predicate, Query, parse_qu
 from headwater.pipeline.scan.split_reader import ReadCounters, read_split
 from headwater.pipeline.scan.splits import Split, entries_left_out, plan_splits
 from headwater_core.errors import UsageError
+from headwater_core.files import PARTIAL, disk_errors, rename_synced, sync_path
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.oserrors import kind_of
 
 READ_AHEAD_BYTES = 128 << 20  # of Arrow data that is ready before anybody asks, over all workers
 ORDERED_SPLIT_BYTES = 32 << 20  # at most: while one is consumed, the next ones should fit into what may be read ahead
@@ -228,19 +228,16 @@ def check_unused(directory: Path) -> None:
 @contextmanager
 def _staging(directory: Path) -> Iterator[Path]:
     """A directory beside `directory` that becomes it, synced, when all went well, and else goes away."""
-    try:
+    with disk_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f"{directory.name}.partial-", dir=directory.parent))
+        staging = Path(tempfile.mkdtemp(prefix=f"{directory.name}{PARTIAL}-", dir=directory.parent))
         try:
             yield staging
-            _sync(staging)
+            sync_path(staging)
             staging.chmod(0o777 & ~_umask())
-            staging.rename(directory)  # over an empty one at most
-            _sync(directory.parent)
+            rename_synced(staging, directory)  # over an empty one at most
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    except OSError as error:
-        raise kind_of(error)(f"{directory}: {error.strerror}") from error
 
 
 def _write_split(store: ObjectStore, split: Split, query: Query, path: Path, stop: threading.Event) -> Written:
@@ -276,16 +273,8 @@ def _write_file(path: Path, groups: Iterator[pa.Table]) -> Written:
     ) as writer:
         for table in itertools.chain([first], groups):
             writer.write_table(table)
-    _sync(path)
+    sync_path(path)
     return Written(files=1, size_bytes=path.stat().st_size)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _umask() -> int:

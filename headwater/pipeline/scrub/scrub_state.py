@@ -1,14 +1,13 @@
 """What a scrub has found whole, so that the next one reads only what is new. A file of its own, beside no archive."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from headwater_core import steps
-from headwater_core.errors import CorruptData, HeadwaterError, UsageError
-from headwater_core.oserrors import kind_of
+from headwater_core.errors import CorruptData, UsageError
+from headwater_core.files import disk_errors, rename_synced, write_partial
 from manifests.document import FORMAT, seal, unseal
 
 STEPS = ("scrub.state_written", "scrub.state_renamed")
@@ -65,18 +64,8 @@ class Seen:
         if self._path is None:
             return
         objects = {partition: sorted(tokens) for partition, tokens in sorted(self._objects.items()) if tokens}
-        partial = self._path.with_name(self._path.name + ".partial")
-        try:
-            with partial.open("wb") as file:
-                file.write(seal(SeenDocument(store=self._store_url, objects=objects)))
-                file.flush()
-                os.fsync(file.fileno())
+        with disk_errors(self._path, UsageError):
+            partial = write_partial(self._path, seal(SeenDocument(store=self._store_url, objects=objects)))
             steps.reached("scrub.state_written")
-            partial.replace(self._path)
+            rename_synced(partial, self._path)
             steps.reached("scrub.state_renamed")
-        except OSError as error:
-            raise _words(error, self._path) from error
-
-
-def _words(error: OSError, path: Path) -> HeadwaterError:
-    return kind_of(error, UsageError)(f"{path}: {error.strerror}")

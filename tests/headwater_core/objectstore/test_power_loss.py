@@ -115,12 +115,12 @@ def test_a_name_that_cannot_be_synced_while_an_earlier_failure_is_made_good_stay
     def fails_again_behind(directory: Path) -> None:
         monkeypatch.undo()
         disk.fails = lambda _: False
-        headwater_core.objectstore.directory._fsync_directory(directory)
+        headwater_core.objectstore.directory._sync_names(directory)
         disk.fails = directories
         with pytest.raises(UnknownOutcome):
             store._settle("b", disk.root / "mnt" / "bucket")
 
-    monkeypatch.setattr(headwater_core.objectstore.directory, "_fsync_directory", fails_again_behind)
+    monkeypatch.setattr(headwater_core.objectstore.directory, "_sync_names", fails_again_behind)
     assert store.get("a")[0] == b"a"
     with pytest.raises(TransientError, match="syncing"):
         store.get("a")

@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_stays(tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     query = parse_query({"topics": "soup", "fail_on_data_loss": False})
-    monkeypatch.setattr(arrow_stream, "_sync", full)
+    monkeypatch.setattr(arrow_stream, "sync_path", full)
     with pytest.raises(DiskFull, match="No space left"):
         scan_to_parquet(soup(), plan_scan(soup(), query), query, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -33,6 +33,7 @@ from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.headwater.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
+from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 
 ROOT = Path(__file__).parents[4]
 Found = set[tuple[str, Kind]]
@@ -460,6 +461,15 @@ def test_runs_that_end_early_and_are_repeated_end_like_an_undisturbed_one(seed: 
     assert last.findings == calm.findings
     assert (tmp_path / "state").read_bytes() == (tmp_path / "calm").read_bytes()
     assert last.examined + last.skipped == calm.examined
+
+
+def test_what_was_found_whole_is_remembered_after_a_power_loss(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    disk, seen = VolatileDisk(tmp_path / "data"), Seen("memory:", tmp_path / "data" / "state")
+    seen.add("soup", "token")
+    with disk.watching():
+        seen.save()
+    assert Seen.load(disk.after_power_loss(tmp_path / "left") / "state", "memory:").has("soup", "token")
 
 
 @pytest.mark.slow

@@ -1,0 +1,85 @@
+"""Small files that survive a crash, and what the operating system says about files as our errors: one home for both."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UsageError
+
+PARTIAL = ".partial"
+
+_KINDS: dict[type[HeadwaterError], tuple[int, ...]] = {
+    DiskFull: (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    Unauthorised: (errno.EACCES, errno.EPERM, errno.EROFS),
+    UsageError: (
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.EMLINK,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.EOPNOTSUPP,
+    ),
+}
+_KIND = {number: kind for kind, numbers in _KINDS.items() for number in numbers}
+
+
+def error_kind(error: OSError, otherwise: type[HeadwaterError] = TransientError) -> type[HeadwaterError]:
+    """What `error` means to a caller; `otherwise` for what the table does not name, such as EIO, which may pass."""
+    return _KIND.get(error.errno or 0, otherwise)
+
+
+@contextmanager
+def disk_errors(where: object, otherwise: type[HeadwaterError] = TransientError) -> Iterator[None]:
+    """Raise an OSError of the block as ours, beginning with `where`; a full disk with the advice to make room."""
+    try:
+        yield
+    except OSError as error:
+        kind = error_kind(error, otherwise)
+        advice = "; nothing is lost: make room and try again" if kind is DiskFull else ""
+        raise kind(f"{where}: {error.strerror or error}{advice}") from error
+
+
+def replace_file(path: Path, content: bytes, otherwise: type[HeadwaterError] = TransientError) -> None:
+    """Let `path` hold `content`: after a crash at any moment it holds the old bytes or the new ones, never a part.
+
+    One writer at a time: the partial file has one name. Raises what `disk_errors` makes of the operating system's errors.
+    """
+    with disk_errors(path, otherwise):
+        rename_synced(write_partial(path, content), path)
+
+
+def write_partial(path: Path, content: bytes) -> Path:
+    """Write `content` beside `path`, under a name that no reader looks at, and sync it. A failure leaves no file. Raises OSError."""
+    partial = partial_of(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()  # a full disk gets its room back at once
+        raise
+    return partial
+
+
+def partial_of(path: Path) -> Path:
+    return path.with_name(path.name + PARTIAL)
+
+
+def rename_synced(partial: Path, path: Path) -> None:
+    """Give `partial`, a synced file or directory, the name `path` in the same directory, and sync that name. Raises OSError."""
+    os.rename(partial, path)
+    sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Put a file's bytes, or a directory's names, on disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
