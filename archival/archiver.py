@@ -22,7 +22,7 @@ from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Stop, Upload, n
 from archival.source import Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.digest import digest_of
@@ -177,7 +177,7 @@ class PartitionArchiver:
         ):
             if isinstance(step, Idle):
                 return Outcome(action="idle", reason=step.reason)
-            steps.reached("archive.planned")
+            milestones.reached("archive.planned")
             outcome = self._take(step, log, policy)
             if outcome:
                 return outcome
@@ -265,9 +265,9 @@ class PartitionArchiver:
         self._held = self._repository.commit(self._held, after)
         self._confirmed.clear()
         self._sent = None
-        steps.reached(reached)
+        milestones.reached(reached)
         self._announcer.announce(self._held.head, claims=claims)
-        steps.reached("archive.announced")
+        milestones.reached("archive.announced")
         return self._held.head
 
     # Lineage
@@ -407,7 +407,7 @@ class PartitionArchiver:
                 raise SourceChanged(f"{self.partition}: compaction went past the archive while a run was read")
             clean_to = clean_with(head, log, again)
             entry = replace(entry, cleaned=is_clean(entry, clean_to))
-            steps.reached("archive.scanned")
+            milestones.reached("archive.scanned")
             self._begun = step
             entry = self._offload(entry, file, scan)
         self._archived.ended(entry, scan.open_transactions)
@@ -467,7 +467,7 @@ class PartitionArchiver:
         except HeadwaterError:
             self._sent = wanted, entry
             raise
-        steps.reached("archive.uploaded")
+        milestones.reached("archive.uploaded")
         confirmed = replace(
             entry,
             size_bytes=offloaded.size_bytes,

@@ -15,7 +15,7 @@ from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at
 from archival.plan import Acting, Idle, archiving_role, log_start
 from archival.source import Logs, local_errors
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.files import sync_path
 from headwater_core.segments.local_log import LocalLog, LocalSegment
@@ -116,13 +116,13 @@ class Releaser:
             raise UsageError("the log directory is not owned (log.owned = false): its broker deletes there, not headwater")
         with archiver.lock, local_errors(archiver.partition):
             head = self._load(archiver)
-            steps.reached("release.head_read")
+            milestones.reached("release.head_read")
             log = self._logs.look(archiver.partition.topic_partition)
             if log.partition != archiver.partition:
                 raise SourceChanged(f"{archiver.partition} is another incarnation now: {log.partition.topic_id}")
             release = plan_release(log, head, self._writer)
             self._check_still(log, release)
-            steps.reached("release.planned")
+            milestones.reached("release.planned")
             if not dry_run:
                 for segment in release.segments:
                     delete_segment(segment)
@@ -164,9 +164,9 @@ def delete_segment(segment: LocalSegment) -> None:
         raise SourceChanged(f"{segment.path} was replaced meanwhile")
     segment.path.unlink(missing_ok=True)
     sync_path(segment.path.parent)
-    steps.reached("release.log_unlinked")
+    milestones.reached("release.log_unlinked")
     _unlink(segment.path.with_suffix(suffix) for suffix in _SIDE_FILES)
-    steps.reached("release.unlinked")
+    milestones.reached("release.unlinked")
 
 
 def sweep(directory: Path, local_start: int) -> None:

@@ -29,7 +29,7 @@ from hydration.config import HydrationConfig
 
 DEFAULT_FILE = Path("headwater.toml")
 PREFIX = "HEADWATER_"
-_NOT_SETTINGS = {"HEADWATER_CONFIG", "HEADWATER_KILL_AT"}  # environment variables with another job
+_NOT_SETTINGS = {"HEADWATER_CONFIG"}  # environment variables with another job
 _SERVICE_LINK = re.compile(r"HEADWATER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 """What Kubernetes puts into every pod of a namespace that has a Service called headwater, or headwater-…."""
 _T = TypeVar("_T")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.control.control_records import Record, RecoveryFinished, RecoveryStarted
@@ -132,13 +132,13 @@ def apply(
     """
     clock = clock or SystemClock()
     with locked(into):
-        steps.reached("recover.locked")
+        milestones.reached("recover.locked")
         mark = read_mark(into)
         resumed = mark is not None
         if mark is None:
             mark = _begin(plan, into, store, clock, control, skip_damaged=skip_damaged, recorded=recorded)
         check_same(into, mark, plan)
-        steps.reached("recover.marked")
+        milestones.reached("recover.marked")
         again = _is_finished(into, mark)
         if not again and recorded and resumed:
             once.record(store, mark.plan, into, mark.directory_id, host=socket.gethostname(), started_ms=mark.started_ms)
@@ -149,7 +149,7 @@ def apply(
             mark = _Recovery(mark, into, store, progress or (lambda size_bytes: None), workers).run(skip_damaged=skip_damaged)
         if mark.finished_ms is None:
             mark = write_mark(into, replace(mark, finished_ms=clock.now_ms()))
-            steps.reached("recover.finished")
+            milestones.reached("recover.finished")
             _log.info("recovery_finished", recovery_id=recovery_id, into=str(into), records=mark.plan.records)
         _tell(control, RecoveryFinished(recovery_id=recovery_id, at_ms=mark.finished_ms or 0, outcome=f"finished in {into}"[:1000]))
         return _report(into, mark, resumed=resumed and not again, again=again)
@@ -197,7 +197,7 @@ def _begin(
     directory_id, started_ms = new_kafka_id(), clock.now_ms()
     if recorded:
         directory_id = once.record(store, plan, into, directory_id, host=socket.gethostname(), started_ms=started_ms)
-    steps.reached("recover.recorded")
+    milestones.reached("recover.recorded")
     return write_mark(into, Mark(plan, "", directory_id, started_ms))
 
 
@@ -266,7 +266,7 @@ class _Recovery:
     def run(self, *, skip_damaged: bool) -> Mark:
         """The mark, with the plan that was carried out in the end."""
         self._make_directories()
-        steps.reached("recover.directories")
+        milestones.reached("recover.directories")
         self._check_space()
         self._restore_all()
         while self._holes:
@@ -274,21 +274,21 @@ class _Recovery:
                 raise VerificationFailed(_told(self._holes, "everything else is in place, and no broker can start on it yet"))
             self._skip()
             self._restore_all()
-        steps.reached("recover.segments")
+        milestones.reached("recover.segments")
         with _pool(self._workers) as pool:
             for _ in pool.map(
                 self._publish, [(directory / name, content) for directory, files in self._beside() for name, content in files.items()]
             ):
                 pass
-        steps.reached("recover.partitions")
+        milestones.reached("recover.partitions")
         self._publish_all(layout.checkpoint_files(self._plan))
-        steps.reached("recover.checkpoints")
+        milestones.reached("recover.checkpoints")
         self._publish_all(layout.bootstrap_files(self._plan, self._mark.started_ms))
-        steps.reached("recover.bootstrap")
+        milestones.reached("recover.bootstrap")
         self._verify()
-        steps.reached("recover.verified")
+        milestones.reached("recover.verified")
         self._publish_all(layout.identity_files(self._plan, self._mark.directory_id))
-        steps.reached("recover.identity")
+        milestones.reached("recover.identity")
         return replace(self._mark, finished_ms=None)
 
     def _skip(self) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import CorruptData, NotFound
 from headwater_core.files import disk_errors, partial_of, rename_synced
 from headwater_core.layouts import open_layout
@@ -51,7 +51,7 @@ def restore(store: ObjectStore, entry: Entry, path: Path, index_interval_bytes: 
         if not beside.exists() or beside.read_bytes() != content:
             publish(beside, content)
         index_bytes[beside] = len(content)
-    steps.reached("recover.indexed")
+    milestones.reached("recover.indexed")
     return Restored(entry, log_end, index_bytes)
 
 
@@ -74,7 +74,7 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
             with partial.open("wb", buffering=0) as file:
                 download(store, entry, file)
                 os.fsync(file.fileno())
-            steps.reached("recover.fetched")
+            milestones.reached("recover.fetched")
             with partial.open("rb") as written:
                 log_end = check_run(written, entry, entry.key, indexes)
         except (OSError, CorruptData, NotFound):
@@ -82,7 +82,7 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
             raise
     with disk_errors(path):
         rename_synced(partial, path)
-    steps.reached("recover.placed")
+    milestones.reached("recover.placed")
     return log_end
 
 

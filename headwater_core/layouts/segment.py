@@ -4,7 +4,7 @@ import io
 from collections.abc import Generator, Sequence
 from typing import BinaryIO
 
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
 from headwater_core.layouts.offloader import Offloaded
 from headwater_core.objectstore.digest import digest_in_store, digest_of
@@ -21,11 +21,11 @@ class SegmentLayout:
     def offload(self, store: ObjectStore, key: str, index_key: str, source: BinaryIO, scan: RunScan) -> Offloaded:
         source.seek(scan.start_position)
         _put(store, key, source, scan.size_bytes, scan.digest)
-        steps.reached("archive.data_put")
+        milestones.reached("archive.data_put")
         index = encode_index(scan.index)
         index_digest = digest_of(index)
         _put(store, index_key, io.BytesIO(index), len(index), index_digest)
-        steps.reached("archive.index_put")
+        milestones.reached("archive.index_put")
         return Offloaded(size_bytes=scan.size_bytes, digest=scan.digest, index_bytes=len(index), index_digest=index_digest)
 
     def read_offloaded(self, store: ObjectStore, key: str, context: dict[str, str], buffer: memoryview, start: int) -> None:

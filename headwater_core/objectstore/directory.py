@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import (
     AlreadyExists,
     Conflict,
@@ -87,7 +87,7 @@ class DirectoryStore:
                 _write(fd, window)
                 self.progressed()
             os.fsync(fd)
-            steps.reached("directory.written")
+            milestones.reached("directory.written")
             self._link(partial, key)
         return digest.text()
 
@@ -96,7 +96,7 @@ class DirectoryStore:
         with self._translated(key), self._partial() as (fd, partial):
             _write(fd, document)
             os.fsync(fd)
-            steps.reached("directory.written")
+            milestones.reached("directory.written")
             self._link(partial, key)
         return _tag(document)
 
@@ -113,9 +113,9 @@ class DirectoryStore:
                     raise Conflict(f"{key}: gone since it was read") from None
                 if not unchanged:
                     raise Conflict(f"{key}: changed since it was read")
-                steps.reached("directory.written")
+                milestones.reached("directory.written")
                 os.rename(partial, path)
-                steps.reached("directory.named")
+                milestones.reached("directory.named")
             self._settle(key, path.parent)
         return _tag(document)
 
@@ -235,7 +235,7 @@ class DirectoryStore:
                     raise UsageError(f"{self.url}: this file system has no hard links, which creating without a race needs") from error
                 raise
             else:
-                steps.reached("directory.named")
+                milestones.reached("directory.named")
                 return self._settle(key, path.parent)
         raise TransientError(f"{key}: its directory keeps disappearing")
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from uuid import uuid4
 
+import tests.kill_at  # noqa: F401
 from archival.archiver import PartitionArchiver
 from headwater_core.objectstore.directory import DirectoryStore
 from tests.archival.builders import EVERYTHING, Agent, run

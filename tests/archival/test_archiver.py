@@ -6,7 +6,7 @@ from typing import BinaryIO
 import pytest
 import structlog
 
-import headwater_core.steps
+import headwater_core.milestones
 from archival.plan import Policy
 from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
@@ -289,10 +289,10 @@ def test_a_cleaner_that_is_still_writing_stops_nothing(directory: Directory, mon
     cleaned.write_bytes(b"")
     assert [agent.step().action for _ in range(2)] == ["claimed", "archived"]
     cleaned.unlink()
-    monkeypatch.setattr(headwater_core.steps, "reached", lambda step: cleaned.write_bytes(b"") if step == "archive.planned" else None)
+    monkeypatch.setattr(headwater_core.milestones, "reached", lambda step: cleaned.write_bytes(b"") if step == "archive.planned" else None)
     assert agent.step().action == "archived"
     swap = cleaned.with_suffix(".swap")
-    monkeypatch.setattr(headwater_core.steps, "reached", lambda step: cleaned.rename(swap) if step == "archive.planned" else None)
+    monkeypatch.setattr(headwater_core.milestones, "reached", lambda step: cleaned.rename(swap) if step == "archive.planned" else None)
     with pytest.raises(SourceChanged):
         agent.step()
     assert agent.step().reason == "a compaction is in the middle of its renames"

@@ -23,7 +23,7 @@ _STEPS = [*archiver.STEPS, *release.STEPS]
 
 
 def archive_once(logs: Path, bucket: Path, kill_at: str = "") -> int:
-    environment = {**os.environ, "HEADWATER_KILL_AT": kill_at}
+    environment = {**os.environ, "KILL_AT": kill_at}
     command = [sys.executable, "-m", "tests.archival.archive_once", str(logs), str(bucket)]
     return subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, check=False).returncode
 

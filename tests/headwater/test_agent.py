@@ -51,7 +51,14 @@ class Agent:
 
 @contextmanager
 def running(stage: Stage, log: Path | None, *options: str, **environ: str) -> Iterator[Agent]:
-    command = [sys.executable, "-c", "from headwater.cli import main; main()", "agent", "--data-dir", str(stage.data_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.kill_at",
+        "agent",
+        "--data-dir",
+        str(stage.data_dir),
+    ]
     command += ["--store", f"file://{stage.bucket}", "--set", "gateway.listen=127.0.0.1:0", "--set", "archival.rescan=1s", *options]
     command += ["--log-dir", str(log)] if log else []
     repository = str(Path(__file__).parents[2])
@@ -180,7 +187,7 @@ def test_a_partition_that_appears_while_the_agent_runs_is_archived(stage: Stage)
 def test_an_agent_killed_at_any_step_goes_on_without_an_operator(stage: Stage, step: str) -> None:
     log = stage.log("pantry")
     options = ("--set", "archival.seal_timeout=0s", "--set", "log.owned=true")
-    with running(stage, log, *options, HEADWATER_KILL_AT=f"{step}:3") as agent:
+    with running(stage, log, *options, KILL_AT=f"{step}:3") as agent:
         assert agent.process.wait(DEADLINE_S) == -signal.SIGKILL
     assert stage.run("flush", "--set", "log.owned=true", log=log).code == 0
     rows = stage.run("status", "-o", "jsonl", log=log).rows

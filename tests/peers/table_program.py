@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
+import tests.kill_at  # noqa: F401
 from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import verdict
 from headwater.pipeline.runner import StorePlace

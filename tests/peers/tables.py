@@ -80,7 +80,7 @@ def run(story: str, table_format: str, place: Path, kill_at: str = "") -> tuple[
     ran = subprocess.run(
         command,
         cwd=place,
-        env={**environment(table_format), "HEADWATER_KILL_AT": kill_at},
+        env={**environment(table_format), "KILL_AT": kill_at},
         capture_output=True,
         text=True,
         timeout=900,

@@ -35,7 +35,16 @@ def test_the_command_line_ends_with_a_line_and_the_exit_code(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-1] + b"!")
 
     def export(*options: str, table: str = "kafka") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from headwater.cli import main; main()", "jobs", "export", "users", "--table", table]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.kill_at",
+            "jobs",
+            "export",
+            "users",
+            "--table",
+            table,
+        ]
         command += ["--format", "delta", "--master", "local[2]", "--store", growing.url, "--data-dir", str(tmp_path / "state"), *options]
         settings = {**environment("delta"), "PYSPARK_SUBMIT_ARGS": submit_arguments("delta", tmp_path)}
         return subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=900, check=False)

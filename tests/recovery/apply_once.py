@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import recovery
+import tests.kill_at  # noqa: F401
 from headwater_core.errors import HeadwaterError
 from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository

@@ -438,7 +438,7 @@ def test_a_manifest_that_disagrees_with_its_object_stops_the_recovery(
 
 def run(archive_in: Path, into: Path, *arguments: str, kill_at: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.recovery.apply_once", str(archive_in), str(into), *arguments]
-    environment = {**os.environ, "HEADWATER_KILL_AT": kill_at}
+    environment = {**os.environ, "KILL_AT": kill_at}
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.control.control_log import LocalControl
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
@@ -69,7 +69,7 @@ class Machine:
     # What happens
 
     def run(self) -> None:
-        with patch.object(steps, "reached", self._burn):
+        with patch.object(milestones, "reached", self._burn):
             self.grow()
             while len(self.story.trace) < _ACTIONS:
                 self._live_until_the_end()

@@ -19,7 +19,7 @@ import structlog
 import archival.archiver
 import archival.topics
 from archival.topics import TopicFacts
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedHole, TransientError, UnrelatedLog
 from headwater_core.partition import PartitionId
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
@@ -183,7 +183,7 @@ class World:
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
-        self._patched.enter_context(patch.object(steps, "reached", self._step_reached))
+        self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.reader = None if theme_of.damage else Reader(self, 0 if theme_of.alone else story.seed % 2)

@@ -40,9 +40,9 @@ RECOVER_KILLS = (*recovery.STEPS, "recover.fetched:7", f"recover.placed:{SEGMENT
 
 def killed(stage: Stage, step: str, *arguments: str) -> None:
     """`headwater ARGUMENTS` as a process of its own, which must die at `step` and nowhere else."""
-    command = [sys.executable, "-c", "from headwater.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "tests.kill_at", *arguments]
     places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HEADWATER_KILL_AT": step}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "KILL_AT": step}
     ran = subprocess.run([*command, *places], cwd=stage.root, env=environ, capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == -signal.SIGKILL, f"{step} was never reached: exit code {ran.returncode}, {ran.stderr[-1000:]}"
 
@@ -56,12 +56,12 @@ def heads(stage: Stage) -> list[Head]:
 
 def test_every_step_that_the_code_names_is_walked() -> None:
     quoted = re.compile(r'"((?:archive|release|recover|directory)\.[a-z_]+)"')
-    sources = [path for package in ("archival", "layouts", "objectstore", "recovery") for path in (ROOT / package).rglob("*.py")]
-    named = {name for path in sources if "steps" in (text := path.read_text()) for name in quoted.findall(text)}
+    sources = [path for package in ("archival", "headwater_core", "recovery") for path in (ROOT / package).rglob("*.py")]
+    named = {name for path in sources if "milestones" in (text := path.read_text()) for name in quoted.findall(text)}
     assert named == {kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *RECOVER_KILLS)}
-    told = re.compile(r"steps\.reached\(")
+    told = re.compile(r"milestones\.reached\(")
     tellers = {path.parts[len(ROOT.parts)] for path in ROOT.glob("[a-z]*/**/*.py") if told.search(path.read_text())}
-    assert tellers - {"tests", "pipeline"} == {"archival", "layouts", "objectstore", "recovery"}  # tests/pipeline walks the jobs' own
+    assert tellers - {"tests", "headwater"} == {"archival", "headwater_core", "recovery"}  # the tests of the pipeline walk its own
 
 
 @pytest.mark.slow

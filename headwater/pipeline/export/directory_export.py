@@ -20,7 +20,7 @@ from headwater.pipeline.scan.archive_snapshot import OffsetRange
 from headwater.pipeline.scan.progress import Incarnation
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split, plan_splits
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import DataLoss, DiskFull, HeadwaterError, Partial, Unauthorised, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Head
@@ -120,7 +120,7 @@ class Export:
                 self._save(left)
             return summary
         self._save(left)
-        steps.reached("export.planned")
+        milestones.reached("export.planned")
         work = partial(_write, query=self._query, directory=self._ledger.directory)
         try:
             for done in runner.each(work, self.tasks):
@@ -134,13 +134,13 @@ class Export:
                 summary.ranges += 1
                 summary.files += done.files
                 left.discard(done.task.pending)
-                steps.reached("export.counted")
+                milestones.reached("export.counted")
                 if summary.ranges % _SAVE_EVERY == 0:
                     self._save(left)
-                    steps.reached("export.saved")
+                    milestones.reached("export.saved")
         finally:
             self._save(left)
-        steps.reached("export.saved")
+        milestones.reached("export.saved")
         return summary
 
     def _save(self, left: Iterable[Pending]) -> None:

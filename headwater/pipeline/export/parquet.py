@@ -23,7 +23,7 @@ from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import UsageError
 from headwater_core.files import PARTIAL, disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
@@ -77,10 +77,10 @@ def write_dated(store: ObjectStore, split: Split, query: Query, pending: Pending
         except BaseException:
             writer.abandon()
             raise
-        steps.reached("export.written")
+        milestones.reached("export.written")
         for partial, path in written:
             partial.rename(path)
-            steps.reached("export.placed")
+            milestones.reached("export.placed")
         for folder in {path.parent for _, path in written}:
             sync_path(folder)
         kept = {path for _, path in written}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import CorruptData, UsageError
 from headwater_core.files import disk_errors, rename_synced, write_partial
 from manifests.document import FORMAT, seal, unseal
@@ -66,6 +66,6 @@ class Seen:
         objects = {partition: sorted(tokens) for partition, tokens in sorted(self._objects.items()) if tokens}
         with disk_errors(self._path, UsageError):
             partial = write_partial(self._path, seal(SeenDocument(store=self._store_url, objects=objects)))
-            steps.reached("scrub.state_written")
+            milestones.reached("scrub.state_written")
             rename_synced(partial, self._path)
-            steps.reached("scrub.state_renamed")
+            milestones.reached("scrub.state_renamed")

@@ -16,7 +16,7 @@ from headwater.pipeline.scrub.inventory import Inventory, Look, Place, look, tak
 from headwater.pipeline.scrub.object_check import Examined, examine
 from headwater.pipeline.scrub.scrub_state import STEPS as SEEN_STEPS
 from headwater.pipeline.scrub.scrub_state import Seen
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import Digest
@@ -148,7 +148,7 @@ class Scrub:
         for examined in chain.from_iterable(runner.each(work, _packs(self.due(progressed)))):
             self._count(examined)
             progressed(_size(examined.check))
-            steps.reached("scrub.examined")
+            milestones.reached("scrub.examined")
             if self._seen and self._clock.monotonic_s() - saved_s >= _SAVE_EVERY_S:
                 self._seen.save()
                 saved_s = self._clock.monotonic_s()

@@ -30,7 +30,7 @@ from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
 from headwater.pipeline.spark.spark_errors import SPARK_ERRORS
 from headwater.pipeline.spark.table_history import Mirror, TableDocument, TableHistory, newest_document, open_history
-from headwater_core import steps
+from headwater_core import milestones
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, Unauthorised, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
@@ -261,15 +261,15 @@ class TableExport:
                 f" {document.commit_id} may be there twice. Roll the table back to before both, and let one export own it"
             )
         self._document, self._places = document, dict(places)
-        steps.reached("export.table_committed")
+        milestones.reached("export.table_committed")
         self._history.keep_mirror(Mirror.of(document, commits.newest))
-        steps.reached("export.table_mirrored")
+        milestones.reached("export.table_mirrored")
 
     def _create(self) -> TableHistory:
         empty = self._spark.createDataFrame([], from_arrow_schema(table_schema(self._query)))
         writer = empty.writeTo(self._table).using(self._format).partitionedBy(F.col("topic"), F.col("date"))
         writer.tableProperty(Mirror.PROPERTY, Mirror.of(self._document, None).encode()).create()
-        steps.reached("export.table_created")
+        milestones.reached("export.table_created")
         return open_history(self._spark, self._table)
 
     def _places_after(self, splits: Iterable[Split]) -> Places:

@@ -122,7 +122,7 @@ def test_a_killed_writer_s_file_is_removed_once_it_is_old(tmp_path: Path) -> Non
 
 
 _WRITER = """
-import io, sys
+import io, sys, tests.kill_at
 from headwater_core.objectstore.directory import DirectoryStore
 store = DirectoryStore(sys.argv[1])
 if sys.argv[2] == "put":
@@ -137,7 +137,7 @@ else:
 def test_kill_9_leaves_all_or_nothing(tmp_path: Path, verb: str, step: str) -> None:
     store = DirectoryStore(tmp_path)
     store.create("doc", b"old")
-    environ = {**os.environ, "HEADWATER_KILL_AT": step}
+    environ = {**os.environ, "KILL_AT": step}
     killed = subprocess.run([sys.executable, "-c", _WRITER, str(tmp_path), verb], env=environ, check=False)
     assert killed.returncode == -signal.SIGKILL
     after = DirectoryStore(tmp_path)

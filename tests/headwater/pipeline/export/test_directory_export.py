@@ -147,9 +147,18 @@ def test_killed_at_any_step_the_next_run_finishes(step: str, tmp_path: Path) -> 
     bucket.write_to(tmp_path / "bucket")
 
     def run(kill_at: str) -> int:
-        command = [sys.executable, "-c", "from headwater.cli import main; main()", "jobs", "export", *TOPICS, "--to", "out"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.kill_at",
+            "jobs",
+            "export",
+            *TOPICS,
+            "--to",
+            "out",
+        ]
         command += ["--store", (tmp_path / "bucket").as_uri(), "--split-bytes", "16KiB", "--workers", "2"]
-        environment = {**os.environ, "HEADWATER_KILL_AT": kill_at, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "KILL_AT": kill_at, "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
         return ran.returncode

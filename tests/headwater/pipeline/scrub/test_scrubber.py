@@ -482,9 +482,19 @@ def test_killed_at_any_step_the_next_run_finishes(kill_at: str, tmp_path: Path) 
     bucket.write_to(tmp_path / "bucket")
 
     def run(state: str, kill_at: str = "") -> tuple[int, str]:
-        command = [sys.executable, "-c", "from headwater.cli import main; main()", "jobs", "scrub", "--state", state, "-o", "jsonl"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.kill_at",
+            "jobs",
+            "scrub",
+            "--state",
+            state,
+            "-o",
+            "jsonl",
+        ]
         command += ["--store", (tmp_path / "bucket").as_uri()]
-        environment = {**os.environ, "HEADWATER_KILL_AT": kill_at, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "KILL_AT": kill_at, "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return ran.returncode, ran.stdout
 
