@@ -38,7 +38,7 @@ from headwater_core.segments.log_dirs import Listing, LogDirs, parse_directory_n
 from headwater_core.threads import DaemonThreads
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from manifests.topic import Sight
+from manifests.topic import Owner, Sight
 
 _log = structlog.get_logger()
 
@@ -99,6 +99,7 @@ class FleetEquipment:
     settings_for  what the operator has set for a topic, by its name
     data_dir      where what must outlive the process is kept
     owned         nobody else works on the log directories: what is archived may be released there
+    owner         see TopicRecords
     """
 
     dirs: LogDirs
@@ -112,6 +113,7 @@ class FleetEquipment:
     clock: Clock
     new_uid: Callable[[], str] = lambda: uuid4().hex
     open_segment: OpenSegment = open_segment
+    owner: Callable[[], Owner | None] | None = None
 
 
 class ArchiverFleet:
@@ -128,7 +130,7 @@ class ArchiverFleet:
         self.unexpected = 0  # exceptions that nobody planned for: defects, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
         self.announcer = Announcer(equipment.control, equipment.clock)
-        self._topics = TopicRecords(equipment.repository, self._describe, clock=equipment.clock)
+        self._topics = TopicRecords(equipment.repository, self._describe, clock=equipment.clock, owner=equipment.owner)
         self._tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
         self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from headwater_core.clock import Clock
 from headwater_core.errors import StoreGone
 from headwater_core.partition import PartitionId
-from manifests.repository import ManifestRepository
-from manifests.topic import NO_METADATA, Sight, TopicManifest
+from manifests.repository import ManifestRepository, foreign_bucket
+from manifests.topic import NO_METADATA, Owner, Sight, TopicManifest
 
 MOVED_LATELY_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
 NAME_RETRY_S = 600.0
@@ -29,10 +29,19 @@ class TopicRecords:
     other, and a topic's documents are written by one thread at a time."""
 
     def __init__(
-        self, repository: ManifestRepository, describe: Callable[[PartitionId], TopicFacts], *, clock: Clock | None = None
+        self,
+        repository: ManifestRepository,
+        describe: Callable[[PartitionId], TopicFacts],
+        *,
+        clock: Clock | None = None,
+        owner: Callable[[], Owner | None] | None = None,
     ) -> None:
-        """clock  the store's time, to tell whether an incarnation moves; None: names go to newcomers"""
-        self._repository, self._describe, self._clock = repository, describe, clock
+        """
+        clock  the store's time, to tell whether an incarnation moves; None: names go to newcomers
+        owner  whose archive the store is now; raises when it is another one than the agent has settled with. None: nobody has, and an
+               empty store belongs to the first who comes
+        """
+        self._repository, self._describe, self._clock, self._owner = repository, describe, clock, owner
         self._lock = threading.Lock()  # of the tables, held for moments
         self._owning = threading.Lock()
         self._owned: set[str] = set()
@@ -71,14 +80,19 @@ class TopicRecords:
                 del self._topics[key]
 
     def _ensure_owner(self, cluster_id: str, anew: bool) -> None:
-        if cluster_id in self._owned:
-            if anew and self._repository.owner() is None:
-                raise StoreGone(f"{self._repository.store.url} has no headwater.json any more: mount it again, or restore the bucket")
-        else:
-            with self._owning:
-                if cluster_id not in self._owned:
-                    self._repository.ensure_owner(cluster_id)
-                    self._owned.add(cluster_id)
+        """A settled store has headwater.json. One that has none now is no new one: its disk is away."""
+        if cluster_id in self._owned and not anew:
+            return
+        with self._owning:
+            if self._owner is None and cluster_id not in self._owned:
+                self._repository.ensure_owner(cluster_id)
+            else:
+                owner = (self._owner or self._repository.owner)()
+                if owner is None:
+                    raise StoreGone(f"{self._repository.store.url} has no headwater.json any more: mount it again, or restore the bucket")
+                if owner.cluster_id != cluster_id:
+                    raise foreign_bucket(self._repository.store.url, owner, cluster_id)
+            self._owned.add(cluster_id)
 
 
 class _Topic:

@@ -120,6 +120,7 @@ def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
                     owned=config.log.owned,
                     writer=writer_id(config),
                     clock=SystemClock(),
+                    owner=again,
                 )
             )
             if dirs is not None

@@ -124,11 +124,17 @@ def settle(
         replace_file(data_dir / NAME, seal(settled))
 
 
-def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path) -> None:
-    """For those that only look: raise what `settle` would refuse, and what keeps the store from being asked. Writes nothing."""
+def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path) -> Owner | None:
+    """For those that only look: raise what `settle` would refuse, and what keeps the store from being asked. Writes nothing.
+
+    Returns whose archive it is; None while the data directory belongs to no store.
+    """
     known = read_identity(data_dir)
-    if known is not None:
-        check_known(known, _owner(manifests), url, data_dir)
+    if known is None:
+        return None
+    owner = _owner(manifests)
+    check_known(known, owner, url, data_dir)
+    return owner
 
 
 def _owner(manifests: ManifestRepository) -> Owner | None:
@@ -151,7 +157,7 @@ class Gate:
         check: Callable[[], None],
         clock: Clock,
         *,
-        again: Callable[[], None] = lambda: None,
+        again: Callable[[], object] = lambda: None,
         opened: Callable[[], object] = lambda: None,
     ) -> None:
         self._check, self._clock, self._again, self._opened = check, clock, again, opened

@@ -7,6 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from archival.plan import Policy
+from headwater.config import load
+from headwater.session import open_session
 from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
@@ -16,6 +19,7 @@ from headwater_core.objectstore.probe import probe
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner, decode_owner, encode_owner
+from tests.headwater.broker import CLUSTER, Broker
 from tests.headwater.conftest import Stage
 
 ID, OTHER = "0" * 32, "1" * 32
@@ -139,6 +143,24 @@ def test_a_gate_closes_when_the_store_is_found_gone_and_opens_when_it_is_back() 
     clock.advance(int(RETRY_S * 1000))
     gate.open()
     assert opened == [1]
+
+
+@pytest.mark.parametrize("in_its_place", ["an empty mount point", "another archive of the same cluster"])
+def test_an_archive_whose_disk_goes_right_after_the_check_is_not_begun_anew(tmp_path: Path, in_its_place: str) -> None:
+    broker, bucket = Broker(tmp_path / "log"), tmp_path / "bucket"
+    broker.partition("soup", 0, 1)
+    given = {"node.data_dir": str(tmp_path / "state"), "store.url": f"file://{bucket}", "log.dirs": [str(broker.root)]}
+    with open_session(load(None, {}, {**given, "log.owned": True})) as held:
+        bucket.rename(tmp_path / "away")
+        bucket.mkdir()
+        if "another" in in_its_place:
+            DirectoryStore(bucket).create(keys.OWNER, encode_owner(Owner(cluster_id=CLUSTER, store_id=OTHER)))
+        before = sorted(bucket.rglob("*"))
+        assert held.fleet is not None
+        outcomes = list(held.fleet.run(Policy.of))
+        assert {type(each.error) for each in outcomes} <= {StoreGone, WrongStore}
+        assert len(outcomes) == 2
+    assert sorted(bucket.rglob("*")) == before
 
 
 # The whole program
