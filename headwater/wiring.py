@@ -18,7 +18,7 @@ from headwater_core.errors import DiskFull, NotFound, UsageError
 from headwater_core.files import replace_file
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.open import open_store
-from headwater_core.objectstore.probe import probe
+from headwater_core.objectstore.probe import probe_store
 from headwater_core.objectstore.silence import SilenceWatch, TellsProgress
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
@@ -66,7 +66,7 @@ def check_conditional_writes(config: Config, bucket: Bucket) -> None:
 
     Raises UsageError when it does not, unless the configuration says that this is the bucket's only agent.
     """
-    if not probe(bucket.store).many_agents:
+    if not probe_store(bucket.store).many_agents:
         told = f"{bucket.store.url} does not keep conditional writes: two agents could overwrite each other's commits"
         if not config.node.only_agent:
             raise UsageError(f"{told}. Set node.only_agent = true if no other agent will ever write there")

@@ -3,7 +3,7 @@
 from headwater_core.objectstore.config import StoreConfig
 from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.open import open_store
-from headwater_core.objectstore.probe import Capabilities, probe
+from headwater_core.objectstore.probe import Capabilities, probe_store
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 
-__all__ = ["Capabilities", "MeteredStore", "ObjectInfo", "ObjectStore", "StoreConfig", "open_store", "probe"]
+__all__ = ["Capabilities", "MeteredStore", "ObjectInfo", "ObjectStore", "StoreConfig", "open_store", "probe_store"]

@@ -31,7 +31,7 @@ class Capabilities:
         return self.conditional_create and self.conditional_replace
 
 
-def probe(store: ObjectStore) -> Capabilities:
+def probe_store(store: ObjectStore) -> Capabilities:
     """What `store` keeps. Raises Unauthorised, UsageError (no such bucket) and TransientError like any use of it."""
     _is_refused_create(store)
     creates = _is_refused_create(store)

@@ -7,7 +7,7 @@ from awscrt.checksums import crc32c
 
 from headwater_core.segments import flexible
 from headwater_core.segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM
-from headwater_core.segments.varint import varint
+from headwater_core.segments.varint import encode_varint
 
 CONTROL = 0x20
 TRANSACTIONAL = 0x10
@@ -79,9 +79,9 @@ def control_key(kind: int) -> bytes:
 
 
 def _record(offset_delta: int, key: bytes | None, value: bytes | None) -> bytes:
-    fields = b"\x00" + varint(0) + varint(offset_delta) + _nullable(key) + _nullable(value) + varint(0)
-    return varint(len(fields)) + fields
+    fields = b"\x00" + encode_varint(0) + encode_varint(offset_delta) + _nullable(key) + _nullable(value) + encode_varint(0)
+    return encode_varint(len(fields)) + fields
 
 
 def _nullable(field: bytes | None) -> bytes:
-    return varint(-1) if field is None else varint(len(field)) + field
+    return encode_varint(-1) if field is None else encode_varint(len(field)) + field

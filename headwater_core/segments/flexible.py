@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from headwater_core.errors import CorruptData, TruncatedData
 from headwater_core.partition import topic_id_bytes, topic_id_text
-from headwater_core.segments.varint import read_uvarint, uvarint
+from headwater_core.segments.varint import encode_uvarint, read_uvarint
 
 T = TypeVar("T")
 
@@ -96,9 +96,9 @@ def i64(value: int) -> bytes:
 
 def string(value: str | None) -> bytes:
     if value is None:
-        return uvarint(0)
+        return encode_uvarint(0)
     raw = value.encode()
-    return uvarint(len(raw) + 1) + raw
+    return encode_uvarint(len(raw) + 1) + raw
 
 
 def uuid(text: str) -> bytes:
@@ -107,8 +107,10 @@ def uuid(text: str) -> bytes:
 
 def array(items: Iterable[bytes]) -> bytes:
     encoded = list(items)
-    return uvarint(len(encoded) + 1) + b"".join(encoded)
+    return encode_uvarint(len(encoded) + 1) + b"".join(encoded)
 
 
 def tags(fields: Mapping[int, bytes]) -> bytes:
-    return uvarint(len(fields)) + b"".join(uvarint(tag) + uvarint(len(raw)) + raw for tag, raw in sorted(fields.items()))
+    return encode_uvarint(len(fields)) + b"".join(
+        encode_uvarint(tag) + encode_uvarint(len(raw)) + raw for tag, raw in sorted(fields.items())
+    )

@@ -9,7 +9,7 @@ from typing import ClassVar
 from headwater_core.errors import UnsupportedFormat
 from headwater_core.segments import flexible
 from headwater_core.segments.flexible import Reader
-from headwater_core.segments.varint import uvarint
+from headwater_core.segments.varint import encode_uvarint
 
 _FRAME_VERSION = 1
 UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"  # the directory id that lets the broker choose: value 1
@@ -238,7 +238,7 @@ def _decode_partition(reader: Reader, version: int) -> Partition:
 
 
 def _frame(api_key: int, version: int, fields: bytes) -> bytes:
-    return uvarint(_FRAME_VERSION) + uvarint(api_key) + uvarint(version) + fields
+    return encode_uvarint(_FRAME_VERSION) + encode_uvarint(api_key) + encode_uvarint(version) + fields
 
 
 def _i32s(values: tuple[int, ...]) -> bytes:

@@ -39,7 +39,7 @@ def read_varint(buffer: bytes | bytearray | memoryview, position: int, where: st
     return (value >> 1) ^ -(value & 1), at
 
 
-def uvarint(value: int) -> bytes:
+def encode_uvarint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -48,5 +48,5 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def varint(value: int) -> bytes:
-    return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
+def encode_varint(value: int) -> bytes:
+    return encode_uvarint(value << 1 if value >= 0 else (-value << 1) - 1)

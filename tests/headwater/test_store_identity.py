@@ -15,7 +15,7 @@ from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.memory import MemoryStore
-from headwater_core.objectstore.probe import probe
+from headwater_core.objectstore.probe import probe_store
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner, decode_owner, encode_owner
@@ -75,7 +75,7 @@ def test_agents_that_settle_one_store_at_once_come_to_one_id(tmp_path: Path) -> 
             cluster_id="kitchen",
             fresh_id=f"{number:032x}",
             remembered=False,
-            before_writing=lambda: probe(store),
+            before_writing=lambda: probe_store(store),
         )
 
     threads = [threading.Thread(target=agent, args=(number,)) for number in range(6)]

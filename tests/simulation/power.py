@@ -15,7 +15,7 @@ from headwater_core import milestones
 from headwater_core.control.control_log import LocalControl
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.probe import probe
+from headwater_core.objectstore.probe import probe_store
 from manifests import keys
 from manifests.head import Head, check_head, decode_head
 from tests.archival.builders import PARTITION, Agent, Directory, batches_of
@@ -110,7 +110,7 @@ class Machine:
         store = DirectoryStore(self.disk.root / "mnt" / "bucket")
         while True:
             try:
-                probe(store)
+                probe_store(store)
                 break
             except TransientError as error:
                 self.story.seen["the agent cannot start"] += 1

@@ -13,7 +13,7 @@ from awscrt.checksums import crc32c
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, headers
 from headwater_core.segments.records import Record
-from headwater_core.segments.varint import uvarint, varint
+from headwater_core.segments.varint import encode_uvarint, encode_varint
 
 BASE_TIME = 1_700_000_000_000
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -144,19 +144,19 @@ def _encode(record: Record, base_offset: int, base_timestamp: int) -> bytes:
     fields = b"".join(
         (
             b"\x00",
-            varint(record.timestamp - base_timestamp),
-            varint(record.offset - base_offset),
+            encode_varint(record.timestamp - base_timestamp),
+            encode_varint(record.offset - base_offset),
             _bytes(record.key),
             _bytes(record.value),
-            varint(len(record.headers)),
+            encode_varint(len(record.headers)),
             *(_bytes(name.encode()) + _bytes(value) for name, value in record.headers),
         )
     )
-    return varint(len(fields)) + fields
+    return encode_varint(len(fields)) + fields
 
 
 def _bytes(value: bytes | None) -> bytes:
-    return varint(-1) if value is None else varint(len(value)) + value
+    return encode_varint(-1) if value is None else encode_varint(len(value)) + value
 
 
 def _xerial(data: bytes, block_bytes: int = 32 << 10) -> bytes:
@@ -169,5 +169,5 @@ def newer_metadata(root: Path) -> None:
     log = max((root / "__cluster_metadata-0").glob("*.log"))
     raw = log.read_bytes()
     end = max(header.next_offset for _, header in headers(BytesIO(raw), 0, len(raw), where=log.name))
-    record = Record(end, 0, None, uvarint(1) + uvarint(2) + uvarint(99), ())
+    record = Record(end, 0, None, encode_uvarint(1) + encode_uvarint(2) + encode_uvarint(99), ())
     log.write_bytes(raw + a_batch(end, [record], epoch=1))

@@ -29,7 +29,7 @@ from headwater_core.segments.metadata_records import (
     decode_metadata_record,
 )
 from headwater_core.segments.records import Record, control_type, decode_batch
-from headwater_core.segments.varint import uvarint
+from headwater_core.segments.varint import encode_uvarint
 from tests.fixtures import KAFKA, expected_cluster, unpack
 from tests.headwater_core.segments.builders import a_batch
 
@@ -83,7 +83,8 @@ def batch_of(base_offset: int, *found: MetadataRecord) -> bytes:
 
 def newer(base_offset: int) -> bytes:
     """A batch whose record only a later version can read."""
-    return a_batch(base_offset, [Record(base_offset, 0, None, uvarint(1) + uvarint(Partition.api_key) + uvarint(99), ())], epoch=1)
+    value = encode_uvarint(1) + encode_uvarint(Partition.api_key) + encode_uvarint(99)
+    return a_batch(base_offset, [Record(base_offset, 0, None, value, ())], epoch=1)
 
 
 class Log:
@@ -129,20 +130,20 @@ def test_a_truncated_record_is_noticed(record: MetadataRecord, cut: float) -> No
 @given(raw=st.binary(max_size=40), api_key=st.integers(0, 30))
 def test_any_bytes_are_a_record_or_a_typed_error(raw: bytes, api_key: int) -> None:
     with suppress(CorruptData, UnsupportedFormat):
-        decode_metadata_record(uvarint(1) + uvarint(api_key) + uvarint(0) + raw)
+        decode_metadata_record(encode_uvarint(1) + encode_uvarint(api_key) + encode_uvarint(0) + raw)
 
 
 def test_unknown_records_are_kept_verbatim() -> None:
-    raw = uvarint(1) + uvarint(11) + uvarint(7) + b"whatever"
+    raw = encode_uvarint(1) + encode_uvarint(11) + encode_uvarint(7) + b"whatever"
     assert decode_metadata_record(raw) == Unread(api_key=11, raw=raw)
     assert decode_metadata_record(raw).encode() == raw
 
 
 def test_a_newer_version_of_a_known_record_is_refused() -> None:
     with pytest.raises(UnsupportedFormat, match="version 3"):
-        decode_metadata_record(uvarint(1) + uvarint(Partition.api_key) + uvarint(3))
+        decode_metadata_record(encode_uvarint(1) + encode_uvarint(Partition.api_key) + encode_uvarint(3))
     with pytest.raises(UnsupportedFormat, match="frame version 2"):
-        decode_metadata_record(uvarint(2))
+        decode_metadata_record(encode_uvarint(2))
 
 
 @pytest.mark.parametrize("name", ["pantry", "kitchen", "brigade"])
@@ -267,7 +268,7 @@ def test_only_what_is_new_is_read_and_nothing_new_is_the_same_value(log: Log, mo
     follower = MetadataLog(log.directory)
     first = follower.read()
     assert follower.read() is first
-    no_op = uvarint(1) + uvarint(20) + uvarint(0) + uvarint(0)
+    no_op = encode_uvarint(1) + encode_uvarint(20) + encode_uvarint(0) + encode_uvarint(0)
     log.append(Unread(api_key=20, raw=no_op))
     assert follower.read().topics is first.topics
     assert follower.read().end_offset == 2

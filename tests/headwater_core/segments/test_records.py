@@ -9,7 +9,7 @@ from headwater_core.errors import CorruptData, TruncatedData
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, check_batch
 from headwater_core.segments.records import Record, control_type, decode_batch
-from headwater_core.segments.varint import varint
+from headwater_core.segments.varint import encode_varint
 from tests.headwater_core.segments import strategies
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, a_record, an_abort, with_crc
 
@@ -80,13 +80,13 @@ def test_a_wrong_record_count_is_noticed(change: int) -> None:
 @pytest.mark.parametrize("field", ["record", "key", "value", "headers", "header name", "header value", "offset"])
 def test_hostile_lengths_and_counts_are_typed_errors(field: str, hostile: int) -> None:
     def sized(name: str, content: bytes) -> bytes:
-        return varint(hostile if field == name else len(content)) + content
+        return encode_varint(hostile if field == name else len(content)) + content
 
-    headers = varint(hostile if field == "headers" else 1) + sized("header name", b"n") + sized("header value", b"v")
-    offset = varint(hostile if field == "offset" else 0)
-    fields = b"\x00" + varint(0) + offset + sized("key", b"k") + sized("value", b"v") + headers
+    headers = encode_varint(hostile if field == "headers" else 1) + sized("header name", b"n") + sized("header value", b"v")
+    offset = encode_varint(hostile if field == "offset" else 0)
+    fields = b"\x00" + encode_varint(0) + offset + sized("key", b"k") + sized("value", b"v") + headers
     with pytest.raises(CorruptData):
-        list(decode_batch(batch_with(varint(hostile if field == "record" else len(fields)) + fields)))
+        list(decode_batch(batch_with(encode_varint(hostile if field == "record" else len(fields)) + fields)))
 
 
 def test_a_varint_longer_than_64_bits_is_refused() -> None:

@@ -20,7 +20,7 @@ from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, BatchWalk, read_batch_header
 from headwater_core.segments.records import Record, decode_batch
-from headwater_core.segments.varint import varint
+from headwater_core.segments.varint import encode_varint
 from tests.fixtures import Isolation, expected
 from tests.headwater_core.segments import strategies
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_record, compress, encode_records, with_crc
@@ -294,7 +294,9 @@ def with_body(batch: bytes, body: bytes, records: int | None = None) -> bytes:
 
 hostile_numbers = st.sampled_from([0, 1, -1, -2, 2**31 - 1, -(2**31), 2**62, -(2**62), 2**63 - 1, -(2**63), 63, 64, 8191, 8192])
 patches = (
-    st.binary(max_size=4) | hostile_numbers.map(varint) | st.sampled_from([b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80" * 12])
+    st.binary(max_size=4)
+    | hostile_numbers.map(encode_varint)
+    | st.sampled_from([b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80" * 12])
 )
 
 
@@ -376,10 +378,10 @@ def test_more_than_the_limit_does_not_come_out(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_column_that_is_not_wanted_is_not_looked_at() -> None:
     """The value is sound, the headers are not; in the second batch not even the key is."""
-    headers = b"\x00\x00\x00" + varint(-1) + varint(1) + b"v" + varint(77)
-    first = with_body(a_batch(0, 1), varint(len(headers)) + headers)
-    keys = b"\x00\x00\x00" + varint(5000) + b"abc"
-    second = with_body(a_batch(1, 1), varint(len(keys)) + keys)
+    headers = b"\x00\x00\x00" + encode_varint(-1) + encode_varint(1) + b"v" + encode_varint(77)
+    first = with_body(a_batch(0, 1), encode_varint(len(headers)) + headers)
+    keys = b"\x00\x00\x00" + encode_varint(5000) + b"abc"
+    second = with_body(a_batch(1, 1), encode_varint(len(keys)) + keys)
     assert rows(first, replace(EVERYTHING, columns=("value",))) == [{"value": b"v"}]
     assert [each["offset"] for each in rows(first + second, replace(EVERYTHING, columns=("offset", "timestamp")))] == [0, 1]
     for raw, columns in ((first, COLUMNS), (second, ("key",)), (second, ("value",))):
