@@ -91,12 +91,10 @@ def _schema(api_key: int, version: int, kind: str) -> Schema:
     return Schema(entity.__flexible__, int(entity.__header_schema__.__version__), read, write)
 
 
-def preload(versions: Mapping[Any, range], *, newest_only: bool = False) -> None:
-    """Import what the first requests would otherwise wait for, some milliseconds each; most clients speak the newest version."""
-    for api_key, each in versions.items():
-        for version in each[-1:] if newest_only else each:
-            request_schema(api_key, version)
-            response_schema(api_key, version)
+def load_schemas(api_key: int, version: int) -> None:
+    """Import what the first request of a version would otherwise wait for, some milliseconds of computing: not in an event loop."""
+    request_schema(api_key, version)
+    response_schema(api_key, version)
 
 
 def read_request(frame: bytes, position: int, api_key: int, version: int) -> dict[str, Any]:

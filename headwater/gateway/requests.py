@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from headwater.gateway.connection import Line
 from headwater.gateway.fetch import Fetched, Fetcher
 from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header
 from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
-from headwater.gateway.messages import Facts, read_request, write_header, write_response
+from headwater.gateway.messages import Facts, load_schemas, read_request, write_header, write_response
 from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata
 from headwater.gateway.offsets import LookUps
 from headwater.gateway.produce import refuse
@@ -51,6 +51,18 @@ class Requests:
         self.catalogue = Catalogue(logs, executor, clock, config.metadata_ttl_s)
         self._fetcher = Fetcher(logs, self.catalogue, complaints, config)
         self._look_ups = LookUps(logs, self.catalogue.told_epoch, complaints, executor)
+        self._loader = ThreadPoolExecutor(1, "gateway-schemas")  # behind nothing that waits for a store
+        self._loaded: set[tuple[int, int]] = set()
+
+    async def load_schemas(self) -> None:
+        """Of the newest versions, which most clients speak. The others are loaded when a client first does: all of them take most
+        of a second of computing, which is better not taken from those who read meanwhile."""
+        for api_key, versions in VERSIONS.items():
+            await self._load(api_key, versions[-1])
+
+    async def close(self) -> None:
+        await self.catalogue.close()
+        self._loader.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, frame: bytes, address: Address, line: Line) -> Reply | None:
         """The reply to one request; None for the kind that expects none.
@@ -66,8 +78,10 @@ class Requests:
             raise MalformedRequest(f"api key {header.api_key} was not offered")
         if header.api_version not in versions:
             if header.api_key == Api.API_VERSIONS:  # a client newer than we are: it reads this and asks again
+                await self._load(Api.API_VERSIONS, 0)
                 return _reply(header, api_versions(Code.UNSUPPORTED_VERSION), version=0)
             raise MalformedRequest(f"api key {header.api_key} version {header.api_version} was not offered")
+        await self._load(header.api_key, header.api_version)
         beside = self._executor if len(frame) > LONG_BYTES else None
         body = await _run(beside, read_request, frame, header.body_position, header.api_key, header.api_version)
         del frame
@@ -91,6 +105,11 @@ class Requests:
                 return _reply(header, describe_cluster(await self.catalogue.snapshot(), self._config.node_id, address))
             case _:
                 return await _run(beside, self._at_once, header, body, address)
+
+    async def _load(self, api_key: int, version: int) -> None:
+        if (api_key, version) not in self._loaded:
+            await _run(self._loader, load_schemas, api_key, version)
+            self._loaded.add((api_key, version))
 
     def _at_once(self, header: RequestHeader, body: Facts, address: Address) -> Reply | None:
         """The answer to what needs no log."""

@@ -12,11 +12,9 @@ from types import TracebackType
 
 import structlog
 
-from headwater.gateway.apis import VERSIONS
 from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import LONG_BYTES_MAX, Line, LongRequests, PeerGone
 from headwater.gateway.frames import MalformedRequest
-from headwater.gateway.messages import preload
 from headwater.gateway.metadata import Address
 from headwater.gateway.process import prepare_process
 from headwater.gateway.requests import Requests
@@ -57,17 +55,15 @@ class Gateway:
         return host, port
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         connections_max = prepare_process(self._config.connections_max)
         try:
-            await loop.run_in_executor(self._executor, partial(preload, VERSIONS, newest_only=True))
-            loop.run_in_executor(self._executor, preload, VERSIONS)  # the others while it serves
+            await self._requests.load_schemas()
             await self._requests.catalogue.snapshot()
             with self._logs.kept_fresh():
                 await self._accept(connections_max)
         finally:
             self._listener.close()
-            await self._requests.catalogue.close()
+            await self._requests.close()
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._readers.close(wait=False)
 

@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from headwater.gateway import messages
 from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import RECEIVE_BYTES
-from headwater.gateway.messages import preload
+from headwater.gateway.messages import Schema
 from headwater.gateway.server import GatewayServer
 from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
 from headwater_core.clock import SystemClock
@@ -74,6 +75,29 @@ def test_every_version_of_api_versions_lists_what_is_offered(client: RawClient, 
     answer = client.ask(Api.API_VERSIONS, version, **asked)
     assert {each["api_key"]: range(each["min_version"], each["max_version"] + 1) for each in answer["api_keys"]} == VERSIONS
     assert answer["error_code"] == Code.NONE
+
+
+def test_schemas_are_loaded_when_a_client_speaks_their_version_and_beside_the_event_loop(
+    soup: FakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[str, int, int]] = []
+    real = messages._schema
+
+    def schema(api_key: int, version: int, kind: str) -> Schema:
+        loaded.append((threading.current_thread().name, api_key, version))
+        return real(api_key, version, kind)
+
+    frames = a_request(Api.FETCH, 4, a_fetch(("soup", 0, 0))), struct.pack(">ihhih", 14, Api.API_VERSIONS, 99, 1, -1) + b"what"
+    monkeypatch.setattr(messages, "_schema", schema)
+    for each in (messages.request_schema, messages.response_schema):
+        each.cache_clear()
+    with GatewayServer(FakeLogs(soup), a_config()) as server, RawClient(server.address) as client:
+        for frame in frames:
+            client.socket.sendall(frame)
+            client.frame()
+    newest = {(api, versions[-1]) for api, versions in VERSIONS.items()}
+    assert {(api, version) for _, api, version in loaded} == newest | {(Api.FETCH, 4), (Api.API_VERSIONS, 0)}
+    assert "gateway" not in {thread for thread, _, _ in loaded}
 
 
 def test_a_newer_client_is_told_the_versions_in_the_oldest_form(client: RawClient) -> None:
@@ -587,14 +611,13 @@ def test_a_fetch_that_waits_keeps_none_of_its_request(server: GatewayServer, sou
     facts = a_fetch(("soup", 0, 100), max_wait=60_000)
     facts["topics"][0]["partitions"] *= 19_000
     frame = a_request(Api.FETCH, 4, facts)
-    preload(VERSIONS)  # the server does so beside serving, and it is no part of a request
     with RawClient(server.address) as client:
         client.ask(Api.FETCH, 4, **a_fetch(("soup", 0, 100)))
         tracemalloc.start()
         try:
             client.socket.sendall(frame)
             before = soup.reads
-            until(lambda: soup.reads > before)
+            until(lambda: soup.reads > before + 1)  # it waits between its looks; the first is still the request's own turn
             kept_bytes, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
