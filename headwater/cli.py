@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from headwater.options import ProgramOptions, log_options
 from headwater.output import ReaderGone, discard_output, open_missing_streams, say
 from headwater_core.errors import HeadwaterError, Unauthorised
 
@@ -59,10 +60,11 @@ class Verbs(click.Group):
 @click.option(
     "--config", "config_file", metavar="FILE", help="Configuration (default: $HEADWATER_CONFIG, else headwater.toml if it is there)."
 )
+@log_options
 @click.pass_context
-def headwater(ctx: click.Context, config_file: str | None) -> None:
+def headwater(ctx: click.Context, config_file: str | None, log_level: str | None, log_format: str | None) -> None:
     """Archives partitioned logs to object storage, serves them back, rebuilds them from nothing but the bucket."""
-    ctx.obj = config_file
+    ctx.obj = ProgramOptions(config_file, log_level, log_format)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from archival.config import ArchivalConfig
 from headwater.gateway.config import GatewayConfig
+from headwater.logs import LogFormat, LogLevel
 from headwater.units import duration_text, parse_duration, parse_size, size_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
@@ -40,11 +41,15 @@ class NodeConfig:
     """This agent. data_dir holds its state: lock, control journal, manifest index, cache, local socket.
 
     only_agent   no other one writes to the bucket, so a store without conditional writes will do
+    log_level    the least level of the events on stderr
+    log_format   how they read
     """
 
     id: str = "headwater"
     data_dir: Path = Path("/var/lib/headwater")
     only_agent: bool = False
+    log_level: LogLevel = LogLevel.AUTO
+    log_format: LogFormat = LogFormat.AUTO
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.id):

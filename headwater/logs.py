@@ -1,8 +1,49 @@
-"""structlog, configured by the verbs that log. Importing this module is cheap; configuring is not."""
+"""structlog, configured by the verbs. Importing this module is cheap; configuring is not.
+
+Every event goes to stderr: as a line for people on a terminal, as one JSON object a line elsewhere, unless a setting says otherwise.
+Trouble that repeats is counted (headwater/repeated_events.py). What libraries log, at warning and above, becomes an event too, so that each
+line can be parsed.
+"""
 
 import contextlib
+import logging
+import os
 import sys
-from typing import TextIO, cast
+import threading
+from collections.abc import Mapping, MutableMapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from headwater.repeated_events import RepeatedEvents
+
+_LOOK_S = 5.0  # between two looks for summaries that are due
+
+
+class LogLevel(Enum):
+    """AUTO is the verb's own: info for the agent, warning for what ends by itself and prints its result."""
+
+    AUTO = "auto"
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"{value!r} is none of {', '.join(each.value for each in cls)}")
+
+
+class LogFormat(Enum):
+    """AUTO is CONSOLE on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"{value!r} is none of {', '.join(each.value for each in cls)}")
 
 
 class _Stderr:
@@ -17,9 +58,6 @@ class _Stderr:
 
     def write(self, text: str) -> int:
         try:
-            if self.dropped:
-                sys.stderr.write(f'{{"event": "events_dropped", "level": "warning", "events": {self.dropped}}}\n')
-                self.dropped = 0
             return sys.stderr.write(text)
         except (OSError, ValueError, AttributeError):
             self.dropped += 1
@@ -30,22 +68,106 @@ class _Stderr:
             sys.stderr.flush()
 
 
-def configure(*, quiet: bool) -> None:
-    """Events to stderr: coloured on a terminal, JSON lines elsewhere. quiet: only warnings and worse, for one-shot verbs."""
-    import logging
+class _Libraries(logging.Handler):
+    """Libraries have no handler of their own: Python would print their bare text between our lines."""
 
+    def emit(self, record: logging.LogRecord) -> None:
+        import structlog
+
+        log = structlog.get_logger()
+        write = log.error if record.levelno >= logging.CRITICAL else log.warning  # what a person must see to has an event of ours, too
+        try:
+            write("library_reported", library=record.name, reason=record.getMessage(), exc_info=record.exc_info)
+        except Exception:
+            self.handleError(record)
+
+
+_LIBRARIES = _Libraries(logging.WARNING)
+
+
+class _Limit:
+    """The processor that drops what is no news. A thread of its own, started by the first event that is counted, writes the counts."""
+
+    def __init__(self, repeated: "RepeatedEvents", stderr: _Stderr) -> None:
+        self._repeated, self._stderr = repeated, stderr
+        self._stop, self._starting = threading.Event(), threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, _: object, level: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+        from structlog import DropEvent
+
+        self._report_dropped()
+        if self._repeated.is_news(level, event):
+            return event
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="event-counts", daemon=True)
+                self._thread.start()
+        raise DropEvent
+
+    def close(self) -> None:
+        """Write what has been counted. May be called twice."""
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+        self._write_counts(all_of_them=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            self._write_counts()
+
+    def _write_counts(self, *, all_of_them: bool = False) -> None:
+        import structlog
+
+        for level, event, fields in self._repeated.summaries(all_of_them=all_of_them):
+            getattr(structlog.get_logger(), level)(event, **fields)
+
+    def _report_dropped(self) -> None:
+        import structlog
+
+        if count := self._stderr.dropped:
+            self._stderr.dropped = 0
+            structlog.get_logger().warning("events_dropped", events=count)
+            if self._stderr.dropped:  # that one, too
+                self._stderr.dropped = count
+
+
+def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO, *, default: LogLevel = LogLevel.WARNING) -> None:
+    """Events to stderr. Within a verb, what was counted is written when the verb ends.
+
+    default   what AUTO means for this verb
+    """
+    import click
     import structlog
 
+    from headwater.repeated_events import RepeatedEvents
+    from headwater_core.clock import SystemClock
+
     terminal = sys.stderr is not None and sys.stderr.isatty()
+    console = terminal if form is LogFormat.AUTO else form is LogFormat.CONSOLE
+    stderr = _Stderr()
+    limit = _Limit(RepeatedEvents(SystemClock()), stderr)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            limit,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
+            _for_people(colours=terminal and not os.environ.get("NO_COLOR")) if console else structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING if quiet else logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Stderr())),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[(default if level is LogLevel.AUTO else level).name]
+        ),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, stderr)),
         cache_logger_on_first_use=False,
     )
+    logging.getLogger().addHandler(_LIBRARIES)
+    if verb := click.get_current_context(silent=True):
+        verb.call_on_close(limit.close)
+
+
+def _for_people(*, colours: bool) -> Any:
+    import structlog
+
+    return structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)

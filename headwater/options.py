@@ -5,10 +5,12 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import click
 
+from headwater import logs
+from headwater.logs import LogFormat, LogLevel
 from headwater_core.errors import UsageError
 from headwater_core.partition import TopicPartition, check_topic_name
 
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+class ProgramOptions(NamedTuple):
+    """What was given before the verb. The same options after it count for more."""
+
+    config_file: str | None = None
+    log_level: str | None = None
+    log_format: str | None = None
+
+
+def log_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    level = click.option(
+        "--log-level", type=click.Choice([each.value for each in LogLevel]), help="Least level of the events on stderr (node.log_level)."
+    )
+    form = click.option(
+        "--log-format",
+        type=click.Choice([each.value for each in LogFormat]),
+        help="auto: JSON, on a terminal console (node.log_format).",
+    )
+    return level(form(command))
 
 
 _CONFIG_OPTIONS = (
@@ -29,8 +51,11 @@ _CONFIG_OPTIONS = (
 )
 
 
-def configured(verb: Callable[..., _R]) -> Callable[..., _R]:
-    """Give `verb` the options that make up a configuration, and the configuration as its first argument."""
+def configured(verb: Callable[..., _R], *, log_level: LogLevel = LogLevel.WARNING) -> Callable[..., _R]:
+    """Give `verb` the options that make up a configuration, and the configuration as its first argument; events are written as it says.
+
+    log_level  unless anything else is given
+    """
 
     def with_config(
         config_file: str | None,
@@ -41,15 +66,29 @@ def configured(verb: Callable[..., _R]) -> Callable[..., _R]:
         settings: Sequence[str],
         **rest: Any,
     ) -> _R:
-        named = config_file or click.get_current_context().find_object(str)
-        flags = {"node.data_dir": data_dir, "log.dirs": list(log_dirs) or None, "store.url": store, "store.endpoint_url": endpoint_url}
-        config = load_config(named, {key: value for key, value in flags.items() if value is not None} | dict(map(_setting, settings)))
+        program = program_options()
+        flags = {
+            "node.data_dir": data_dir,
+            "log.dirs": list(log_dirs) or None,
+            "store.url": store,
+            "store.endpoint_url": endpoint_url,
+            "node.log_level": rest.pop("log_level") or program.log_level,
+            "node.log_format": rest.pop("log_format") or program.log_format,
+        }
+        given = {key: value for key, value in flags.items() if value is not None} | dict(map(_setting, settings))
+        config = load_config(config_file or program.config_file, given)
+        logs.configure(config.node.log_level, config.node.log_format, default=log_level)
         return verb(config, **rest)
 
     wrapped: Callable[..., _R] = functools.update_wrapper(with_config, verb)  # takes over the options that `verb` has already
+    wrapped = log_options(wrapped)
     for option in reversed(_CONFIG_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
+
+
+def program_options() -> ProgramOptions:
+    return click.get_current_context().find_object(ProgramOptions) or ProgramOptions()
 
 
 def load_config(named: str | None, flags: dict[str, object]) -> "Config":

@@ -1,9 +1,11 @@
 """`headwater agent`."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from headwater.logs import LogLevel
 from headwater.options import configured
 from headwater.output import say
 
@@ -14,17 +16,14 @@ INTERRUPTED = 130
 
 
 @click.command()
-@configured
+@partial(configured, log_level=LogLevel.INFO)
 def agent(config: "Config") -> int:
     """Archive the log directories and serve everything on a Kafka port, until stopped.
 
-    SIGTERM ends it cleanly with exit code 0. Events go to stderr: readable on a terminal, JSON lines elsewhere.
+    SIGTERM ends it cleanly with exit code 0. Events go to stderr: text on a terminal, JSON lines elsewhere (--log-format).
     """
     import signal
 
-    from headwater import logs
-
-    logs.configure(quiet=False)
     from headwater.agent import run
 
     stopped_by = run(config, started=lambda address: say("serving on {}:{}".format(*address)))

@@ -56,10 +56,8 @@ def _do(config: "Config", order: "PassRequest", dry_run: bool, form: str) -> Non
     if dry_run:
         _show_due(config, order, form)
         return
-    from headwater import logs
     from headwater.session import run_pass
 
-    logs.configure(quiet=True)
     rows: list[dict[str, Any]] = []
     try:
         run_pass(config, order, rows.append)

@@ -54,8 +54,11 @@ def _play(root: Path, keep_running: bool, form: str) -> None:
 
     from headwater import logs
     from headwater.demo import Demo
+    from headwater.logs import LogFormat, LogLevel
+    from headwater.options import program_options
 
-    logs.configure(quiet=True)
+    given = program_options()
+    logs.configure(LogLevel(given.log_level or "auto"), LogFormat(given.log_format or "auto"))
     width = None if sys.stdout.isatty() else 100
     console = Console(width=width, quiet=form != "table", highlight=False)
     stage = Demo(root, lambda title, total, sizes: progress(title, total, sizes=sizes))

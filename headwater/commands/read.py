@@ -38,11 +38,9 @@ def read(config: "Config", selection: str, first: str, end: str, count: int | No
 
     Keys, values and header values are base64, or null.
     """
-    from headwater import logs as events
     from headwater.wiring import open_bucket, open_logs
     from hydration.answers import Isolation
 
-    events.configure(quiet=True)
     topic, number = parse_selection(selection)
     level = Isolation[isolation.upper()]
     with open_logs(config, open_bucket(config)) as logs:

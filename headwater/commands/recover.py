@@ -223,10 +223,8 @@ def status(into: Path | None, form: str) -> None:
 
 def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]) -> "RecoveryPlan":
     import recovery
-    from headwater import logs
     from headwater.wiring import open_bucket
 
-    logs.configure(quiet=True)
     return recovery.plan(open_bucket(config).manifests, names, recovery.Options(**asked))
 
 
@@ -273,10 +271,8 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
     import msgspec
 
     import recovery
-    from headwater import logs
     from headwater.wiring import open_bucket
 
-    logs.configure(quiet=True)
     with _control(config) as control, progress("recovering", made.size_bytes) as shown:
         done: RecoveryReport = recovery.apply(
             made,

@@ -81,12 +81,10 @@ def scan(
     A time is the first record at or after it. DIR appears when all of it is there; a scan that fails leaves nothing. -o json prints
     a summary. Exit code 0: everything was written; 3: all but what --quarantine lists; 4: damage, and nothing was written.
     """
-    from headwater import logs as events
     from headwater.pipeline.scan.query import parse_query
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
-    events.configure(quiet=True)
     options: dict[str, object] = {
         "topics": topics,
         "columns": columns,

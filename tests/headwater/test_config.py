@@ -59,6 +59,8 @@ def test_values_are_text_in_the_environment(tmp_path: Path) -> None:
         ("[archival]\nseal_timeout = '30'", "not a duration"),
         ("[hydration]\ncache_bytes = true", "a size"),
         ("[hydration]\nread_priority = 'local'", "local"),
+        ("[node]\nlog_level = 'loud'", "'loud' is none of auto, debug, info, warning, error"),
+        ("[node]\nlog_format = 'xml'", "'xml' is none of auto, console, json"),
         ("[log]\nowned = 'maybe'", "true or false"),
         ("[log]\nowned = []", "true or false"),
         ("[log]\ndirs = 3", "a list"),

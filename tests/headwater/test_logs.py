@@ -1,0 +1,131 @@
+"""How events reach stderr: format, level, and that no line is anything else."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from headwater import logs
+from headwater.logs import LogFormat, LogLevel
+from tests.headwater.conftest import Stage
+
+
+@pytest.fixture(autouse=True)
+def unconfigured() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    out, err = capsys.readouterr()
+    assert out == ""
+    return [json.loads(line) for line in err.splitlines()]
+
+
+def test_into_a_pipe_an_event_is_one_json_object_with_its_time_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure()
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        structlog.get_logger().exception("archive_failed", partition="soup:0")
+    [event] = written(capsys)
+    assert (event["event"], event["level"], event["partition"]) == ("archive_failed", "error", "soup:0")
+    assert event["timestamp"].endswith("Z")
+    assert "ValueError" in event["exception"]
+
+
+def test_the_format_can_be_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.configure(form=LogFormat.CONSOLE)
+    structlog.get_logger().warning("store_silent", reason="no answer")
+    assert capsys.readouterr().err.split()[1:] == ["[warning", "]", "store_silent", "reason='no", "answer'"]  # and no colours
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    logs.configure(form=LogFormat.JSON)
+    structlog.get_logger().warning("store_silent", reason="no answer")
+    [event] = written(capsys)
+    assert event["event"] == "store_silent"
+    logs.configure()
+    structlog.get_logger().warning("store_silent", reason="no answer")
+    assert not capsys.readouterr().err.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("level", "default", "expected"),
+    [
+        (LogLevel.AUTO, LogLevel.WARNING, ["warning", "error"]),
+        (LogLevel.AUTO, LogLevel.INFO, ["info", "warning", "error"]),
+        (LogLevel.DEBUG, LogLevel.WARNING, ["debug", "info", "warning", "error"]),
+        (LogLevel.ERROR, LogLevel.INFO, ["error"]),
+    ],
+)
+def test_less_than_the_level_is_left_out(
+    level: LogLevel, default: LogLevel, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(level, default=default)
+    for each in ("debug", "info", "warning", "error"):
+        getattr(structlog.get_logger(), each)("agent_stopped")
+    assert [event["level"] for event in written(capsys)] == expected
+
+
+def test_what_a_library_logs_is_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure()
+    library = logging.getLogger("pysyncobj.syncobj")
+    library.info("nobody wants to know")
+    library.warning("failed to %s", "resolve")
+    library.critical("entries truncated")
+    found = [(event["event"], event["level"], event["library"], event["reason"]) for event in written(capsys)]
+    assert found == [
+        ("library_reported", "warning", "pysyncobj.syncobj", "failed to resolve"),
+        ("library_reported", "error", "pysyncobj.syncobj", "entries truncated"),
+    ]
+
+
+def test_events_that_could_not_be_written_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.configure()
+    log = structlog.get_logger()
+
+    def full(_: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stderr, "write", full)
+        for number in range(3):
+            log.error("gap_recorded", partition=f"soup:{number}")
+    log.error("gap_recorded", partition="soup:9")
+    assert [(event["event"], event.get("events")) for event in written(capsys)] == [("events_dropped", 3), ("gap_recorded", None)]
+
+
+def test_options_before_and_after_the_verb_and_the_configuration_say_the_same(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = stage.log("kitchen")
+    shown = stage.run("config", "show", "-o", "jsonl")
+    defaults = {row["key"]: row["value"] for row in shown.rows if row["key"].startswith("node.log_")}
+    assert defaults == {"node.log_level": "auto", "node.log_format": "auto"}
+    ran = stage.run("flush", "--log-level", "info", log=log)
+    assert '"event": "run_archived"' in ran.err
+    (stage.root / "headwater.toml").write_text('[node]\nlog_level = "info"\nlog_format = "console"\n')
+    assert "partition_claimed" not in stage.run("flush", "--log-level", "error", log=log).err
+    again = stage.root / "again"
+    console = stage.run("flush", "--data-dir", str(again), "--store", f"file://{again}/bucket", log=log).err
+    assert " run_archived " in console
+    assert '"event"' not in console
+    monkeypatch.setenv("HEADWATER_NODE_LOG_FORMAT", "json")
+    third = stage.root / "third"
+    program = stage.run_bare(
+        "--log-level", "info", "flush", "--data-dir", str(third), "--store", f"file://{third}/bucket", "--log-dir", str(log)
+    )
+    assert '"event": "run_archived"' in program.err
+    assert stage.run_bare("--log-level", "loud", "archive").code == 2
+
+
+def test_what_was_counted_is_written_when_the_verb_ends(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def repeat(*_: object, **__: object) -> object:
+        for number in range(5):
+            structlog.get_logger().warning("archive_not_listed", reason=f"no answer from port {number}")
+        return ()
+
+    monkeypatch.setattr("headwater.config.shown", repeat)
+    lines = [json.loads(line) for line in stage.run("config", "show").err.splitlines()]
+    assert [(line["event"], line.get("repeats")) for line in lines] == [("archive_not_listed", None), ("archive_not_listed", 4)]
