@@ -251,7 +251,7 @@ class ArchiverFleet:
         return PartitionOutcome(place=place, error=missing)
 
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
-        """What to say of any exception. One that nobody planned for is logged here, with its traceback, when it is news."""
+        """What to say of any exception. One that nobody planned for is logged here, with its traceback."""
         match error:
             case HeadwaterError():
                 return error
@@ -259,8 +259,7 @@ class ArchiverFleet:
                 return error_kind(error)(f"{place}: {error}")
         words = f"unexpected {type(error).__name__}: {error}"
         self.unexpected += 1
-        if self.troubles.get(place) != words:
-            _log.error("archive_failed", partition=str(place), exc_info=error)
+        _log.error("archive_failed", partition=str(place), exc_info=error)
         return HeadwaterError(words)
 
     def note(self, outcome: PartitionOutcome) -> None:

@@ -21,9 +21,8 @@ import structlog
 from archival.due_queue import DueQueue
 from archival.fleet import LATE_S, LOG_DIRS, WORKERS, PartitionOutcome
 from archival.plan import Policy, PolicyFor
-from archival.trouble_log import TroubleLog
 from headwater_core.clock import Clock
-from headwater_core.errors import HeadwaterError, SourceChanged
+from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import Glimpse, Listing
 
@@ -87,7 +86,7 @@ class Scheduler:
         self._in_hand: dict[TopicPartition, float] = {}  # since when
         self._workers = 0  # threads
         self._quiet: dict[TopicPartition, _Quiet] = {}
-        self._troubles = TroubleLog(clock)
+        self._stopped: set[TopicPartition] = set()  # by what a person must see to, as logged
         self._listed: Collection[TopicPartition] = ()  # one listing alone misses a partition that moves between two directories
 
     def __len__(self) -> int:
@@ -110,7 +109,7 @@ class Scheduler:
         except Exception as error:
             outcome = PartitionOutcome(place=LOG_DIRS, error=self._work.trouble(LOG_DIRS, error))
         self._work.note(outcome)
-        self._troubles.note(outcome)
+        self._report(outcome)
 
     def add(self, places: Iterable[TopicPartition]) -> None:
         """Something may have happened to them."""
@@ -166,11 +165,7 @@ class Scheduler:
                 del self._in_hand[place]
             raise
         if self._put_back(place, outcome):
-            self._troubles.note(outcome)
-
-    def tick(self) -> None:
-        """Log what has only been counted so far. Now and then."""
-        self._troubles.tick()
+            self._report(outcome)
 
     def idle_s(self) -> float | None:
         """How long nothing is due, unless something is added; None for ever."""
@@ -189,7 +184,6 @@ class Scheduler:
                         self.rescan()
                     else:
                         self.add(due)
-                    self.tick()
                     due = events.wait(stop, rescan_s)
                 except Exception:
                     self._failed()
@@ -214,9 +208,25 @@ class Scheduler:
             while self._in_hand:
                 left_s = LATE_S - (self._clock.monotonic_s() - max(self._in_hand.values()))
                 if left_s <= 0:
-                    log.warning("steps_left_behind", ntps=[str(each) for each in self._in_hand], reason="their disks hang")
+                    log.warning("steps_left_behind", partitions=[str(each) for each in self._in_hand], reason="their disks hang")
                     return
                 self._changed.wait(left_s)
+
+    def _report(self, outcome: PartitionOutcome) -> None:
+        """Log what keeps a partition from being archived. What was archived the archiver itself has logged."""
+        place, error = outcome.place, outcome.error
+        with self._changed:
+            was_stopped = place in self._stopped
+            if error is None:
+                self._stopped.discard(place)
+            elif not isinstance(error, TransientError):
+                self._stopped.add(place)
+        if isinstance(error, TransientError):
+            log.warning("archive_postponed", partition=str(place), reason=str(error))
+        elif error is not None:
+            log.error("archive_stopped", partition=str(place), reason=str(error))
+        elif was_stopped and not outcome.gone:
+            log.info("archive_resumed", partition=str(place), reason=outcome.reason)
 
     def _failed(self) -> None:
         """A mistake of ours that concerns no single partition: those, and the gateway, go on."""
@@ -272,7 +282,7 @@ class Scheduler:
             for table in tables:
                 for each in table.keys() - set(places):
                     del table[each]
-        self._troubles.retain(places)
+            self._stopped &= {*places, LOG_DIRS}
         self._work.retain(places)
 
 

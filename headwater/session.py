@@ -102,8 +102,9 @@ def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
         except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
             if not patient:
                 raise
-            say_so = log.warning if isinstance(error, TransientError) else log.error
-            say_so("store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers")
+            (log.warning if isinstance(error, TransientError) else log.error)(
+                "store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers"
+            )
         readable = GuardedStore(bucket.store, Gate(partial(_check_to_read, config, bucket), SystemClock(), again=again).passing)
         guarded = GuardedStore(bucket.store, gate.passing)
         writable = Bucket(guarded, ManifestRepository(guarded))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.gateway.apis import Code, code_for
-from headwater.gateway.complaints import Complaints
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import Line
+from headwater.gateway.failures import report_failure
 from headwater.gateway.messages import Facts
 from headwater.gateway.offsets import check_leader_epoch, isolation_of, once_each
 from headwater.gateway.patience import Patience, Place
@@ -56,8 +56,8 @@ class Fetched:
 
 
 class Fetcher:
-    def __init__(self, logs: Logs, catalogue: Catalogue, complaints: Complaints, config: GatewayConfig) -> None:
-        self._logs, self._catalogue, self._complaints, self._config = logs, catalogue, complaints, config
+    def __init__(self, logs: Logs, catalogue: Catalogue, config: GatewayConfig) -> None:
+        self._logs, self._catalogue, self._config = logs, catalogue, config
         self._patience = Patience(config.storage_wait_s)
 
     async def fetch(self, body: Facts, version: int, line: Line) -> Fetched:
@@ -110,7 +110,7 @@ class Fetcher:
                 try:
                     each.log = self._logs.partition(name, partition)
                 except Exception as error:
-                    self._complaints.tell("fetch_failed", f"{name}:{partition}", error)
+                    report_failure("Fetch", f"{name}:{partition}", error)
                     each.code = code_for(error)
         return wanted
 
@@ -149,7 +149,7 @@ class Fetcher:
                 elif each.bounds is None:
                     each.bounds = each.log.known_bounds(isolation)
             except Exception as error:  # whatever it is, it is this partition's alone
-                self._complaints.tell("fetch_failed", str(each.log.partition), error)
+                report_failure("Fetch", str(each.log.partition), error)
                 each.code = code_for(error)
                 continue
             if each.result is None:
@@ -172,7 +172,7 @@ class Fetcher:
                 self._patience.got(place)
             elif self._patience.is_over(place, now_s):
                 error = TransientError(f"offset {each.offset} is not there after {self._config.storage_wait_s:g} s")
-                self._complaints.tell("fetch_failed", place.partition, error)
+                report_failure("Fetch", place.partition, error)
                 each.code = code_for(error)
             elif each.result is None and each.bounds is None:
                 each.bounds = each.log.known_bounds(isolation)

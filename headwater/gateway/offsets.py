@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from headwater.gateway.apis import Code, code_for
-from headwater.gateway.complaints import Complaints
+from headwater.gateway.failures import report_failure
 from headwater.gateway.messages import Facts
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
@@ -51,8 +51,8 @@ class LookUps:
     before is told, and everything else is to be asked again.
     """
 
-    def __init__(self, logs: Logs, told_epoch: ToldEpoch, complaints: Complaints, executor: Executor) -> None:
-        self._logs, self._told_epoch, self._complaints, self._executor = logs, told_epoch, complaints, executor
+    def __init__(self, logs: Logs, told_epoch: ToldEpoch, executor: Executor) -> None:
+        self._logs, self._told_epoch, self._executor = logs, told_epoch, executor
 
     async def list_offsets(self, body: Facts) -> Facts:
         isolation = isolation_of(body.get("isolation_level", 0))
@@ -65,7 +65,7 @@ class LookUps:
 
         topics: dict[Any, list[Facts]] = {}
         asked = once_each(body["topics"], "name", "partition_index")
-        for each in await self._all("list_offsets_failed", asked, isolation, from_log, from_known):
+        for each in await self._all("ListOffsets", asked, isolation, from_log, from_known):
             offset, timestamp, epoch = each.found or UNKNOWN
             answer = {"error_code": each.code, "timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
             topics.setdefault(each.topic, []).append({"partition_index": each.asked["partition_index"], **answer})
@@ -80,7 +80,7 @@ class LookUps:
 
         topics: dict[Any, list[Facts]] = {}
         asked = once_each(body["topics"], "topic", "partition")
-        for each in await self._all("epoch_look_up_failed", asked, Isolation.READ_UNCOMMITTED, from_log, from_known):
+        for each in await self._all("OffsetForLeaderEpoch", asked, Isolation.READ_UNCOMMITTED, from_log, from_known):
             epoch, end = each.found or (-1, -1)
             answer = {"error_code": each.code, "leader_epoch": epoch, "end_offset": end}
             topics.setdefault(each.topic, []).append({"partition": each.asked["partition"], **answer})
@@ -88,7 +88,7 @@ class LookUps:
 
     async def _all(
         self,
-        event: str,
+        api: str,
         asked: dict[Any, dict[int, dict[str, Any]]],
         isolation: Isolation,
         from_log: Callable[[PartitionLog, Bounds, Facts, float], T],
@@ -100,7 +100,7 @@ class LookUps:
         loop = asyncio.get_running_loop()
 
         def fail(each: _LookUp[T], number: int, error: Exception) -> None:
-            self._complaints.tell(event, f"{each.topic}:{number}", error)
+            report_failure(api, f"{each.topic}:{number}", error)
             each.code = code_for(error)
 
         def begin() -> None:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import structlog
 
 from headwater.gateway.apis import VERSIONS, Api, Code
-from headwater.gateway.complaints import Complaints
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import Line
 from headwater.gateway.fetch import Fetched, Fetcher
@@ -47,10 +46,9 @@ class Requests:
 
     def __init__(self, logs: Logs, config: GatewayConfig, executor: Executor, clock: Clock) -> None:
         self._config, self._executor = config, executor
-        complaints = Complaints(clock)
         self.catalogue = Catalogue(logs, executor, clock, config.metadata_ttl_s)
-        self._fetcher = Fetcher(logs, self.catalogue, complaints, config)
-        self._look_ups = LookUps(logs, self.catalogue.told_epoch, complaints, executor)
+        self._fetcher = Fetcher(logs, self.catalogue, config)
+        self._look_ups = LookUps(logs, self.catalogue.told_epoch, executor)
         self._loader = ThreadPoolExecutor(1, "gateway-schemas")  # behind nothing that waits for a store
         self._loaded: set[tuple[int, int]] = set()
 

@@ -47,7 +47,6 @@ class Gateway:
         self._advertised = split_address(config.advertised) if config.advertised else None
         self._long_requests = LongRequests(max(LONG_BYTES_MAX, config.request_bytes_max))
         self._connections = 0
-        self._turned_away = False
 
     @property
     def address(self) -> Address:
@@ -79,9 +78,7 @@ class Gateway:
                     continue
                 if self._connections >= connections_max:
                     client.close()
-                    if not self._turned_away:
-                        log.warning("connections_turned_away", connections_max=connections_max)
-                    self._turned_away = True
+                    log.warning("connection_refused", connections_max=connections_max)
                     continue
                 self._connections += 1
                 connections.create_task(self._serve(client))
@@ -105,7 +102,6 @@ class Gateway:
         finally:
             client.close()
             self._connections -= 1
-            self._turned_away = False
 
     async def _converse(self, client: socket.socket) -> None:
         """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits."""

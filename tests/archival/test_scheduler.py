@@ -15,7 +15,7 @@ from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOutcome
 from archival.plan import SEALED_ONLY, PolicyFor
 from archival.scheduler import QUIET_S, Scheduler
-from archival.trouble_log import LINES_MAX, REPEAT_S, WINDOW_S
+from headwater.repeated_events import LINES_MAX
 from headwater_core.clock import ManualClock, SystemClock
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError
 from headwater_core.objectstore.memory import MemoryStore
@@ -26,6 +26,7 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Glimpse, Listing, LogDirs
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
+from tests.events import written_events
 from tests.headwater.broker import Bench
 from tests.hung_disk import within
 
@@ -222,7 +223,7 @@ def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: S
             raise Defect("a table with two legs")
 
     store.sending = fail
-    with capture_logs() as events:
+    with written_events(bench.clock) as events:
         bench.scheduler.rescan()
         bench.turns()
         for _ in range(5):
@@ -284,19 +285,22 @@ def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: Store) -> No
 
     store.sending = refuse
     bench.scheduler.rescan()
-    with capture_logs() as events:
+    with written_events(bench.clock) as events:
         for _ in range(75):
             bench.clock.advance(1000)
             bench.turns()
+            events.summarise()
             bench.scheduler.add([TopicPartition("soup", number) for number in range(LINES_MAX + 5)])  # they go on being written to
-    lines = [event for event in events if event["log_level"] == "warning"]
-    assert 1 <= len(lines) <= LINES_MAX + 1
-    assert tries <= (LINES_MAX + 5) * 8
-    with capture_logs() as events:
+        postponed = [event for event in events if event["event"] == "archive_postponed"]
+        assert len(postponed) == LINES_MAX + 1  # and the first minute's summary
+        assert tries <= (LINES_MAX + 5) * 8
+        events.clear()
         for _ in range(2 * 60):
             bench.clock.advance(5000)
             bench.turns()
-    assert len([event for event in events if event["log_level"] == "warning"]) <= (LINES_MAX + 1) * (10 * 60 / REPEAT_S + 1)
+            events.summarise()
+    assert 9 <= len(events) <= 10  # one a minute
+    assert sum(event["repeats"] for event in events) >= 10 * (LINES_MAX + 5) / 2
     assert bench.fleet.troubles == {}  # they mend themselves
     store.sending = lambda key: None
     bench.clock.advance(int(PAUSE_MAX_S * 1000))
@@ -304,20 +308,22 @@ def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: Store) -> No
     assert {bench.last_offset("soup", number) for number in range(LINES_MAX + 5)} == {9}
 
 
-def test_those_that_are_not_told_of_are_counted(bench: Bench, store: Store) -> None:
-    bench.broker.partition("soup", *range(LINES_MAX + 7))
+def test_a_partition_that_goes_on_after_it_had_stopped_is_reported(bench: Bench, store: Store) -> None:
+    bench.broker.partition("soup", 0)
 
-    def refuse(key: str) -> None:
-        raise TransientError("no route to the store")
+    def fail(key: str) -> None:
+        raise CorruptData(key, 0, "damaged")
 
-    store.sending = refuse
-    bench.scheduler.rescan()
-    with capture_logs() as events:
-        bench.turns()
-        bench.clock.advance(int(WINDOW_S * 1000))
-        bench.scheduler.tick()
-    told = [event for event in events if event["event"] == "archive_postponed"]
-    assert (len(told), told[-1]["partitions"], told[-1]["reason"]) == (LINES_MAX + 1, 7, "no route to the store")
+    store.sending = fail
+    with written_events(bench.clock) as events:
+        bench.scheduler.rescan()
+        for sending in (fail, lambda key: None, lambda key: None):
+            store.sending = sending
+            bench.clock.advance(int(READ_AGAIN_S * 1000))
+            bench.scheduler.rescan()
+            bench.turns()
+    reported = [(event["event"], event["partition"]) for event in events if event["event"].startswith("archive_")]
+    assert reported == [("archive_stopped", "soup:0"), ("archive_resumed", "soup:0")]
 
 
 class Once:

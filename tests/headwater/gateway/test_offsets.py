@@ -12,10 +12,8 @@ import pytest
 
 import headwater.gateway.offsets
 from headwater.gateway.apis import Api, Code
-from headwater.gateway.complaints import Complaints
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
-from headwater_core.clock import SystemClock
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
@@ -163,7 +161,7 @@ class SlowLogs:
 
 def test_last_stable_offsets_of_many_partitions_have_one_deadline_together() -> None:
     with ThreadPoolExecutor(16) as threads:
-        look_ups = headwater.gateway.offsets.LookUps(SlowLogs(), lambda *_: -1, Complaints(SystemClock()), threads)  # type: ignore[arg-type]
+        look_ups = headwater.gateway.offsets.LookUps(SlowLogs(), lambda *_: -1, threads)  # type: ignore[arg-type]
         partitions = [{"partition_index": at, "timestamp": LATEST} for at in range(40)]
         began_s = monotonic()
         answer = asyncio.run(look_ups.list_offsets({"isolation_level": 1, "topics": [{"name": "slow", "partitions": partitions}]}))

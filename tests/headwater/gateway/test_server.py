@@ -23,10 +23,11 @@ from headwater.gateway.connection import RECEIVE_BYTES
 from headwater.gateway.messages import Schema
 from headwater.gateway.server import GatewayServer
 from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
-from headwater_core.clock import SystemClock
+from headwater_core.clock import ManualClock, SystemClock
 from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
 from hydration.partition_log import Isolation
+from tests.events import written_events
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
 from tests.headwater.gateway.raw import RawClient, a_fetch, a_request
 
@@ -342,7 +343,7 @@ def test_errors_become_codes(client: RawClient, soup: FakeLog, error: Any, code:
         soup.next_reads = [failing, error]
     else:
         soup.next_reads = [error, error]
-    with capture_logs() as logs:
+    with written_events(ManualClock()) as logs:
         for _ in range(2):
             answer = client.fetch(a_fetch(("soup", 0, 0), max_wait=9000))
             assert (answer["error_code"], answer["records"]) == (code, b"")
@@ -472,7 +473,7 @@ def test_one_connection_too_many_is_closed_and_the_others_stay(soup: FakeLog) ->
             with RawClient(server.address) as three:
                 assert three.is_closed_by_peer()
         assert one.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
-    assert [each["event"] for each in logs] == ["connections_turned_away"]
+    assert [each["event"] for each in logs] == ["connection_refused"] * 3
 
 
 @pytest.mark.parametrize("sent", [b"", a_request(Api.FETCH, 12, a_fetch(("soup", 0, 0)))[:30]])

@@ -1,0 +1,20 @@
+"""Errors for the operator. That each client repeats its request makes no difference: repeated events are counted."""
+
+import structlog
+
+from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, TransientError
+
+log = structlog.get_logger()
+
+
+def report_failure(api: str, partition: str, error: Exception) -> None:
+    """A client's own mistakes are not reported; what mends itself is a warning; the rest is for a person, and what is no error of
+    ours comes with its traceback: it is a mistake in here."""
+    if isinstance(error, OffsetOutOfRange | NotFound):
+        return
+    if isinstance(error, TransientError):
+        log.warning("request_failed", api=api, partition=partition, reason=str(error))
+    elif isinstance(error, HeadwaterError):
+        log.error("request_failed", api=api, partition=partition, reason=str(error))
+    else:
+        log.error("request_failed", api=api, partition=partition, reason=repr(error), exc_info=error)
