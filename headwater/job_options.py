@@ -13,7 +13,8 @@ from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater.pipeline.runner import Runner, SparkSession, StorePlace
+    from headwater.pipeline.runner import Runner, StorePlace
+    from headwater.pipeline.spark.spark_runner import SparkSession
     from headwater_core.objectstore.store import ObjectStore
 
 PROCESSES_FROM_BYTES = 1 << 30  # below this, starting them takes longer than they save
@@ -40,7 +41,7 @@ class JobPlacement:
 
     @contextmanager
     def spark(self, name: str) -> "Iterator[SparkSession]":
-        from headwater.pipeline.runner import spark_session
+        from headwater.pipeline.spark.spark_runner import spark_session
 
         with spark_session(self.master, f"headwater {name}") as session:
             yield session
@@ -48,9 +49,11 @@ class JobPlacement:
     @contextmanager
     def runner(self, config: "Config", store: "ObjectStore", name: str, size_bytes: int) -> "Iterator[Runner]":
         """Works on tasks of about `size_bytes` in all."""
-        from headwater.pipeline.runner import OnSpark, Processes, Threads
+        from headwater.pipeline.runner import Processes, Threads
 
         if self.on_spark:
+            from headwater.pipeline.spark.spark_runner import OnSpark
+
             with self.spark(name) as session:
                 yield OnSpark(place_of(config), session.sparkContext)
             return

@@ -30,7 +30,7 @@ HOMES = {  # library: the only places that may import it
     "cramjam": ("headwater_core/segments/codecs.py",),
     "kio": ("headwater/gateway/",),
     "lmdb": ("manifests/index.py",),
-    "pyspark": ("headwater/pipeline/",),
+    "pyspark": ("headwater/pipeline/spark/",),
     "pysyncobj": ("headwater_core/control/node.py",),
     "rich": ("headwater/",),
     "watchdog": ("archival/watch.py",),

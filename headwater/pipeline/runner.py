@@ -1,30 +1,25 @@
-"""Where the tasks of a job run: on this machine, or on Spark. A task is a small value; what works on it is given a store."""
+"""Where the tasks of a job run: in threads or processes of this machine, or on Spark (spark/spark_runner.py).
 
-import contextlib
+A task is a small value; what works on it is given a store.
+"""
+
 import functools
 import multiprocessing
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait as wait_for_any
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from headwater_core.errors import UsageError
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession as SparkSession
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 _AHEAD = 2  # tasks handed out for each worker: one in work, one waiting
-_ROUND = 16  # tasks of one Spark job for each core: results come back between jobs
 
 
 class Runner(Protocol):
@@ -81,23 +76,11 @@ class Processes:
         # spawn: a forked child would share the sockets, and the locks of threads that it does not have
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self._workers, mp_context=spawn, initializer=_end_with_parent) as pool:
-            yield from _in_flight(pool, _Elsewhere(self._place, work), tasks, self._workers * _AHEAD)
-
-
-class OnSpark:
-    """On a Spark cluster, or Spark's local mode, in jobs of some tasks for each core."""
-
-    def __init__(self, place: StorePlace, context: "SparkContext") -> None:
-        self._place, self._context = place, context
-
-    def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
-        rest, elsewhere = iter(tasks), _Elsewhere(self._place, work)
-        while taken := list(islice(rest, _ROUND * self._context.defaultParallelism)):
-            yield from self._context.parallelize(taken, len(taken)).map(elsewhere).collect()
+            yield from _in_flight(pool, RemoteWork(self._place, work), tasks, self._workers * _AHEAD)
 
 
 @dataclass(frozen=True, slots=True)
-class _Elsewhere:
+class RemoteWork:
     """Work that opens its own store, once per process."""
 
     place: StorePlace
@@ -131,31 +114,3 @@ def _in_flight(pool: Executor, work: Callable[[_Task], _Result], tasks: Iterable
     finally:
         for future in pending:
             future.cancel()
-
-
-@contextlib.contextmanager
-def spark_session(master: str | None, name: str) -> "Iterator[SparkSession]":
-    """The Spark session that is there (spark-submit, a notebook), else one of our own, stopped at the end.
-
-    master  "local[2]", "spark://host:7077", …; None leaves it to spark-submit or Spark's configuration
-    Spark's own errors leave it as HeadwaterErrors.
-    """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise UsageError('Spark is not installed: pip install "headwater[spark]" (and Java 17 or later)') from None
-    from headwater.pipeline.spark.spark_errors import as_headwater_errors
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        with as_headwater_errors():
-            yield active
-        return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what this process has
-    builder = SparkSession.builder.appName(name).config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    with as_headwater_errors():
-        session = (builder.master(master) if master else builder).getOrCreate()
-        try:
-            yield session
-        finally:
-            session.stop()

@@ -22,13 +22,14 @@ from headwater.pipeline.export.backlog import WORDS, Backlog, Failure, Places, d
 from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import check_columns
 from headwater.pipeline.export.parquet import dated_schema, days_of, with_lineage
-from headwater.pipeline.runner import OnSpark, StorePlace
+from headwater.pipeline.runner import StorePlace
 from headwater.pipeline.scan.archive_snapshot import Catalogue
 from headwater.pipeline.scan.progress import Reached, epoch_at
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
 from headwater.pipeline.spark.spark_errors import SPARK_ERRORS
+from headwater.pipeline.spark.spark_runner import OnSpark
 from headwater.pipeline.spark.table_history import Mirror, TableDocument, TableHistory, newest_document, open_history
 from headwater_core import milestones
 from headwater_core.errors import DiskFull, HeadwaterError, Locked, Unauthorised, UsageError

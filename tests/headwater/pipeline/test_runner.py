@@ -12,7 +12,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.pipeline.runner import OnSpark, Processes, Runner, StorePlace, Threads, spark_session
+from headwater.pipeline.runner import Processes, Runner, StorePlace, Threads
+from headwater.pipeline.spark.spark_runner import OnSpark, spark_session
 from headwater_core.errors import CorruptData, HeadwaterError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
