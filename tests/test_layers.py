@@ -10,6 +10,9 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer do not import each other
     ("headwater",),
+    ("headwater.pipeline.spark",),
+    ("headwater.pipeline.export", "headwater.pipeline.scrub"),
+    ("headwater.pipeline.scan",),
     ("headwater.gateway", "headwater.pipeline"),
     ("recovery",),
     ("archival", "hydration"),
@@ -78,6 +81,17 @@ def test_imports_point_down_only() -> None:
             if name.partition(".")[0] in ("bench", "tests"):
                 upward.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not upward
+
+
+def test_the_gateway_and_the_pipeline_do_not_import_each_other() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for one, other in (("gateway", "pipeline"), ("pipeline", "gateway"))
+        for path in (ROOT / "headwater" / one).rglob("*.py")
+        for line, name in imports(path)
+        if f"{name}.".startswith(f"headwater.{other}.")
+    ]
+    assert not found
 
 
 def test_each_library_stays_in_its_home() -> None:
