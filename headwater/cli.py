@@ -10,6 +10,7 @@ import click
 from headwater.options import ProgramOptions, log_options
 from headwater.output import ReaderGone, discard_output, open_missing_streams, say
 from headwater_core.errors import HeadwaterError, Unauthorised
+from headwater_core.installation import check_packages
 
 INTERRUPTED = 130
 VERBS = {  # verb: where it lives, what it does
@@ -46,6 +47,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
+        check_packages()
         module, _, name = VERBS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer do not import each other
-    ("headwater",),
+    ("headwater", "pyspark_headwater"),
     ("headwater.pipeline.spark",),
     ("headwater.pipeline.export", "headwater.pipeline.scrub"),
     ("headwater.pipeline.scan",),
@@ -33,7 +33,7 @@ HOMES = {  # library: the only places that may import it
     "cramjam": ("headwater_core/segments/codecs.py",),
     "kio": ("headwater/gateway/",),
     "lmdb": ("manifests/index.py",),
-    "pyspark": ("headwater/pipeline/spark/",),
+    "pyspark": ("headwater/pipeline/spark/", "headwater/spark.py", "pyspark_headwater/"),
     "pysyncobj": ("headwater_core/control/node.py",),
     "rich": ("headwater/",),
     "watchdog": ("archival/watch.py",),

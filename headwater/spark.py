@@ -1,0 +1,19 @@
+"""Archived topics in Spark: `format("headwater")`, for a Spark that does not find it by itself (docs/spark.md)."""
+
+from typing import TYPE_CHECKING
+
+try:
+    from headwater.pipeline.spark.data_source import HeadwaterSource
+except ModuleNotFoundError as error:
+    message = f'headwater.spark needs {error.name}, which is not installed: pip install "headwater[spark]"'
+    raise ModuleNotFoundError(message, name=error.name) from None
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["HeadwaterSource", "register"]
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("headwater")` known to this session. May be done again, and where Spark knows it already."""
+    spark.dataSource.register(HeadwaterSource)
