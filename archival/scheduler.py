@@ -208,7 +208,7 @@ class Scheduler:
             while self._in_hand:
                 left_s = LATE_S - (self._clock.monotonic_s() - max(self._in_hand.values()))
                 if left_s <= 0:
-                    log.warning("steps_left_behind", partitions=[str(each) for each in self._in_hand], reason="their disks hang")
+                    log.warning("steps_abandoned", partitions=[str(each) for each in self._in_hand], reason="their disks hang")
                     return
                 self._changed.wait(left_s)
 

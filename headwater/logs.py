@@ -75,9 +75,10 @@ class _Libraries(logging.Handler):
         import structlog
 
         log = structlog.get_logger()
-        write = log.error if record.levelno >= logging.CRITICAL else log.warning  # what a person must see to has an event of ours, too
         try:
-            write("library_reported", library=record.name, reason=record.getMessage(), exc_info=record.exc_info)
+            (log.error if record.levelno >= logging.CRITICAL else log.warning)(  # what a person must see to has an event of ours, too
+                "library_reported", library=record.name, reason=record.getMessage(), exc_info=record.exc_info
+            )
         except Exception:
             self.handleError(record)
 

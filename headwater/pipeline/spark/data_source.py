@@ -21,7 +21,7 @@ from headwater.pipeline.scan.query import Query, parse_query
 from headwater.pipeline.scan.splits import plan_splits
 from headwater.pipeline.spark.filters import push
 from headwater.pipeline.spark.stream import StreamReader, parse_stream_query
-from headwater.pipeline.spark.tasks import opened, read_partition, spark_schema, tell
+from headwater.pipeline.spark.tasks import opened, read_partition, report_to_spark, spark_schema
 from headwater_core.errors import UsageError
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -44,7 +44,7 @@ class HeadwaterSource(DataSource):
         if not query.push_filters:
             # What is planned here, Spark up to 4.3 uses for every other scan of the same DataFrame, too, whatever its filters: it
             # would lose rows in silence. A plan without filters suits them all (docs/decisions, "Filters are pushed on request").
-            tell("filters_left_to_spark", reason="option pushFilters is not set")
+            report_to_spark("filters_left_to_spark", reason="option pushFilters is not set")
             return Reader(query)
         return PushingReader(query)
 
@@ -64,7 +64,7 @@ class Reader(DataSourceReader):
         splits = plan_splits(ranges, self._query, cores=processors())
         listed = {entry.key for each in ranges for entry in each.head.entries if not entry.gap}
         wanted = {entry.key for split in splits for entry in split.entries}
-        tell(
+        report_to_spark(
             "scan_planned",
             partitions=len(ranges),
             entries_left_out=len(listed - wanted),
@@ -90,7 +90,7 @@ class PushingReader(Reader):
                 self._query = self._query.where(pushed.predicate)
             if pushed is None or not pushed.complete:
                 left.append(each)
-        tell("filters_pushed", asked=len(filters), left_to_spark=len(left), predicate=self._query.predicate)
+        report_to_spark("filters_pushed", asked=len(filters), left_to_spark=len(left), predicate=self._query.predicate)
         return left
 
 

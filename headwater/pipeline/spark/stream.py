@@ -13,7 +13,7 @@ from headwater.pipeline.scan.progress import Progress, advance, begin_of, check_
 from headwater.pipeline.scan.quarantine import read_catalogue
 from headwater.pipeline.scan.query import Bound, Edge, Query, parse_query
 from headwater.pipeline.scan.splits import plan_splits
-from headwater.pipeline.spark.tasks import opened, read_partition, tell
+from headwater.pipeline.spark.tasks import opened, read_partition, report_to_spark
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import TopicPartition
 from manifests.head import Head
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if partition in finish.reached and begin_of(begin, head) < finish.reached[partition].next_offset
         ]
         splits = plan_splits(ranges, self._query)
-        tell("batch_planned", partitions=len(ranges), splits=len(splits), offsets=sum(each.end - each.first for each in ranges))
+        report_to_spark("batch_planned", partitions=len(ranges), splits=len(splits), offsets=sum(each.end - each.first for each in ranges))
         return [InputPartition(split) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

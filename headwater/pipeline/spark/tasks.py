@@ -70,7 +70,7 @@ def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.Recor
         for batch in read_split(opened(query), split, query, counters):
             yield _conform(batch)
     finally:
-        tell("split_read", split=split, **asdict(counters))
+        report_to_spark("split_read", split=split, **asdict(counters))
         _freeze()
 
 
@@ -83,7 +83,7 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def tell(event: str, **facts: object) -> None:
+def report_to_spark(event: str, **facts: object) -> None:
     _log.info(event, extra={"context": {name: str(fact) for name, fact in facts.items()}})
 
 
