@@ -22,6 +22,7 @@ SUBJECTS = ("partition", "topic", "key", "path", "directory", "name", "peer", "l
 OPPOSITES = (
     ("archive_stopped", "archive_resumed"),
     ("store_unavailable", "store_available"),
+    ("store_silent", "store_answered"),
     ("leadership_unknown", "leadership_known"),
     ("control_log_unavailable", "control_log_available"),
     ("announcements_postponed", "announcements_resumed"),

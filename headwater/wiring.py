@@ -45,7 +45,8 @@ def open_bucket(config: Config) -> Bucket:
     store = open_store(config.store.url, endpoint_url=config.store.endpoint_url, region=config.store.region)
     verb, close = click.get_current_context(silent=True), getattr(store, "close", None)
     is_agent = verb is not None and verb.info_name == "agent"
-    watch = SilenceWatch(store.url, _log_silence if is_agent else say, SystemClock())
+    report, over = (_log_silence, _log_answer) if is_agent else (say, say)
+    watch = SilenceWatch(store.url, report, SystemClock(), over=over)
     if isinstance(store, TellsProgress):
         store.progressed = watch.progressed
     if verb:
@@ -59,6 +60,10 @@ def open_bucket(config: Config) -> Bucket:
 
 def _log_silence(line: str) -> None:
     structlog.get_logger().warning("store_silent", reason=line)
+
+
+def _log_answer(line: str) -> None:
+    structlog.get_logger().info("store_answered", reason=line)
 
 
 def check_conditional_writes(config: Config, bucket: Bucket) -> None:

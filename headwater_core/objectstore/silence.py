@@ -23,13 +23,14 @@ class TellsProgress(Protocol):
 class SilenceWatch:
     """`calling` goes around each call, `progressed` is told of bytes that move. Safe to use from many threads.
 
-    report  is told once a silence has lasted SILENCE_S, every REPEAT_S while it lasts, and when it is over
+    report  called once a silence has lasted SILENCE_S, and every REPEAT_S while it lasts
+    over    called when it is over; `report` when there is none
 
     `look` is one look at the clock. Between the first call and `close` a thread takes them, when `start` has been called.
     """
 
-    def __init__(self, url: str, report: Callable[[str], object], clock: Clock) -> None:
-        self._url, self._report, self._clock = url, report, clock
+    def __init__(self, url: str, report: Callable[[str], object], clock: Clock, *, over: Callable[[str], object] | None = None) -> None:
+        self._url, self._report, self._over, self._clock = url, report, over or report, clock
         self._lock = threading.Lock()
         self._began_s: dict[object, float] = {}
         self._heard_s = float("-inf")
@@ -71,7 +72,7 @@ class SilenceWatch:
         heard_s, since_s = self._heard_s, self._silent_since_s
         if since_s is not None and heard_s > since_s:
             self._silent_since_s = None
-            self._report(f"{self._url} answers again, after {heard_s - since_s:.0f} s")
+            self._over(f"{self._url} answers again, after {heard_s - since_s:.0f} s")
         silent_since_s = max(heard_s, oldest_s)
         if not waiting or now_s - silent_since_s < SILENCE_S:
             return

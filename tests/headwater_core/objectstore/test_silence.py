@@ -59,6 +59,16 @@ def test_a_silence_is_reported_repeated_and_its_end_said(watch: SilenceWatch, cl
     assert len(told) == 3
 
 
+def test_the_end_of_a_silence_can_be_reported_elsewhere(clock: ManualClock, told: list[str]) -> None:
+    over: list[str] = []
+    watch = SilenceWatch("s3://arch", told.append, clock, over=over.append)
+    with watch.calling():
+        after(watch, clock, SILENCE_S)
+    after(watch, clock, 1)
+    assert told == ["no answer from s3://arch for 10 s, 1 request waiting"]
+    assert over == ["s3://arch answers again, after 10 s"]
+
+
 def test_bytes_that_move_and_answers_to_others_are_no_silence(watch: SilenceWatch, clock: ManualClock, told: list[str]) -> None:
     with watch.calling():
         for _ in range(10):
