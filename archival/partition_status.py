@@ -27,6 +27,12 @@ class Backlog:
     size_bytes: int
     oldest_ms: int | None
 
+    def age_s(self, now_ms: int) -> float | None:
+        """How long the oldest of it has waited; 0 when there is nothing, None when it does not say."""
+        if self.size_bytes == 0:
+            return 0.0
+        return None if self.oldest_ms is None else max(0.0, (now_ms - self.oldest_ms) / 1000)
+
 
 @dataclass(frozen=True, slots=True)
 class KnownHead:
@@ -95,7 +101,7 @@ def status_of(
         last_offset=head.last_offset if head and head.last_offset >= 0 else None,
         high_watermark=log.high_watermark if log else None,
         lag_bytes=lag.size_bytes if lag else None,
-        lag_s=None if lag is None else 0.0 if lag.oldest_ms is None else max(0.0, (now_ms - lag.oldest_ms) / 1000),
+        lag_s=lag.age_s(now_ms) if lag else None,
         archived_bytes=sum(entry.live_bytes for entry in live),
         objects=len(live),
         cached_bytes=cached_bytes,
@@ -105,7 +111,7 @@ def status_of(
     )
 
 
-def _state(log: LocalLog, head: Head | None, lag: Backlog, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
+def _state(log: LocalLog, head: Head | None, lag: Backlog | None, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
     """What the one who holds the claim would do next."""
     acting = plan.archiving_role(log)
     if isinstance(acting, Idle):
@@ -114,18 +120,20 @@ def _state(log: LocalLog, head: Head | None, lag: Backlog, policy: Policy, tail_
         return "behind", found.reason
     step = next(next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms))
     if isinstance(step, Idle):
-        done = head is not None and lag.size_bytes == 0
+        done = head is not None and lag is not None and lag.size_bytes == 0
         return ("archived", CAUGHT_UP if log.leadership else step.reason) if done else ("waiting", step.reason)
     if isinstance(step, Stop):
         return "stopped", str(step.error)
     return "due", f"{type(step).__name__.lower()} comes next"
 
 
-def backlog(log: LocalLog, archive_end: int) -> Backlog:
+def backlog(log: LocalLog, archive_end: int) -> Backlog | None:
     """What lies at or past `archive_end`. Read from batch headers and file sizes alone; a file that changes meanwhile is counted as
-    it was seen."""
+    it was seen. None while nothing says what is committed."""
+    if log.high_watermark is None:
+        return None
     first = max(archive_end, log_start(log))
-    if log.high_watermark is None or first >= log.high_watermark:
+    if first >= log.high_watermark:
         return Backlog(size_bytes=0, oldest_ms=None)
     size_bytes, oldest_ms = 0, None
     for at, segment in enumerate(log.segments):

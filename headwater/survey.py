@@ -160,9 +160,12 @@ def _without_bucket(
         lag = backlog(log, last + 1) if log else None
     except HeadwaterError:  # of the local log
         lag = None
-    lag_s = None if lag is None else 0.0 if lag.oldest_ms is None else max(0.0, (SystemClock().now_ms() - lag.oldest_ms) / 1000)
     return replace(
-        found, archive_start=start, last_offset=last if last >= 0 else None, lag_bytes=lag.size_bytes if lag else None, lag_s=lag_s
+        found,
+        archive_start=start,
+        last_offset=last if last >= 0 else None,
+        lag_bytes=lag.size_bytes if lag else None,
+        lag_s=lag.age_s(SystemClock().now_ms()) if lag else None,
     )
 
 

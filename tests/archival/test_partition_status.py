@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from archival.cleaner import overtaken
-from archival.partition_status import PartitionStatus, status_of
+from archival.partition_status import Backlog, PartitionStatus, status_of
 from archival.plan import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
@@ -58,6 +58,7 @@ def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Part
         (replace(LOG, leadership=FOLLOWER), HEAD, "", "standby"),
         (replace(LOG, epochs=EpochHistory(((2, 0),))), HEAD, "", "behind"),
         (replace(LOG, high_watermark=None), None, "", "waiting"),
+        (replace(LOG, high_watermark=None), HEAD, "", "waiting"),
         (LOG, HEAD, "a suspected hole", "stopped"),
         (LOG, HEAD, overtaken(COMPACTED, ARCHIVED, 5, (), 0, stale_keys_below=None), "needs replacement"),
         (LOG, HEAD, str(newer_format()), "needs upgrade"),
@@ -72,3 +73,11 @@ def test_states(log: LocalLog | None, head: Head | None, trouble: str, state: st
 def test_an_empty_log_has_an_end_even_so() -> None:
     found = state_of(LOG, HEAD)
     assert (found.archive_start, found.last_offset, found.high_watermark, found.lag_bytes, found.lag_s) == (10, 9, 10, 0, 0)
+
+
+def test_a_lag_that_nobody_can_tell_is_not_zero() -> None:
+    found = state_of(replace(LOG, high_watermark=None), HEAD)
+    assert (found.lag_bytes, found.lag_s) == (None, None)
+    assert Backlog(size_bytes=7, oldest_ms=None).age_s(now_ms=1000) is None
+    assert Backlog(size_bytes=7, oldest_ms=400).age_s(now_ms=1000) == 0.6
+    assert Backlog(size_bytes=0, oldest_ms=None).age_s(now_ms=1000) == 0.0
