@@ -6,44 +6,21 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
 import click
 
-from headwater.units import duration_text, size_text
+from headwater.columns import Column, Row, as_size, as_text, lay_out
+from headwater.units import duration_text
 
 PLAIN_EVERY_S = 10.0
-Row = Mapping[str, Any]
-_PIPE_WIDTH = 10_000  # nobody's window: a line is never cut for a pipe
 
 format_option = click.option(
     "-o", "--output", "form", type=click.Choice(["table", "json", "jsonl"]), default="table", show_default=True, help="How to print."
 )
-
-
-def as_text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def as_size(value: Any) -> str:
-    return "" if value is None else size_text(value)
-
-
-def as_duration(value: Any) -> str:
-    return "" if value is None else duration_text(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table: the row's key, its title, and how its values read."""
-
-    key: str
-    title: str
-    text: Callable[[Any], str] = as_text
-    numeric: bool = False
 
 
 class ReaderGone(Exception):
@@ -105,15 +82,17 @@ def emit(
     columns: Sequence[Column],
     rows: Iterable[Row],
     *,
-    title: str | None = None,
+    title: str = "",
     out: TextIO | None = None,
     ends_with_reader: bool = False,
+    lines_max: int | None = None,
 ) -> None:
-    """Print `rows`. JSON forms carry every key of a row; a table shows `columns`. JSON lines stream.
+    """Print `rows`. JSON forms carry every key of a row; a table shows `columns`, as many as the window is wide for. JSON lines stream.
 
     When the reader of stdout has gone the rows are still taken, since what they come to is the verb's exit code.
 
     ends_with_reader  for a verb without such a conclusion: raises ReaderGone instead
+    title, lines_max  of a table: a line above it; how many lines a terminal has for it
     """
     data = _Data(out or sys.stdout, ends_with_reader=ends_with_reader, errors="replace" if form == "table" else "backslashreplace")
     if form == "jsonl":
@@ -122,7 +101,8 @@ def emit(
     elif form == "json":
         data.write(json.dumps(list(rows), ensure_ascii=False, indent=1) + "\n")
     else:
-        data.write(_table(columns, rows, title, out or sys.stdout))
+        data.write(title and f"{title}\n")
+        data.write(_table(columns, rows, out or sys.stdout, lines_max))
     data.flush()
 
 
@@ -138,19 +118,24 @@ def summarise(facts: Row) -> None:
     emit_document((json.dumps(facts, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "backslashreplace"))
 
 
-def _table(columns: Sequence[Column], rows: Iterable[Row], title: str | None, stream: TextIO) -> str:
-    from rich import box
+def _table(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, lines_max: int | None) -> str:
+    if not stream.isatty():
+        table = lay_out(columns, rows, None)
+        return "".join(f"{line}\n" for line in (*table.head, *table.body))
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-    console = Console(file=stream) if stream.isatty() else Console(file=stream, width=_PIPE_WIDTH)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(column.text(row.get(column.key)) for column in columns))
+    console = Console(file=stream)
+    table = lay_out(columns, rows, console.width)
+    room = max(0, lines_max - len(table.head) - 2) if lines_max is not None else len(table.body)
     with console.capture() as printed:  # rich ends the process itself when a reader has gone
-        console.print(table)
+        console.print(Text("\n".join(table.head), style="bold"), soft_wrap=True)
+        for line in table.body[:room]:
+            console.print(Text(line), soft_wrap=True)
+        if len(table.body) > room:
+            console.print(Text(f"… {len(table.body) - room} more lines"))
+        if table.left_out:
+            console.print(Text(f"left out at {console.width} columns: {', '.join(table.left_out)}", style="dim"), soft_wrap=True)
     return printed.get()
 
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.columns import Column, as_end, as_size
 from headwater.options import configured, selection_argument
-from headwater.output import Column, as_size, emit, format_option, say
+from headwater.output import emit, format_option, say
 from headwater.units import parse_duration, size_text
 
 if TYPE_CHECKING:
@@ -15,13 +16,12 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("topic", "topic"),
-    Column("partition", "p", numeric=True),
+    Column("partition", "partition", numeric=True),
     Column("objects", "objects", numeric=True),
     Column("archived_bytes", "archived", as_size, numeric=True),
-    Column("released_bytes", "released", as_size, numeric=True),
-    Column("last_offset", "last offset", numeric=True),
-    Column("reason", "then"),
-    Column("error", "error"),
+    Column("released_bytes", "released", as_size, numeric=True, leaves=1),
+    Column("last_offset", "archive end", as_end, numeric=True),
+    Column("then", "then", free=True),
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say which partitions a pass would do something for.")
 
@@ -64,11 +64,15 @@ def _do(config: "Config", order: "PassRequest", dry_run: bool, form: str) -> Non
     finally:
         if rows:
             rows.sort(key=lambda row: (row["topic"], row["partition"]))
-            emit(
-                form, COLUMNS, rows if form != "table" else [row for row in rows if row["objects"] or row["released_bytes"] or row["error"]]
-            )
+            emit(form, COLUMNS, rows if form != "table" else _done(rows))
             objects, archived, released = (sum(row[key] for row in rows) for key in ("objects", "archived_bytes", "released_bytes"))
             say(f"{len(rows)} partitions, {objects} objects, {size_text(archived)} archived, {size_text(released)} released")
+
+
+def _done(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the partitions in which something happened: what, and what comes then."""
+    happened = [row for row in rows if row["objects"] or row["released_bytes"] or row["error"]]
+    return [row | {"then": f"error: {row['error']}" if row["error"] else row["reason"]} for row in happened]
 
 
 def _show_due(config: "Config", order: "PassRequest", form: str) -> None:
@@ -76,9 +80,9 @@ def _show_due(config: "Config", order: "PassRequest", form: str) -> None:
 
     columns = (
         Column("topic", "topic"),
-        Column("partition", "p", numeric=True),
-        Column("lag_bytes", "lag", as_size, numeric=True),
-        Column("reason", "next"),
+        Column("partition", "partition", numeric=True),
+        Column("lag_bytes", "lag bytes", as_size, numeric=True),
+        Column("reason", "next", free=True),
     )
     due: list[dict[str, Any]] = []
     try:

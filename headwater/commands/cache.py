@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.columns import Column, as_duration, as_size
 from headwater.options import Selection, configured, parse_selection, selection_argument
-from headwater.output import Column, as_duration, as_size, emit, format_option, say
+from headwater.output import emit, format_option, say
 from headwater.units import size_text
 from headwater_core.errors import NotFound, UsageError
 
@@ -29,9 +30,9 @@ def show(config: "Config", selection: str | None, form: str) -> None:
 
     kept = open_cache(config)
     columns = (
-        Column("name", "file"),
         Column("size_bytes", "bytes", as_size, numeric=True),
         Column("idle_s", "idle", as_duration, numeric=True),
+        Column("name", "file"),
     )
     emit(form, columns, (asdict(file) for prefix in _prefixes(config, selection) for file in kept.show(prefix)))
     kept.close()

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.columns import Column
 from headwater.options import configured
-from headwater.output import Column, emit, emit_document, format_option
+from headwater.output import emit, emit_document, format_option
 from headwater_core.errors import HeadwaterError, UsageError
 
 if TYPE_CHECKING:
@@ -41,5 +42,5 @@ def show(config: "Config", form: str) -> None:
     """Every setting, its value and where that was said."""
     from headwater.config import shown
 
-    columns = (Column("key", "setting"), Column("value", "value"), Column("origin", "said by"))
+    columns = (Column("key", "setting"), Column("value", "value"), Column("origin", "said by", leaves=1))
     emit(form, columns, ({"key": key, "value": value, "origin": origin} for key, value, origin in shown(config)))

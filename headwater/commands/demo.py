@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.output import as_size, progress, say
+from headwater.columns import as_size
+from headwater.output import progress, say
 from headwater.units import duration_text
 from headwater_core.errors import UsageError
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.columns import Column, as_size
 from headwater.job_options import place_of, placed
 from headwater.options import configured
-from headwater.output import Column, as_size, emit, format_option, progress, say, summarise
+from headwater.output import emit, format_option, progress, say, summarise
 from headwater.units import parse_size, size_text
 from headwater_core.errors import UsageError
 
@@ -27,10 +28,10 @@ RANGES = (
     Column("topic", "topic"),
     Column("partition", "partition", numeric=True),
     Column("first", "first offset", numeric=True),
-    Column("end", "up to", numeric=True),
+    Column("end", "end offset", numeric=True),
     Column("size_bytes", "size", as_size, numeric=True),
 )
-FAILED = (*RANGES[:-1], Column("error", "error"))
+FAILED = (*RANGES[:-1], Column("error", "error", free=True))
 
 
 @click.command(short_help="Topics as Parquet, Iceberg or Delta.")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.columns import Column, as_size
 from headwater.options import configured
-from headwater.output import Column, as_size, emit, format_option, progress, say
+from headwater.output import emit, format_option, progress, say
 from headwater.units import duration_text, parse_size, parse_time, size_text
 from headwater_core.errors import Partial, UsageError
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 _PLAN = (
     Column("topic", "topic"),
     Column("partition", "partition", numeric=True),
-    Column("first", "from", numeric=True),
-    Column("end", "to", numeric=True),
-    Column("objects", "objects", numeric=True),
-    Column("splits", "splits", numeric=True),
+    Column("first", "first offset", numeric=True),
+    Column("end", "end offset", numeric=True),
+    Column("objects", "objects", numeric=True, leaves=2),
+    Column("splits", "splits", numeric=True, leaves=1),
     Column("size_bytes", "size", as_size, numeric=True),
 )
 

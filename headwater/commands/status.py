@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.columns import Column, as_duration, as_end, as_size
 from headwater.options import configured, selection_argument
-from headwater.output import Column, as_duration, as_size, emit, format_option
+from headwater.output import emit, format_option
 from headwater_core.errors import TransientError, Unauthorised
 
 if TYPE_CHECKING:
@@ -35,13 +36,13 @@ def status(config: "Config", selection: str | None, form: str) -> None:
         Column("partition", "p", numeric=True),
         Column("archive_start", "archive start", numeric=True),
         Column("local_start", "local start", numeric=True),
-        Column("last_offset", "last offset", numeric=True),
+        Column("last_offset", "archive end", as_end, numeric=True),
         Column("high_watermark", "high watermark", numeric=True),
-        Column("lag_bytes", "lag", as_size, numeric=True),
-        Column("lag_s", "lag", as_duration, numeric=True),
+        Column("lag_bytes", "lag bytes", as_size, numeric=True),
+        Column("lag_s", "lag time", as_duration, numeric=True),
         Column("cached_bytes", "cached", as_size, numeric=True),
         Column("state", "state"),
-        Column("reason", "reason"),
+        Column("reason", "reason", free=True),
     )
     rows: list[dict[str, Any]] = []
     try:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.columns import Column, as_end, as_size
 from headwater.options import configured
-from headwater.output import Column, as_size, emit, format_option, say
+from headwater.output import emit, format_option, say
 from headwater_core.errors import CorruptData, ForeignOwner, Partial, UnsupportedFormat, UsageError
 
 if TYPE_CHECKING:
@@ -102,13 +103,13 @@ def show(config: "Config", topic: str, form: str) -> None:
     columns = (
         Column("topic", "topic"),
         Column("partition", "partition", numeric=True),
-        Column("start_offset", "archive start", numeric=True),
-        Column("last_offset", "last offset", numeric=True),
+        Column("start_offset", "archive start", numeric=True, leaves=4),
+        Column("last_offset", "archive end", as_end, numeric=True),
         Column("objects", "objects", numeric=True),
-        Column("superseded", "superseded", numeric=True),
+        Column("superseded", "superseded", numeric=True, leaves=2),
         Column("archived_bytes", "archived", as_size, numeric=True),
-        Column("fence", "fence", numeric=True),
-        Column("writer", "writer"),
+        Column("fence", "fence", numeric=True, leaves=3),
+        Column("writer", "writer", leaves=1),
     )
     bucket = open_bucket(config)
     problems: list[str] = []

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwater.columns import Column
 from headwater.options import configured, parse_selection, selection_argument
-from headwater.output import Column, emit, format_option, progress, say
+from headwater.output import emit, format_option, progress, say
 from headwater.units import size_text
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ FINDINGS = (
     Column("partition", "partition", numeric=True),
     Column("kind", "kind"),
     Column("key", "object"),
-    Column("problem", "problem"),
+    Column("problem", "problem", free=True),
 )
 
 

@@ -4,7 +4,8 @@ import io
 import json
 from typing import Any
 
-from headwater.output import Column, PlainProgress, as_size, emit
+from headwater.columns import Column, as_size
+from headwater.output import PlainProgress, emit
 
 COLUMNS = (Column("topic", "topic"), Column("size_bytes", "bytes", as_size, numeric=True))
 ROWS: list[dict[str, Any]] = [

@@ -1,0 +1,176 @@
+"""The layout of a table for people: which columns a window shows, and where free text goes.
+
+A number, a name or a state is shown whole or not at all. In a window that is too narrow, free text moves below its row; then columns
+leave, in an order that they state; then a long name gets a line of its own. Without a window, as in a pipe, a row is one line.
+"""
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from headwater.units import duration_text, size_text
+
+Row = Mapping[str, Any]
+_GAP = "  "
+_INDENT = " " * 4
+_FREE_TEXT_MIN = 40  # narrower beside its row, free text makes more lines than below it
+
+
+def as_text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def as_size(value: Any) -> str:
+    return "" if value is None else size_text(value)
+
+
+def as_duration(value: Any) -> str:
+    return "" if value is None else duration_text(value)
+
+
+def as_end(value: Any) -> str:
+    """The end offset after a last offset, which is the way Kafka counts: what ends where the log ends has all of it."""
+    return "" if value is None else str(value + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: the row's key, its title, and how its values read.
+
+    free    free text, which may fold or stand below its row; the last column, if any
+    leaves  when a narrow window loses it: 1 first, then 2; 0 never
+    """
+
+    key: str
+    title: str
+    text: Callable[[Any], str] = as_text
+    numeric: bool = False
+    free: bool = False
+    leaves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as lines of text. left_out: the titles of the columns that the window is too narrow for."""
+
+    head: tuple[str, ...]
+    body: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The columns that are shown beside each other, and how wide each is."""
+
+    columns: tuple[Column, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        return sum(self.widths) + len(_GAP) * (len(self.widths) - 1)
+
+    def line(self, cells: Sequence[str]) -> str:
+        padded = (_padded(cell, width, column.numeric) for cell, width, column in zip(cells, self.widths, self.columns, strict=True))
+        return _GAP.join(padded).rstrip()
+
+    def head(self) -> tuple[str, ...]:
+        titles = [textwrap.wrap(column.title, width) for column, width in zip(self.columns, self.widths, strict=True)]
+        height = max(map(len, titles))
+        return (*(self.line(line) for line in zip(*([""] * (height - len(each)) + each for each in titles), strict=True)), "─" * self.width)
+
+
+def lay_out(columns: Sequence[Column], rows: Iterable[Row], width: int | None) -> Table:
+    """Lines of at most `width` cells; only a name or value that is longer than the window makes a longer one. None: no window."""
+    cells = [{column.key: _printable(column.text(row.get(column.key))) for column in columns} for row in rows]
+    free = next((column for column in columns if column.free and any(row[column.key] for row in cells)), None)
+    shown = [column for column in columns if not column.free]
+    if free and (whole := _beside(shown, free, cells, width)):
+        return Table(whole.head(), tuple(_folded(whole, cells)))
+    left_out: list[str] = []
+    while True:
+        for grid in (_grid(shown, cells), _grid(shown, cells, fold_titles=True)):
+            if width is None or grid.width <= width:
+                return Table(grid.head(), tuple(_with_notes(grid, free, cells, width)), tuple(left_out))
+        leaving = min((column for column in shown if column.leaves), key=lambda column: column.leaves, default=None)
+        if leaving is None:
+            break
+        shown.remove(leaving)
+        left_out.append(leaving.title)
+    assert width is not None
+    room = width - (grid.width - grid.widths[0])
+    if room >= _longest_word(shown[0].title):  # with long names on lines of their own the rest fits; else lines are longer than the window
+        grid = _Grid(grid.columns, (room, *grid.widths[1:]))
+    return Table(grid.head(), tuple(_with_notes(grid, free, cells, width)), tuple(left_out))
+
+
+def _beside(shown: Sequence[Column], free: Column, cells: Sequence[Mapping[str, str]], width: int | None) -> _Grid | None:
+    """The grid with free text as its last column; None where that would be too narrow."""
+    texts = [free.title, *(row[free.key] for row in cells)]
+    longest = max(map(_cells, texts))
+    least = max(_longest_word(text) for text in texts)
+    for grid in (_grid(shown, cells), _grid(shown, cells, fold_titles=True)):
+        left = longest if width is None else min(longest, width - grid.width - len(_GAP))
+        if left >= max(least, min(longest, _FREE_TEXT_MIN)):
+            return _Grid((*grid.columns, free), (*grid.widths, left))
+    return None
+
+
+def _grid(shown: Sequence[Column], cells: Sequence[Mapping[str, str]], *, fold_titles: bool = False) -> _Grid:
+    titles = (_longest_word(column.title) if fold_titles else len(column.title) for column in shown)
+    widths = (max([title, *(_cells(row[column.key]) for row in cells)]) for title, column in zip(titles, shown, strict=True))
+    return _Grid(tuple(shown), tuple(widths))
+
+
+def _folded(grid: _Grid, cells: Sequence[Mapping[str, str]]) -> Iterable[str]:
+    """Rows whose last column is free text."""
+    *names, free = (column.key for column in grid.columns)
+    for row in cells:
+        first, *rest = _wrapped(row[free], grid.widths[-1]) or [""]
+        yield grid.line([*(row[name] for name in names), first])
+        yield from (grid.line([*([""] * len(names)), line]) for line in rest)
+
+
+def _with_notes(grid: _Grid, free: Column | None, cells: Sequence[Mapping[str, str]], width: int | None) -> Iterable[str]:
+    """Rows with their free text below them: once for successive rows that share it."""
+    for note, group in groupby(cells, key=lambda row: row[free.key] if free else ""):
+        rows = list(group)
+        for row in rows:
+            name, *others = (row[column.key] for column in grid.columns)
+            if _cells(name) > grid.widths[0]:
+                yield name
+                name = ""
+            yield grid.line([name, *others])
+        if note:
+            whose = "" if len(rows) == 1 else f"the {len(rows)} rows above: "
+            room = max((width or 0) - len(_INDENT), _FREE_TEXT_MIN)
+            yield from (_INDENT + line for line in _wrapped(whose + note, room))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines that break between words only, so that what is copied from them, such as a path, is whole."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _padded(cell: str, width: int, numeric: bool) -> str:
+    space = " " * (width - _cells(cell))
+    return space + cell if numeric else cell + space
+
+
+def _longest_word(text: str) -> int:
+    return max(map(_cells, text.split()), default=0)
+
+
+def _printable(text: str) -> str:
+    """One line that cannot steer a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _cells(text: str) -> int:
+    """How many cells of a terminal `text` takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
