@@ -1,49 +1,99 @@
 """`headwater status`."""
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from headwater.columns import Column, as_duration, as_end, as_size
-from headwater.options import configured, selection_argument
-from headwater.output import emit, format_option
-from headwater_core.errors import TransientError, Unauthorised
+from headwater.columns import Column, as_size
+from headwater.options import configured, parse_selection, selection_argument
+from headwater.output import emit, format_option, say
+from headwater.units import parse_duration
+from headwater_core.errors import Partial, TransientError, Unauthorised, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
 
 AGENT_S = 30.0  # it needs twice 5 s when the store is silent
+INTERVAL = "5s"
+INTERVAL_MIN_S = 0.5  # each look asks the store
+_LINES_AROUND = 5  # of a watched table: its title, the summary, what went wrong, the cursor
+PARTITIONS = (
+    Column("topic", "topic"),
+    Column("partition", "partition", numeric=True),
+    Column("archive_start", "archive start", numeric=True, leaves=3),
+    Column("local_start", "local start", numeric=True, leaves=2),
+    Column("archive_end", "archive end", numeric=True),
+    Column("high_watermark", "high watermark", numeric=True),
+    Column("lag_bytes", "lag bytes", numeric=True, leaves=4),
+    Column("lag_time", "lag time", numeric=True),
+    Column("cached_bytes", "cached", as_size, numeric=True, leaves=1),
+    Column("state", "state"),
+    Column("reason", "reason", free=True),
+)
+TOPICS = (
+    Column("topic", "topic"),
+    Column("partitions", "partitions", numeric=True),
+    Column("current", "current", numeric=True),
+    Column("archived_bytes", "archived", as_size, numeric=True, leaves=2),
+    Column("lag_bytes", "lag bytes", numeric=True, leaves=3),
+    Column("lag_time", "lag time", numeric=True),
+    Column("worst", "worst partition", numeric=True, leaves=4),
+    Column("cached_bytes", "cached", as_size, numeric=True, leaves=1),
+    Column("state", "state"),
+    Column("reason", "reason", free=True),
+)
 
 
 @click.command()
 @selection_argument
+@click.option("-p", "--partitions", "by_partition", is_flag=True, help="One row per partition; so it is for TOPIC:P and for JSON anyway.")
+@click.option("--max-lag", metavar="TIME", help="For cron and monitoring, as in 10m: exit code 4 when a partition lags more.")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--interval", metavar="TIME", help=f"Of --watch.  [default: {INTERVAL}]")
 @format_option
 @configured
-def status(config: "Config", selection: str | None, form: str) -> None:
-    """How far each partition is archived, how far behind, and why.
+def status(
+    config: "Config", selection: str | None, by_partition: bool, max_lag: str | None, watch: bool, interval: str | None, form: str
+) -> None:
+    """How far each topic is archived, how far behind, and why; the worst first.
 
     Asks the agent that runs on the data directory; without one, looks at the log directories and at the bucket. Changes nothing.
-    Where the bucket does not answer within 5 s, shows what is known without it, how old that is (known_age_s), and ends with exit
-    code 5. The lag in seconds is the age of the first record that is not archived, by its own timestamp; what is committed is known
-    from the broker's checkpoint, which by default is written every 5 s.
+    Where the bucket does not answer within 5 s, shows what is known without it, how old that is (known_age_s in JSON), and ends with
+    exit code 5.
+
+    A partition is current when all that is committed is archived: its archive end, the offset after the last archived one, equals its
+    high watermark. The lag time is the age of the first record that is not archived, by its own timestamp; what is committed is known
+    from the broker's checkpoint, which by default is written every 5 s. A topic's state, reason and lag time are those of its worst
+    partition.
+
+    --max-lag: exit code 0 when every partition that has a local log is archived and lags no more. 4: one lags more, is stopped, or its
+    lag is unknown. 10: no partition has a local log, so there is nothing to measure. Other codes as ever, none of them 0.
     """
+    lag_max_s = None if max_lag is None else parse_duration(max_lag)
+    number = parse_selection(selection)[1] if selection else None
+    show = partial(_show, by_partition=by_partition or number is not None, explained=number is not None)
+    if watch:
+        if form != "table" or lag_max_s is not None:
+            raise UsageError("--watch is for people: without -o and --max-lag; a script runs status again")
+        _watch(partial(_look, config, selection), show, interval or INTERVAL)
+    if interval is not None:
+        raise UsageError("--interval is for --watch")
+    rows = _look(config, selection, show if form == "table" else partial(emit, form, ()))
+    if lag_max_s is not None:
+        from headwater.overview import check_lag
+
+        check_lag(rows, lag_max_s)
+
+
+def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+    """Rows from the agent, else from here. They are shown whatever goes wrong: what is known of the local logs is wanted most when the
+    bucket cannot be reached."""
     from headwater import agent_socket
     from headwater.survey import survey
 
-    columns = (
-        Column("topic", "topic"),
-        Column("partition", "p", numeric=True),
-        Column("archive_start", "archive start", numeric=True),
-        Column("local_start", "local start", numeric=True),
-        Column("last_offset", "archive end", as_end, numeric=True),
-        Column("high_watermark", "high watermark", numeric=True),
-        Column("lag_bytes", "lag bytes", as_size, numeric=True),
-        Column("lag_s", "lag time", as_duration, numeric=True),
-        Column("cached_bytes", "cached", as_size, numeric=True),
-        Column("state", "state"),
-        Column("reason", "reason", free=True),
-    )
     rows: list[dict[str, Any]] = []
     try:
         try:
@@ -54,6 +104,41 @@ def status(config: "Config", selection: str | None, form: str) -> None:
                 raise  # what the agent has concluded
             for each in survey(config, selection):  # no agent, one that does not answer, or another user's
                 rows.append(asdict(each))
-    finally:  # what is known of the local logs is wanted most when the bucket cannot be reached
+    finally:
         if rows:
-            emit(form, columns, rows)
+            show(rows)
+    return rows
+
+
+def _show(rows: list[dict[str, Any]], *, by_partition: bool, explained: bool, **how: Any) -> None:
+    """As a table. how: arguments of `emit`."""
+    from headwater.overview import partition_rows, summary, topic_rows
+
+    if by_partition:
+        emit("table", PARTITIONS, partition_rows(rows, explained=explained), **how)
+    else:
+        emit("table", TOPICS, topic_rows(rows), **how)
+    say(summary(rows))
+
+
+def _watch(look: Callable[[Callable[[list[dict[str, Any]]], None]], object], show: Callable[..., None], interval: str) -> NoReturn:
+    """On a terminal each look takes the place of the one before; elsewhere it follows it."""
+    import shutil
+    import time
+    from datetime import UTC, datetime
+
+    interval_s = parse_duration(interval)
+    if interval_s < INTERVAL_MIN_S:
+        raise UsageError(f"--interval {interval}: at least {INTERVAL_MIN_S:g} s")
+
+    def redraw(rows: list[dict[str, Any]]) -> None:
+        click.clear()  # does nothing but on a terminal
+        title = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}, again every {interval}; Ctrl-C ends it"
+        show(rows, title=title, lines_max=shutil.get_terminal_size().lines - _LINES_AROUND, ends_with_reader=True)
+
+    while True:
+        try:
+            look(redraw)
+        except (TransientError, Partial) as error:
+            say(f"headwater: {error}")
+        time.sleep(interval_s)

@@ -1,0 +1,129 @@
+"""What `headwater status` shows people: the worst first, one row per topic, and a line that sums up.
+
+Plain functions on rows of `headwater status -o json`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headwater.columns import Row, as_size
+from headwater.units import duration_text
+from headwater_core.errors import NothingExamined, VerificationFailed
+
+TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or nobody can tell
+UNMEASURED = ("archive-only", "recovered")  # there is no log here that a broker writes, so nothing that could lag
+UNKNOWN = "unknown"
+_NAMED_MAX = 5  # partitions that a message names
+
+
+def is_current(row: Row) -> bool:
+    """Everything that is committed is archived."""
+    return row["lag_bytes"] == 0 and row["state"] not in TROUBLE and _is_measured(row)
+
+
+def worst_first(rows: Iterable[Row]) -> list[Row]:
+    """What is in trouble; then by how long it lags, unknown as the longest; then by name, internal topics last."""
+
+    def urgency(row: Row) -> tuple[Any, ...]:
+        lag_s = 0.0 if not _is_measured(row) else math.inf if row["lag_s"] is None else row["lag_s"]
+        return row["state"] not in TROUBLE, -lag_s, is_current(row), row["topic"].startswith("__"), row["topic"], row["partition"]
+
+    return sorted(rows, key=urgency)
+
+
+def partition_rows(rows: Iterable[Row], *, explained: bool) -> list[dict[str, Any]]:
+    """For people: the archive's end offset beside the high watermark, and what is unknown by that word.
+
+    explained  give the reason of what is archived, too
+    """
+    return [
+        dict(row)
+        | {
+            "archive_end": _archive_end(row),
+            "lag_bytes": _lag_bytes([row]),
+            "lag_time": _lag_time([row]),
+            "reason": row["reason"] if explained else _reason(row),
+        }
+        for row in worst_first(rows)
+    ]
+
+
+def topic_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """One row per topic: its worst partition's state and reason."""
+    topics: dict[str, list[Row]] = {}
+    for row in worst_first(rows):
+        topics.setdefault(row["topic"], []).append(row)
+    return [
+        {
+            "topic": topic,
+            "partitions": len(partitions),
+            "current": sum(map(is_current, partitions)) if any(map(_is_measured, partitions)) else None,
+            "archived_bytes": sum(row["archived_bytes"] for row in partitions),
+            "cached_bytes": sum(row["cached_bytes"] for row in partitions),
+            "lag_bytes": _lag_bytes(partitions),
+            "lag_time": _lag_time(partitions),
+            "worst": partitions[0]["partition"] if _is_measured(partitions[0]) and not is_current(partitions[0]) else None,
+            "state": partitions[0]["state"],
+            "reason": _reason(partitions[0]),
+        }
+        for topic, partitions in topics.items()
+    ]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """As in "512 partitions, 506 current, 6 waiting, worst lag 44.0 s (orders:3)"."""
+    groups = Counter("current" if is_current(row) else row["state"] for row in worst_first(rows))
+    counts = [f"{groups.pop('current')} current"] if "current" in groups else []
+    counts += [f"{count} {state}" for state, count in groups.items()]
+    measured = list(filter(_is_measured, rows))
+    known = max((row for row in measured if row["lag_s"]), key=lambda row: float(row["lag_s"]), default=None)
+    unknown = sum(row["lag_s"] is None for row in measured)
+    lags = [f"worst lag {duration_text(known['lag_s'])} ({_name(known)})"] if known else []
+    lags += [f"lag unknown of {unknown}"] if unknown else []
+    return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags])
+
+
+def check_lag(rows: Sequence[Row], lag_max_s: float) -> None:
+    """Raises VerificationFailed when a partition lags more, is not archived for some trouble, or when its lag is unknown; NothingExamined
+    when no partition has a log here that could lag."""
+    measured = list(filter(_is_measured, worst_first(rows)))
+    if not measured:
+        raise NothingExamined("no partition has a local log here that a broker writes: there is no lag to measure")
+    late = [row for row in measured if row["state"] in TROUBLE or row["lag_s"] is None or row["lag_s"] > lag_max_s]
+    if late:
+        named = [f"{_name(row)} ({row['state']}, lag {_lag_time([row])})" for row in late[:_NAMED_MAX]]
+        more = f" and {len(late) - _NAMED_MAX} more" if len(late) > _NAMED_MAX else ""
+        raise VerificationFailed(f"not archived within {duration_text(lag_max_s)}: {', '.join(named)}{more}")
+
+
+def _is_measured(row: Row) -> bool:
+    return row["state"] not in UNMEASURED
+
+
+def _name(row: Row) -> str:
+    return f"{row['topic']}:{row['partition']}"
+
+
+def _archive_end(row: Row) -> int | None:
+    """Exclusive, as a high watermark is. An archive in which nothing was ever written ends where it begins."""
+    end: int | None = row["archive_start"] if row["last_offset"] is None else row["last_offset"] + 1
+    return end
+
+
+def _lag_bytes(rows: Sequence[Row]) -> str:
+    """Of those that can lag, in all."""
+    values = [row["lag_bytes"] for row in filter(_is_measured, rows)]
+    return UNKNOWN if None in values else as_size(sum(values)) if values else ""
+
+
+def _lag_time(rows: Sequence[Row]) -> str:
+    """Of the one that lags most."""
+    values = [row["lag_s"] for row in filter(_is_measured, rows)]
+    return UNKNOWN if None in values else duration_text(max(values)) if values else ""
+
+
+def _reason(row: Row) -> str:
+    """Nothing of what the bucket has just said is archived: the state says it all."""
+    return "" if row["state"] == "archived" and row["known_age_s"] == 0 else row["reason"]
