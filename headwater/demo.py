@@ -47,6 +47,16 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """One reading of everything. delivered: records that the broker once delivered; equal: of these, read back equal in every field."""
+
+    reading: str
+    isolation: str
+    delivered: int
+    equal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """What one act came to, for people."""
 
@@ -62,6 +72,7 @@ class Demo:
         self.root = root
         self.log_dir, self.recovered_dir = root / "kafka" / CLUSTER, root / "recovered"
         self.topics: dict[str, TopicFacts] = {}
+        self.comparisons: list[Comparison] = []
         self._track = track
 
     @property
@@ -109,7 +120,7 @@ class Demo:
 
     def read_back(self) -> str:
         """Old offsets come from the bucket, new ones from the disk; a consumer sees one log."""
-        records, from_archive, downloads = self._read(self._config(), count=True)
+        records, from_archive, downloads = self._read(self._config(), "bucket and local log", count=True)
         return (
             f"{records} records equal what the broker delivered; {from_archive} of them came from the bucket, in {downloads} ranged reads"
         )
@@ -138,7 +149,7 @@ class Demo:
     def read_recovered(self) -> str:
         """From the recovered directory alone."""
         config = load(self.config_file, {}, {"hydration.read_priority": "local-only"})
-        records, _, _ = self._read(config, count=False)
+        records, _, _ = self._read(config, "recovered log", count=False)
         return f"{records} records equal what the broker delivered"
 
     @contextmanager
@@ -194,7 +205,7 @@ listen = "127.0.0.1:0"       # any free port
                 released_bytes += row["released_bytes"]
         return objects, archived_bytes, released_bytes
 
-    def _read(self, config: Config, *, count: bool) -> tuple[int, int, int]:
+    def _read(self, config: Config, reading: str, *, count: bool) -> tuple[int, int, int]:
         """Read everything twice, once per isolation, and compare: records, those below the local start, downloads."""
         records = from_archive = 0
         with open_logs(config, open_bucket(config)) as logs, running_gateway(logs, config.gateway) as address:
@@ -211,6 +222,7 @@ listen = "127.0.0.1:0"       # any free port
                     with self._track(f"reading, {isolation}", total, False) as shown:
                         found = compare(address, expected, committed=isolation == "read_committed", starts=starts, progressed=shown.advance)
                 found.check()
+                self.comparisons.append(Comparison(reading, isolation, total, found.total))
                 records += found.total
                 from_archive += found.below_start.total()
                 if count and isolation == "read_uncommitted":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.columns import as_size
-from headwater.output import progress, say
+from headwater.columns import Column, as_size
+from headwater.output import emit, progress, say
 from headwater.units import duration_text
 from headwater_core.errors import UsageError
 
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headwater.demo import Demo
+
+TOPICS = (
+    Column("topic", "topic"),
+    Column("offsets", "offsets", numeric=True, leaves=1),
+    Column("records", "records", numeric=True),
+    Column("from_archive", "bucket", numeric=True),
+    Column("objects", "objects", numeric=True),
+    Column("archived_bytes", "archived", as_size, numeric=True),
+    Column("released_bytes", "released", as_size, numeric=True),
+    Column("archived_s", "sec", "{:.2f}".format, numeric=True, leaves=2),
+)
+COMPARISONS = (
+    Column("reading", "read from"),
+    Column("isolation", "isolation"),
+    Column("delivered", "records delivered", numeric=True),
+    Column("equal", "read back equal", numeric=True),
+)
 
 
 @click.command()
@@ -77,57 +94,67 @@ def _play(root: Path, keep_running: bool, form: str) -> None:
         click.echo(
             json.dumps({"acts": acts, "topics": [asdict(each) for each in _by_name(stage)], "elapsed_s": round(elapsed_s, 3)}, indent=1)
         )
-    _table(console, stage)
-    console.print(f"Every record was compared in every field, twice, under both isolation levels. {duration_text(elapsed_s)} in all.")
+    else:
+        _conclude(console, stage, elapsed_s)
     if keep_running:
         _keep_running(stage)
+    elif form == "table":
+        say(f"\nTo look around in the recovered log yourself:\n\n  {_program()} demo --keep-running")
 
 
 def _by_name(stage: "Demo") -> list[Any]:
     return sorted(stage.topics.values(), key=lambda each: (each.topic.startswith("__"), each.topic))
 
 
-def _table(console: "Console", stage: "Demo") -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=0,
-        caption="bucket: records read from there, the others from the local log; sec: to archive",
-        caption_justify="left",
+def _conclude(console: "Console", stage: "Demo", elapsed_s: float) -> None:
+    """The last screen: what was done topic by topic, and what shows that it worked."""
+    console.print()
+    emit("table", TOPICS, map(asdict, _by_name(stage)))
+    console.print("bucket: records read from there, the others from the local log; sec: to archive\n")
+    emit("table", COMPARISONS, map(asdict, stage.comparisons))
+    delivered, equal = (sum(getattr(each, name) for each in stage.comparisons) for name in ("delivered", "equal"))
+    console.print(
+        f"\n[green]✓[/] [bold]It worked:[/] {equal} of {delivered} records were read back equal to what the broker delivered, in offset, "
+        f"timestamp, key, value, headers and leader epoch, before the loss and after it. {duration_text(elapsed_s)} in all."
     )
-    table.add_column("topic", no_wrap=True)
-    for title in ("offsets", "records", "bucket", "objects", "archived", "released", "sec"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for each in _by_name(stage):
-        counts = map(str, (each.offsets, each.records, each.from_archive, each.objects))
-        sizes = (as_size(each.archived_bytes), as_size(each.released_bytes), f"{each.archived_s:.2f}")
-        table.add_row(each.topic, *counts, *sizes, style="dim" if each.topic.startswith("__") else "")
-    console.print(table)
 
 
 def _keep_running(stage: "Demo") -> None:
-    import shutil
     import signal
     import threading
 
-    program = "headwater" if shutil.which("headwater") else sys.argv[0]
     stopped = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: stopped.set())
     with stage.endpoint() as address:
-        say(
-            f"""
-The recovered log is served on {address}. Try, in another window:
-
-  kcat -b {address} -L
-  kcat -b {address} -t recipes.zstd -o beginning -e
-  {program} status --config {stage.config_file}
-  {program} read orders.placed:0 --isolation read_committed -o jsonl --config {stage.config_file}
-  {program} verify --data --config {stage.config_file}
-
-Ctrl-C ends it."""
-        )
+        say(f"\nThe recovered log is served on {address}. Try, in another window of this directory:\n")
+        for command in _hints(_program(), str(stage.config_file), address):
+            say(f"  {command}")
+        say("\nstatus calls each partition recovered: all that was archived is there again, for a broker to start on.\n\nCtrl-C ends it.")
         stopped.wait()
+
+
+def _hints(program: str, config_file: str, address: str) -> tuple[str, ...]:
+    """Commands to copy, each on one line that nothing folds."""
+    import shlex
+
+    return (
+        f"export HEADWATER_CONFIG={shlex.quote(config_file)}",
+        f"{program} status",
+        f"{program} status --partitions",
+        f"{program} read orders.placed:0 --count 3",
+        f"{program} verify --data",
+        f"kcat -b {address} -L",
+        f"kcat -C -b {address} -t recipes.zstd -o beginning -e",
+    )
+
+
+def _program() -> str:
+    """How this program is called from this directory."""
+    import os
+    import shlex
+    import shutil
+
+    if shutil.which("headwater"):
+        return "headwater"
+    return shlex.quote(min(sys.argv[0], os.path.relpath(sys.argv[0]), key=len))

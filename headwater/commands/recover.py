@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from headwater.columns import Column, as_size
 from headwater.options import configured
-from headwater.output import Column, as_size, emit, emit_document, format_option, progress, say
+from headwater.output import emit, emit_document, format_option, progress, say
 from headwater.units import duration_text, size_text
 from headwater_core.errors import HeadwaterError, Locked, NotFound, Partial, UsageError, VerificationFailed
 from headwater_core.partition import check_topic_name
@@ -25,7 +26,7 @@ COMMANDLINE = ParameterSource.COMMANDLINE
 TOPICS = (
     Column("topic", "topic"),
     Column("partitions", "partitions", numeric=True),
-    Column("segments", "segments", numeric=True),
+    Column("segments", "segments", numeric=True, leaves=1),
     Column("records", "records", numeric=True),
     Column("size_bytes", "bytes", as_size, numeric=True),
 )
@@ -212,9 +213,9 @@ def status(into: Path | None, form: str) -> None:
         Column("recovery_id", "recovery"),
         Column("state", "state"),
         Column("files_placed", "files placed", numeric=True),
-        Column("files", "of", numeric=True),
-        Column("bytes_placed", "placed", as_size, numeric=True),
-        Column("size_bytes", "of", as_size, numeric=True),
+        Column("files", "files", numeric=True),
+        Column("bytes_placed", "bytes placed", as_size, numeric=True),
+        Column("size_bytes", "bytes", as_size, numeric=True),
     )
     emit(form, columns, [row])
     if found.problem:
@@ -299,8 +300,11 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
 
 def _say_what_next(done: "RecoveryReport") -> None:
     say(
-        f"next: start Kafka 4.3 or newer on it with log.dirs={Path(done.into).resolve()}, node.id={done.node_id}, "
-        f"process.roles=broker,controller and controller.quorum.voters={done.node_id}@HOST:PORT; it needs no kafka-storage format"
+        f"next: start Kafka 4.3 or newer on it; it needs no kafka-storage format, but in its server.properties:\n\n"
+        f"  process.roles=broker,controller\n"
+        f"  node.id={done.node_id}\n"
+        f"  controller.quorum.voters={done.node_id}@HOST:PORT\n"
+        f"  log.dirs={Path(done.into).resolve()}\n"
     )
     if done.cluster_id != done.source_cluster_id:
         say(

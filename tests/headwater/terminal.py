@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 _STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -50,7 +50,8 @@ def on_terminal(
     os.close(its)
     printed, deadline, pressed = b"", time.monotonic() + DEADLINE_S, False
     try:
-        while select.select([ours], [], [], max(0, deadline - time.monotonic()))[0]:
+        while True:
+            assert select.select([ours], [], [], max(0, deadline - time.monotonic()))[0], _plain(printed)
             try:
                 printed += os.read(ours, 1 << 16)
             except OSError:  # the last process that had the terminal has ended
@@ -58,7 +59,7 @@ def on_terminal(
             if not pressed and until(_plain(printed)):
                 process.send_signal(signal.SIGINT)
                 pressed = True
-        return Screen(process.wait(max(0, deadline - time.monotonic())), _plain(printed))
+        return Screen(process.wait(DEADLINE_S), _plain(printed))
     finally:
         process.kill()
         process.wait()

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from headwater import demo
 from headwater.replay import expected_records
 from tests.fixtures import KAFKA, expected
 from tests.headwater.conftest import Stage
+from tests.headwater.terminal import on_terminal
 
 pytestmark = pytest.mark.slow
 
@@ -59,3 +61,21 @@ def test_one_record_that_differs_is_a_failure(stage: Stage, tmp_path: Path, monk
     ran = stage.run_bare("demo")
     assert ran.code == 4
     assert f"{record['topic']}:{record['partition']} offset {record['offset']} differs in headers" in ran.err
+
+
+def test_the_last_screen_says_that_it_worked_and_what_to_copy(stage: Stage) -> None:
+    place = stage.root / ("a-directory-with-a-long-name-" * 3)
+    played = on_terminal(80, "demo", "--keep-running", "--dir", str(place), cwd=stage.root, until=lambda text: "Ctrl-C ends it." in text)
+    assert played.code == 0
+    total = sum(len(expected("pantry", isolation)) for isolation in ("read_uncommitted", "read_committed"))
+    assert f"It worked: {2 * total} of {2 * total} records were read back equal" in " ".join(played.text.split())
+    for isolation in ("read_uncommitted", "read_committed"):
+        count = str(len(expected("pantry", isolation)))
+        lines = [line.split()[-3:] for line in played.lines if isolation in line and line.endswith(count)]
+        assert lines == [[isolation, count, count]] * 2
+    hints = [line.strip() for line in played.lines if line.startswith("  ")]
+    assert f"export HEADWATER_CONFIG={place}/headwater.toml" in hints
+    assert any(re.fullmatch(r"kcat -C -b 127\.0\.0\.1:\d+ -t recipes\.zstd -o beginning -e", hint) for hint in hints)
+    found = on_terminal(80, "status", cwd=stage.root, HEADWATER_CONFIG=f"{place}/headwater.toml")
+    assert "48 partitions, 48 recovered" in found.text
+    assert "behind" not in found.text
