@@ -38,7 +38,7 @@ def run(config: Config, *, started: Callable[[Address], None] = lambda _: None) 
 
     Raises Locked when another agent holds the data directory, and what stops the gateway from listening.
     """
-    with open_session(config, patient=True) as session, open_logs(config, session.bucket, indexed=True) as logs:
+    with open_session(config, patient=True) as session, open_logs(config, session.bucket, indexed=True, patient=True) as logs:
         try:
             return asyncio.run(_run(session, logs, started))
         except BaseExceptionGroup as group:

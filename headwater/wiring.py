@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
 from headwater_core.clock import SystemClock
-from headwater_core.errors import DiskFull, NotFound, UsageError
+from headwater_core.errors import DiskFull, NotFound, StoreGone, TransientError, Unauthorised, UsageError
 from headwater_core.files import replace_file
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.open import open_store
@@ -23,6 +24,7 @@ from headwater_core.objectstore.silence import SilenceWatch, TellsProgress
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.threads import DaemonThreads
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest
@@ -30,6 +32,9 @@ from manifests.topic import TopicManifest
 if TYPE_CHECKING:
     from hydration.cache import ChunkCache
     from hydration.logs import Logs
+
+
+LISTING_WAIT_S = 2.0  # at the start of an agent; readers ask again
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,11 @@ def load_head(bucket: Bucket, partition: PartitionId) -> Head | None:
 
 
 @contextmanager
-def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False) -> Iterator["Logs"]:
+def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False, patient: bool = False) -> Iterator["Logs"]:
     """Everything that reading needs, listed once.
 
     indexed  keep the manifest index in the data directory, whose lock the caller holds; else in memory
+    patient  go on without a listing where it takes long or cannot be had now: what is not listed is unknown until it is
     """
     from hydration import logs
     from manifests.index import ManifestIndex
@@ -157,5 +163,20 @@ def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False) -> Itera
             priority_for=lambda topic: config.hydration_for(topic).read_priority,
         )
         stack.callback(opened.close)
-        opened.refresh()
+        if patient:
+            _refresh_patiently(opened)
+        else:
+            opened.refresh()
         yield opened
+
+
+def _refresh_patiently(logs: "Logs") -> None:
+    threads = DaemonThreads(1, "first-listing")
+    listing = threads.submit(logs.refresh)
+    threads.shutdown(wait=False)
+    if not wait((listing,), LISTING_WAIT_S).done:
+        return
+    try:
+        listing.result()
+    except (TransientError, Unauthorised, StoreGone) as error:
+        structlog.get_logger().warning("store_unavailable", reason=str(error), consequence="what it holds is unknown until it answers")

@@ -10,7 +10,15 @@ from pathlib import Path
 import structlog
 
 from headwater_core.clock import Clock, SystemClock
-from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, TransientError, UnsupportedFormat, UsageError
+from headwater_core.errors import (
+    CorruptData,
+    ForeignOwner,
+    HeadwaterError,
+    NotFound,
+    TransientError,
+    UnsupportedFormat,
+    UsageError,
+)
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
@@ -28,6 +36,7 @@ from manifests.topic import TopicManifest
 
 READ_S = 60.0  # a partition that was read no longer ago is looked at without being asked for
 STOP_S = 1.0
+_ARCHIVE = "archive"
 
 log = structlog.get_logger()
 
@@ -76,6 +85,8 @@ class Logs:
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._topics: dict[str, Topic] = {}
+        never = TransientError("not listed yet")
+        self._unlisted: dict[object, HeadwaterError] = dict.fromkeys((*(dirs.dirs if dirs is not None else ()), _ARCHIVE), never)
         self._cluster_id = ""
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
@@ -96,17 +107,35 @@ class Logs:
         and ForeignOwner when the bucket is another cluster's than the directories.
         """
         with self._refreshing:
-            failures = [error for error in (self._list_local(), self._list_archive()) if error is not None]
+            local_failure = self._list_local()
+            if _ARCHIVE in self._unlisted and local_failure is None:
+                self._join()  # the archive may take long, and nothing that it has is known yet
+            failures = [error for error in (local_failure, self._list_archive()) if error is not None]
             if len(failures) == 2 or (failures and self._dirs is None):
                 raise failures[-1]
-            ids = self._joined()
-            topics, current = _topics(ids.values()), set(ids.values())
-            with self._lock:
-                self._ids, self._topics = ids, topics
-                for partition in self._partitions.keys() - current:
-                    del self._partitions[partition]
+            self._join()
         self._sweep_files()
         self.hydrator.cache.sweep()
+
+    @property
+    def unlisted(self) -> HeadwaterError | None:
+        """Why there may be topics that are not known: the bucket, or a log directory, could not be listed even once. None where all
+        were: then a topic that is not known was not there when they were last listed."""
+        return next(iter(self._unlisted.values()), None)
+
+    def _join(self) -> None:
+        ids = self._joined()
+        topics, current = _topics(ids.values()), set(ids.values())
+        with self._lock:
+            self._ids, self._topics = ids, topics
+            for partition in self._partitions.keys() - current:
+                del self._partitions[partition]
+
+    def _note_listed(self, what: object, failure: HeadwaterError | None) -> None:
+        if failure is None:
+            self._unlisted = {each: why for each, why in self._unlisted.items() if each != what}
+        elif what in self._unlisted:
+            self._unlisted = {**self._unlisted, what: failure}
 
     def _sweep_files(self) -> None:
         """In a thread, which is not waited for when a disk hangs."""
@@ -118,9 +147,11 @@ class Logs:
         return self._topics
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
-        """Raises NotFound."""
+        """Raises NotFound; TransientError while it may be where nothing could be listed yet."""
         partition_id = self._ids.get((topic, partition))
         if partition_id is None:
+            if (why := self.unlisted) is not None:
+                raise TransientError(f"whether there is a {topic}:{partition} is not known yet: {why}") from why
             raise NotFound(f"{topic}:{partition} is neither in the log directories nor in the archive")
         with self._lock:
             found = self._partitions.get(partition_id)
@@ -159,8 +190,13 @@ class Logs:
             self._publish(survey, began_s)
             self._local = {key: each.partition for key, each in found.items()}
             self._cluster_id = self._own_cluster_id = own or survey.logs[0].partition.cluster_id
+            problems = dict(survey.problems)
+            for each in self._dirs.dirs:
+                self._note_listed(each, problems.get(each))
         except HeadwaterError as error:
             log.warning("log_dirs_not_listed", reason=str(error))
+            for each in self._dirs.dirs:
+                self._note_listed(each, error)
             return error
         return None
 
@@ -230,10 +266,12 @@ class Logs:
             if not self._cluster_id:
                 self._cluster_id = cluster_id
             self._archived = archived
+            self._note_listed(_ARCHIVE, None)
         except ForeignOwner:
             raise
         except HeadwaterError as error:
             log.warning("archive_not_listed", reason=str(error))
+            self._note_listed(_ARCHIVE, error)
             return error
         return None
 
@@ -273,12 +311,14 @@ class Logs:
                 raise TransientError(str(error)) from error
             return found if found.partition == partition else None
 
+        tier = LocalTier(look, self._files, self._clock, self._looks.get(partition, self._absent)) if dirs is not None else None
+
         def run(load: Callable[[], None]) -> Future[None]:
             return self.hydrator.join(("head", partition), load)
 
         return PartitionLog(
             partition,
-            local=LocalTier(look, self._files, self._clock, self._looks.get(partition, self._absent)) if dirs is not None else None,
+            local=tier,
             archived=Archived(partition, self._repository, self._index, self._clock, run),
             hydrator=self.hydrator,
             priority=self._priority_for(partition.topic),

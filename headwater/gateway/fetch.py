@@ -103,7 +103,7 @@ class Fetcher:
                 each = _Wanted(topic, partition, None, asked["fetch_offset"], asked["partition_max_bytes"])
                 wanted.append(each)
                 if name is None:
-                    each.code = Code.UNKNOWN_TOPIC_ID
+                    each.code = Code.UNKNOWN_TOPIC_ID if self._catalogue.is_whole else Code.KAFKA_STORAGE_ERROR
                     continue
                 told = self._catalogue.told_epoch(name, partition)
                 each.code = check_leader_epoch(asked.get("current_leader_epoch", -1), told)

@@ -28,10 +28,12 @@ async def metadata(catalogue: Catalogue, header: RequestHeader, body: Facts, nod
     """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so answers are kept by the topics they tell of.
 
     Only known topics make a key, or clients would fill the memory with names they invent.
+
+    Raises TransientError when every topic is asked for and none is known yet.
     """
     version = header.api_version
     wanted = _wanted(body["topics"], version)
-    snapshot = await catalogue.snapshot()
+    snapshot = await (catalogue.topics() if wanted is None else catalogue.snapshot())
     found = None if wanted is None else _found(snapshot, wanted)
 
     def write(answer: Answer) -> None:
@@ -78,7 +80,10 @@ def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None]
     if wanted is None or found is None:
         topics = [_topic(topic, node_id) for topic in snapshot.topics.values()]
     else:
-        topics = [_known(topic, topic_id, name, node_id) for topic, (topic_id, name) in zip(found, wanted, strict=True)]
+        topics = [
+            _known(topic, topic_id, name, node_id, is_whole=snapshot.is_whole)
+            for topic, (topic_id, name) in zip(found, wanted, strict=True)
+        ]
     return {
         "brokers": [{"node_id": node_id, "host": address[0], "port": address[1], "rack": None}],
         "cluster_id": snapshot.cluster_id,
@@ -89,10 +94,12 @@ def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None]
     }
 
 
-def _known(topic: TopicView | None, topic_id: bytes | None, name: str | None, node_id: int) -> Facts:
+def _known(topic: TopicView | None, topic_id: bytes | None, name: str | None, node_id: int, *, is_whole: bool) -> Facts:
     if topic is not None:
         return _topic(topic, node_id)
     code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else Code.UNKNOWN_TOPIC_ID
+    if not is_whole:
+        code = Code.LEADER_NOT_AVAILABLE  # every client asks again
     return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
 
 

@@ -10,7 +10,7 @@ import structlog
 
 from headwater.gateway.slices import Answer
 from headwater_core.clock import Clock
-from headwater_core.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import topic_id_bytes
 from hydration.logs import Logs
 from hydration.partition_log import Pending
@@ -19,6 +19,8 @@ ENCODINGS_MAX = 256  # clients ask for few different sets of topics; the oldest 
 ENCODINGS_BYTES_MAX = 32 << 20  # of all of them together; one that is larger alone is made anew each time
 LISTING_S = 5.0  # a new topic is seen after that; directories and bucket are not listed more often
 WAIT_S = 2.0  # for news, before what was known is told again
+EARLY_S = 0.5  # for the first listing, before what is known of it is told
+FIRST_WAIT_S = 10.0  # for anything to tell, before a client that asks for every topic is told nothing at all
 
 log = structlog.get_logger()
 
@@ -38,19 +40,23 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """`is_whole`: a topic that is not in it was not there. Else it may be where nothing could be listed yet."""
+
     cluster_id: str
     topics: dict[str, TopicView]
+    is_whole: bool = True
 
 
 class Catalogue:
     """Topics as of at most `ttl_s` ago, looked at off the event loop, one look at a time.
 
-    When bucket or disk do not answer, what was known goes on being told: nobody waits for a look that takes longer than WAIT_S.
+    When bucket or disk do not answer, what was known goes on being told: nobody waits for a look that takes longer than WAIT_S. While
+    nothing was known, it is not whole.
     """
 
     def __init__(self, logs: Logs, executor: Executor, clock: Clock, ttl_s: float) -> None:
         self._logs, self._executor, self._clock, self._ttl_s = logs, executor, clock, ttl_s
-        self._snapshot = Snapshot("", {})
+        self._snapshot = Snapshot("", {}, is_whole=False)
         self._names: dict[bytes, str] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self._looked_s: float | None = None
@@ -67,6 +73,21 @@ class Catalogue:
         if self._looking is not None:
             await asyncio.wait([self._looking], timeout=max(0.0, WAIT_S - (self._clock.monotonic_s() - self._began_s)))
         return self._snapshot
+
+    async def topics(self) -> Snapshot:
+        """For who asks which topics there are. Raises TransientError when nothing is known yet: that is not the same as none."""
+        until_s = self._clock.monotonic_s() + FIRST_WAIT_S
+        snapshot = await self.snapshot()
+        while not snapshot.is_whole and not snapshot.topics:
+            if self._looking is None or self._clock.monotonic_s() >= until_s:
+                raise TransientError("which topics there are is not known yet")
+            await asyncio.wait([self._looking], timeout=max(0.0, until_s - self._clock.monotonic_s()))
+            snapshot = self._snapshot
+        return snapshot
+
+    @property
+    def is_whole(self) -> bool:
+        return self._snapshot.is_whole
 
     def told_epoch(self, topic: str, partition: int) -> int:
         """The leader epoch that Metadata tells of, -1 when it tells of none. Safe to call from any thread."""
@@ -107,24 +128,30 @@ class Catalogue:
         try:
             if self._is_older(self._listed_s, max(LISTING_S, self._ttl_s)):
                 try:
-                    await loop.run_in_executor(self._executor, self._logs.refresh)
+                    listing = loop.run_in_executor(self._executor, self._logs.refresh)
+                    if not (await asyncio.wait([listing], timeout=EARLY_S))[0] and not self._snapshot.is_whole:
+                        self._take_over(await loop.run_in_executor(self._executor, self._take))  # what is known by then
+                    await listing
                 except HeadwaterError as error:
                     log.warning("catalogue_refresh_failed", reason=str(error))
                 self._listed_s = self._clock.monotonic_s()
-            snapshot = await loop.run_in_executor(self._executor, self._take)
-            if snapshot != self._snapshot:
-                self._snapshot = snapshot
-                self._names = {topic.topic_id: name for name, topic in snapshot.topics.items()}
-                self._epochs = {(name, at): epoch for name, topic in snapshot.topics.items() for at, epoch in topic.partitions}
-                self._encodings.clear()
-                self._encodings_bytes = 0
+            self._take_over(await loop.run_in_executor(self._executor, self._take))
             self._looked_s = self._clock.monotonic_s()
         except Exception:
             log.exception("catalogue_look_failed")
         finally:
             self._looking = None
 
+    def _take_over(self, snapshot: Snapshot) -> None:
+        if snapshot != self._snapshot:
+            self._snapshot = snapshot
+            self._names = {topic.topic_id: name for name, topic in snapshot.topics.items()}
+            self._epochs = {(name, at): epoch for name, topic in snapshot.topics.items() for at, epoch in topic.partitions}
+            self._encodings.clear()
+            self._encodings_bytes = 0
+
     def _take(self) -> Snapshot:
+        is_whole = self._logs.unlisted is None  # before the topics are taken
         asked = {(name, at): self._try_epoch(name, at) for name, topic in sorted(self._logs.topics().items()) for at in topic.partitions}
         wait([epoch.future for epoch in asked.values() if isinstance(epoch, Pending)], timeout=WAIT_S)
         return Snapshot(
@@ -137,6 +164,7 @@ class Catalogue:
                 )
                 for name, topic in sorted(self._logs.topics().items())
             },
+            is_whole,
         )
 
     def _try_epoch(self, topic: str, partition: int) -> int | Pending[int] | None:

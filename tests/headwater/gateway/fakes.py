@@ -132,6 +132,7 @@ class CountedResult(ReadResult):
 
 class FakeLogs(Logs):
     cluster_id = CLUSTER
+    unlisted = None
 
     def __init__(self, *logs: FakeLog) -> None:
         self._logs = {(log.partition.topic, log.partition.partition): log for log in logs}
