@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from archival.config import ArchivalConfig
+from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
-from headwater.logs import LogFormat, LogLevel
 from headwater.units import duration_text, parse_duration, parse_size, size_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError

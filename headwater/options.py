@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import click
 
-from headwater import logs
-from headwater.logs import LogFormat, LogLevel
+from headwater import event_log
+from headwater.event_log import LogFormat, LogLevel
 from headwater_core.errors import UsageError
 from headwater_core.partition import TopicPartition, check_topic_name
 
@@ -31,12 +31,14 @@ class ProgramOptions(NamedTuple):
 
 def log_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     level = click.option(
-        "--log-level", type=click.Choice([each.value for each in LogLevel]), help="Least level of the events on stderr (node.log_level)."
+        "--log-level",
+        type=click.Choice([each.value for each in LogLevel]),
+        help="Which events appear on stderr, from this level up (node.log_level).",
     )
     form = click.option(
         "--log-format",
         type=click.Choice([each.value for each in LogFormat]),
-        help="auto: JSON, on a terminal console (node.log_format).",
+        help="How events read; auto: text on a terminal, else JSON (node.log_format).",
     )
     return level(form(command))
 
@@ -77,7 +79,7 @@ def configured(verb: Callable[..., _R], *, log_level: LogLevel = LogLevel.WARNIN
         }
         given = {key: value for key, value in flags.items() if value is not None} | dict(map(_setting, settings))
         config = load_config(config_file or program.config_file, given)
-        logs.configure(config.node.log_level, config.node.log_format, default=log_level)
+        event_log.configure(config.node.log_level, config.node.log_format, default=log_level)
         return verb(config, **rest)
 
     wrapped: Callable[..., _R] = functools.update_wrapper(with_config, verb)  # takes over the options that `verb` has already

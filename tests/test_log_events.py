@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
 LEVELS = ("debug", "info", "warning", "error")
 LOGGERS = {"log", "_log"}
 OWN_LOGGING = {  # they may use Python's own logging, and why
-    "headwater/logs.py": "takes in what libraries log",
+    "headwater/event_log.py": "takes in what libraries log",
     "headwater/pipeline/spark/tasks.py": "Spark gathers it from its workers",
 }
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.logs import LogLevel
+from headwater.event_log import LogLevel
 from headwater.options import configured
 from headwater.output import say
 

@@ -70,13 +70,13 @@ def _play(root: Path, keep_running: bool, form: str) -> None:
     from rich.console import Console
     from rich.padding import Padding
 
-    from headwater import logs
+    from headwater import event_log
     from headwater.demo import Demo
-    from headwater.logs import LogFormat, LogLevel
+    from headwater.event_log import LogFormat, LogLevel
     from headwater.options import program_options
 
     given = program_options()
-    logs.configure(LogLevel(given.log_level or "auto"), LogFormat(given.log_format or "auto"))
+    event_log.configure(LogLevel(given.log_level or "auto"), LogFormat(given.log_format or "auto"))
     width = None if sys.stdout.isatty() else 100
     console = Console(width=width, quiet=form != "table", highlight=False)
     stage = Demo(root, lambda title, total, sizes: progress(title, total, sizes=sizes))

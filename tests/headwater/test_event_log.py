@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
-from headwater import logs
-from headwater.logs import LogFormat, LogLevel
+from headwater import event_log
+from headwater.event_log import LogFormat, LogLevel
 from tests.headwater.conftest import Stage
 
 
@@ -27,7 +27,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_into_a_pipe_an_event_is_one_json_object_with_its_time_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure()
+    event_log.configure()
     try:
         raise ValueError("two\nlines")
     except ValueError:
@@ -39,15 +39,15 @@ def test_into_a_pipe_an_event_is_one_json_object_with_its_time_in_utc(capsys: py
 
 
 def test_the_format_can_be_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    logs.configure(form=LogFormat.CONSOLE)
+    event_log.configure(form=LogFormat.CONSOLE)
     structlog.get_logger().warning("store_silent", reason="no answer")
     assert capsys.readouterr().err.split()[1:] == ["[warning", "]", "store_silent", "reason='no", "answer'"]  # and no colours
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    logs.configure(form=LogFormat.JSON)
+    event_log.configure(form=LogFormat.JSON)
     structlog.get_logger().warning("store_silent", reason="no answer")
     [event] = written(capsys)
     assert event["event"] == "store_silent"
-    logs.configure()
+    event_log.configure()
     structlog.get_logger().warning("store_silent", reason="no answer")
     assert not capsys.readouterr().err.startswith("{")
 
@@ -64,14 +64,14 @@ def test_the_format_can_be_chosen(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_less_than_the_level_is_left_out(
     level: LogLevel, default: LogLevel, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs.configure(level, default=default)
+    event_log.configure(level, default=default)
     for each in ("debug", "info", "warning", "error"):
         getattr(structlog.get_logger(), each)("agent_stopped")
     assert [event["level"] for event in written(capsys)] == expected
 
 
 def test_what_a_library_logs_is_an_event(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure()
+    event_log.configure()
     library = logging.getLogger("pysyncobj.syncobj")
     library.info("nobody wants to know")
     library.warning("failed to %s", "resolve")
@@ -84,7 +84,7 @@ def test_what_a_library_logs_is_an_event(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_events_that_could_not_be_written_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    logs.configure()
+    event_log.configure()
     log = structlog.get_logger()
 
     def full(_: str) -> int:
