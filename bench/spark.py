@@ -31,8 +31,9 @@ from bench.logs import FIRST_TIMESTAMP, BenchLog, Shape, make_log
 from bench.run import archived_keys, ranged_gets
 from bench.servers import running_broker, running_server
 from headwater.pipeline.runner import Threads
-from headwater.pipeline.scan.arrow_stream import plan_scan, scan_to_parquet
+from headwater.pipeline.scan.parquet_directory import scan_to_parquet
 from headwater.pipeline.scan.query import parse_query
+from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater.pipeline.scrub.scrubber import Scope, Scrub
 from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.clock import SystemClock

@@ -14,8 +14,9 @@ from headwater_core.errors import Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater.pipeline.scan.arrow_stream import Plan, Written
+    from headwater.pipeline.scan.parquet_directory import Written
     from headwater.pipeline.scan.query import Query, Words
+    from headwater.pipeline.scan.scan_plan import ScanPlan
 
 _PLAN = (
     Column("topic", "topic"),
@@ -98,7 +99,8 @@ def scan(
     }
     query = replace(_placed(parse_query(options | _times(first, end)), first, end), words=_words())
     try:
-        from headwater.pipeline.scan.arrow_stream import check_unused, plan_scan, scan_to_parquet
+        from headwater.pipeline.scan.parquet_directory import check_unused, scan_to_parquet
+        from headwater.pipeline.scan.scan_plan import plan_scan
     except ModuleNotFoundError as error:
         raise UsageError(f'scanning needs {error.name}, which is not installed: pip install "headwater[scan]"') from None
 
@@ -149,7 +151,7 @@ def _is_offset(where: str) -> bool:
     return where.isascii() and where.isdigit() and len(where) <= 19
 
 
-def _plan_rows(plan: "Plan") -> list[dict[str, Any]]:
+def _plan_rows(plan: "ScanPlan") -> list[dict[str, Any]]:
     rows = []
     for each in plan.ranges:
         splits = [split for split in plan.splits if split.partition_id == each.head.partition_id]
@@ -167,7 +169,7 @@ def _plan_rows(plan: "Plan") -> list[dict[str, Any]]:
     return rows
 
 
-def _summary(plan: "Plan", written: "Written", directory: Path, elapsed_s: float) -> dict[str, Any]:
+def _summary(plan: "ScanPlan", written: "Written", directory: Path, elapsed_s: float) -> dict[str, Any]:
     counters = written.counters
     return {
         "directory": str(directory),

@@ -1,10 +1,8 @@
 """Scans against what the Java consumer read, and what keeps them small."""
 
-import errno
 import gc
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +11,10 @@ import pytest
 
 from headwater.pipeline.scan import arrow_stream
 from headwater.pipeline.scan.archive_snapshot import Catalogue, latest
-from headwater.pipeline.scan.arrow_stream import plan_scan, scan, scan_to_parquet
+from headwater.pipeline.scan.arrow_stream import scan
 from headwater.pipeline.scan.query import COLUMNS, Predicate, parse_query
-from headwater_core.errors import CorruptData, DataLoss, DiskFull, UsageError
+from headwater.pipeline.scan.scan_plan import plan_scan
+from headwater_core.errors import CorruptData, DataLoss, UsageError
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
 from tests.fixtures import Isolation, expected, expected_offsets
@@ -121,7 +120,7 @@ def test_nobody_reads_further_ahead_than_allowed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(arrow_stream, "READ_AHEAD_BYTES", 1)
     store = MeteredStore(soup())
     reader = scan(store, "soup", workers=2, split_bytes=60_000, fail_on_data_loss=False)
-    splits = len(arrow_stream.plan_scan(soup(), parse_query({"topics": "soup", "split_bytes": 60_000, "failOnDataLoss": "false"})).splits)
+    splits = len(plan_scan(soup(), parse_query({"topics": "soup", "split_bytes": 60_000, "failOnDataLoss": "false"})).splits)
     for _ in range(3):
         reader.read_next_batch()
     touched = store.calls["read_into"]
@@ -156,34 +155,3 @@ def test_nothing_wanted_is_an_empty_table_with_its_columns() -> None:
 
 
 # To files
-
-
-def test_files_are_complete_or_not_there(tmp_path: Path) -> None:
-    store = a_copy(soup())
-    query = parse_query({"topics": "soup", "fail_on_data_loss": False, "split_bytes": 100_000})
-    plan = plan_scan(store, query)
-    store.delete(plan.splits[-1].entries[-1].key)
-    with pytest.raises(CorruptData):
-        scan_to_parquet(store, plan, query, tmp_path / "out", workers=2)
-    assert list(tmp_path.iterdir()) == []
-    assert scan_to_parquet(soup(), plan, query, tmp_path / "out", workers=2).counters.rows == len(soup_rows("read_uncommitted"))
-
-
-def test_a_disk_that_is_full_is_said_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    query = parse_query({"topics": "soup", "fail_on_data_loss": False})
-    monkeypatch.setattr(arrow_stream, "sync_path", full)
-    with pytest.raises(DiskFull, match="No space left"):
-        scan_to_parquet(soup(), plan_scan(soup(), query), query, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_progress_adds_up_to_the_plan(tmp_path: Path) -> None:
-    query = parse_query({"topics": "soup", "fail_on_data_loss": False, "split_bytes": 100_000})
-    plan = plan_scan(soup(), query)
-    told: list[tuple[int, str]] = []
-    scan_to_parquet(soup(), plan, query, tmp_path / "out", progressed=lambda size_bytes, note: told.append((size_bytes, note)))
-    assert sum(size_bytes for size_bytes, _ in told) == plan.size_bytes
-    assert {note for _, note in told} == {"soup:0"}
