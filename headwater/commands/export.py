@@ -141,12 +141,12 @@ def _to_directory(
     dry_run: bool,
     form: str,
 ) -> None:
-    from headwater.pipeline.export.checkpoint import open_ledger
-    from headwater.pipeline.export.directory_export import Export
+    from headwater.pipeline.export.checkpoint import open_checkpoint
+    from headwater.pipeline.export.directory_export import DirectoryExport
 
-    held = open_ledger(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=dry_run)
-    with held as ledger:
-        work = Export(store, query, ledger, start_anew=start_anew)
+    held = open_checkpoint(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=dry_run)
+    with held as checkpoint:
+        work = DirectoryExport(store, query, checkpoint, start_anew=start_anew)
         if dry_run:
             _show(form, (task.split for task in work.tasks), work.size_bytes, work.failures)
             return

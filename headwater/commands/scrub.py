@@ -45,8 +45,8 @@ def scrub(
     case. -o json prints a summary with the findings in it. Exit code 0: all is well; 4: damage was found; 3: something could not
     be examined; 10: there was nothing to examine.
     """
-    from headwater.pipeline.scrub.scrub_state import Seen
-    from headwater.pipeline.scrub.scrubber import Sample, Scope, Scrub
+    from headwater.pipeline.scrub.scrub_state import ScrubState
+    from headwater.pipeline.scrub.scrubber import Sample, Scope, Scrubber
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
@@ -58,7 +58,7 @@ def scrub(
         sample=Sample.of_day(_fraction(sample), clock.now_ms()) if sample else None,
         grace_ms=round(parse_duration(grace) * 1000),
     )
-    work = Scrub(store, scope, clock, Seen.load(Path(state), store.url) if state else None)
+    work = Scrubber(store, scope, clock, ScrubState.load(Path(state), store.url) if state else None)
     if dry_run:
         due = list(work.due())
         due_bytes = sum(check.entry.size_bytes for check in due)

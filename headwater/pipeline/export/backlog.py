@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headwater.pipeline.scan.archive_snapshot import WORKERS, Catalogue, OffsetRange, place_offset
+from headwater.pipeline.scan.archive_snapshot import WORKERS, ArchiveSnapshot, OffsetRange, place_offset
 from headwater.pipeline.scan.progress import Progress, Reached, check_progress, epoch_at
 from headwater.pipeline.scan.query import Query, Words
 from headwater.pipeline.scan.splits import Split, plan_splits
@@ -59,11 +59,11 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
 
     start_anew  a topic that was deleted and created again is exported from its start, after the rest of its former incarnation
 
-    Raises NotFound as Catalogue.survey does, and what keeps the store from answering.
+    Raises NotFound as ArchiveSnapshot.survey does, and what keeps the store from answering.
     """
-    catalogue = Catalogue.survey(store, query)
-    heads = {head.partition_id: head for head in catalogue.heads}
-    failures = [Failure(topic=each.topic, partition=each.partition, error=str(each.error)) for each in catalogue.lost]
+    snapshot = ArchiveSnapshot.survey(store, query)
+    heads = {head.partition_id: head for head in snapshot.heads}
+    failures = [Failure(topic=each.topic, partition=each.partition, error=str(each.error)) for each in snapshot.lost]
     meant = {each.topic: each.topic_id for each in heads}
     if not start_anew:
         for topic in sorted(_created_again(meant, places)):
@@ -74,7 +74,7 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
     for each in sorted(places, key=lambda each: (each.topic, each.partition)):
         if each in heads or not query.selection.means(each.topic_partition) or each.topic in query.selection.topic_ids:
             continue
-        if any(one.covers(each.topic_partition) for one in catalogue.lost):
+        if any(one.covers(each.topic_partition) for one in snapshot.lost):
             continue
         (former if meant.get(each.topic, each.topic_id) != each.topic_id else gone).append(each)
     given_up = set()

@@ -38,7 +38,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.topic_id}-{self.partition}-{self.first:020}-{self.end:020}"
 
 
-class LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True):
     """progress: everything below it is written, but for `pending`; `earlier` is the same of incarnations that a name no longer means.
     The rest is what all runs must agree on."""
 
@@ -51,10 +51,10 @@ class LedgerDocument(msgspec.Struct, frozen=True, kw_only=True):
     earlier: tuple[TopicProgress, ...] = ()
 
 
-class Ledger:
-    """The ledger of one directory. `open_ledger` makes it."""
+class Checkpoint:
+    """The checkpoint of one directory. `open_checkpoint` makes it."""
 
-    def __init__(self, directory: Path, document: LedgerDocument) -> None:
+    def __init__(self, directory: Path, document: CheckpointDocument) -> None:
         self.directory, self._document = directory, document
         progress = decode_progress(document.progress)
         self._meant = progress.incarnations
@@ -88,15 +88,17 @@ class Ledger:
 
 
 @contextmanager
-def open_ledger(directory: Path, *, store_url: str, read_committed: bool, columns: tuple[str, ...], looks_only: bool) -> Iterator[Ledger]:
-    """The directory's ledger, a new one for a new directory.
+def open_checkpoint(
+    directory: Path, *, store_url: str, read_committed: bool, columns: tuple[str, ...], looks_only: bool
+) -> Iterator[Checkpoint]:
+    """The directory's checkpoint, a new one for a new directory.
 
     looks_only  change nothing, and do not mind who else is at work
 
     Raises Locked while another export is at work, UsageError when the directory holds something else or an export of other
-    settings, CorruptData for a damaged ledger.
+    settings, CorruptData for a damaged checkpoint.
     """
-    new = LedgerDocument(
+    new = CheckpointDocument(
         store=store_url,
         read_committed=read_committed,
         columns=columns,
@@ -104,7 +106,7 @@ def open_ledger(directory: Path, *, store_url: str, read_committed: bool, column
         pending=(),
     )
     if looks_only:
-        yield Ledger(directory, _read(directory) or new)
+        yield Checkpoint(directory, _read(directory) or new)
         return
     with disk_errors(directory, UsageError):
         is_new = not _path(directory).exists()
@@ -125,7 +127,7 @@ def open_ledger(directory: Path, *, store_url: str, read_committed: bool, column
         ):
             if was != now:
                 raise UsageError(f"{directory} holds an export of another {what}: {was}, not {now}; name another directory")
-        yield Ledger(directory, held)
+        yield Checkpoint(directory, held)
     finally:
         os.close(lock)
 
@@ -145,11 +147,11 @@ def _path(directory: Path) -> Path:
     return directory / FOLDER / "export.json"
 
 
-def _read(directory: Path) -> LedgerDocument | None:
+def _read(directory: Path) -> CheckpointDocument | None:
     path = _path(directory)
     with disk_errors(path, UsageError):
         try:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-    return unseal(raw, LedgerDocument, lambda _: None, str(path))
+    return unseal(raw, CheckpointDocument, lambda _: None, str(path))

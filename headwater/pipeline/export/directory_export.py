@@ -1,7 +1,7 @@
 """Topics to Parquet below a directory, by topic and day, a run taking up where the last one ended.
 
 The unit is a range of offsets of one partition. What a range becomes depends on nothing but its offsets and what the archive
-holds there, the names of its files included, so to do one again changes nothing. A ledger in the directory
+holds there, the names of its files included, so to do one again changes nothing. A checkpoint in the directory
 (headwater/pipeline/export/checkpoint.py) says up to where ranges have been planned and which of them are not written yet: it is
 saved before the first of them is begun. So each offset ends up there once, whenever a run is killed.
 """
@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from headwater.pipeline.export.backlog import WORDS, Failure, find_backlog
-from headwater.pipeline.export.checkpoint import Ledger, Pending, pending_of
+from headwater.pipeline.export.checkpoint import Checkpoint, Pending, pending_of
 from headwater.pipeline.export.parquet import STEPS as FILE_STEPS
-from headwater.pipeline.export.parquet import Files, files_of, write_dated
+from headwater.pipeline.export.parquet import Files, files_of, write_range
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.scan.archive_snapshot import OffsetRange
 from headwater.pipeline.scan.progress import Incarnation
@@ -66,25 +66,25 @@ def verdict(failed: Sequence[Failure]) -> HeadwaterError | None:
     return Partial(f"{len(failed)} topics, partitions or ranges are not exported; run it again when that is mended")
 
 
-class Export:
+class DirectoryExport:
     """One run. Making it decides what is to be done and changes nothing; `run` does it.
 
     query       which topics and columns; its bounds count for partitions that no run has seen yet
-    ledger      of the directory to fill
+    checkpoint  of the directory to fill
     start_anew  whether topics that were deleted and created again are exported from their start
 
     Raises what find_backlog does. What is wrong with one partition is in `failures`: what was exported is no longer what the
     archive holds, or retention took offsets before they were exported and the query does not allow that.
     """
 
-    def __init__(self, store: ObjectStore, query: Query, ledger: Ledger, *, start_anew: bool = True) -> None:
+    def __init__(self, store: ObjectStore, query: Query, checkpoint: Checkpoint, *, start_anew: bool = True) -> None:
         check_columns(query)
-        self._query, self._ledger = replace(query, words=WORDS), ledger
-        backlog = find_backlog(store, self._query, ledger.places, start_anew=start_anew)
+        self._query, self._checkpoint = replace(query, words=WORDS), checkpoint
+        backlog = find_backlog(store, self._query, checkpoint.places, start_anew=start_anew)
         self.failures = list(backlog.failures)
         self._others: list[Pending] = []  # of earlier runs: what this one is not about, or cannot do
         self.tasks: list[Task] = []
-        for each in ledger.pending:
+        for each in checkpoint.pending:
             if each.partition_id in backlog.given_up:
                 continue
             head = backlog.heads.get(each.partition_id)
@@ -97,11 +97,11 @@ class Export:
                 self._others.append(each)
                 self.failures.append(Failure(topic=each.topic, partition=each.partition, first=each.first, end=each.end, error=str(error)))
         self.tasks += [Task(pending=pending_of(each.partition_id, each.first, each.end), split=each) for each in backlog.splits]
-        self._planned = {each: at for each, at in ledger.places.items() if each not in backlog.given_up} | dict(backlog.reached)
+        self._planned = {each: at for each, at in checkpoint.places.items() if each not in backlog.given_up} | dict(backlog.reached)
         self._meant = {
             each.topic: Incarnation(each.cluster_id, each.topic_id)
             for each in backlog.heads
-            if each.topic not in query.selection.topic_ids and each not in ledger.places
+            if each.topic not in query.selection.topic_ids and each not in checkpoint.places
         }
 
     @property
@@ -116,12 +116,12 @@ class Export:
         """
         summary, left = Summary(failed=list(self.failures)), {task.pending for task in self.tasks}
         if not left:
-            if self._planned != self._ledger.places:  # something is given up
+            if self._planned != self._checkpoint.places:  # something is given up
                 self._save(left)
             return summary
         self._save(left)
         milestones.reached("export.planned")
-        work = partial(_write, query=self._query, directory=self._ledger.directory)
+        work = partial(_write, query=self._query, directory=self._checkpoint.directory)
         try:
             for done in runner.each(work, self.tasks):
                 progressed(done.task.split.size_bytes, str(done.task.split.partition_id))
@@ -144,7 +144,7 @@ class Export:
         return summary
 
     def _save(self, left: Iterable[Pending]) -> None:
-        self._ledger.save(self._planned, self._meant, [*self._others, *left])
+        self._checkpoint.save(self._planned, self._meant, [*self._others, *left])
 
     def _again(self, pending: Pending, head: Head) -> Iterator[Task]:
         """A range of an earlier run, undivided: its files have names already, and may be there in part."""
@@ -153,7 +153,7 @@ class Export:
                 f"{pending.partition_id}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
                 f" {head.start_offset} now ({self._query.words.skip_loss})"
             )
-        if pending.first < head.start_offset and (there := files_of(self._ledger.directory, pending)):
+        if pending.first < head.start_offset and (there := files_of(self._checkpoint.directory, pending)):
             raise DataLoss(
                 f"{pending.partition_id}: the run before ended while it exported offsets {pending.first} to {pending.end - 1}, the archive"
                 f" begins at {head.start_offset} now: {len(there)} files such as {there[0]} may hold more than can be written again."
@@ -171,7 +171,7 @@ def check_columns(query: Query) -> None:
 
 def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path) -> Done:
     try:
-        return Done(task=task, files=write_dated(store, task.split, query, task.pending, directory))
+        return Done(task=task, files=write_range(store, task.split, query, task.pending, directory))
     except (DiskFull, Unauthorised):
         raise  # it would be the same with every other range
     except HeadwaterError as error:  # the other ranges are none the worse

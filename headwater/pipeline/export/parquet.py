@@ -60,7 +60,7 @@ class Files:
         return Files(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 
-def write_dated(store: ObjectStore, split: Split, query: Query, pending: Pending, directory: Path) -> Files:
+def write_range(store: ObjectStore, split: Split, query: Query, pending: Pending, directory: Path) -> Files:
     """Write the range, under names that no reader sees until all of its files are complete and on disk.
 
     What an earlier attempt left of it is replaced, and removed where this one has nothing. Raises DiskFull, UsageError, and what
@@ -96,7 +96,7 @@ def files_of(directory: Path, pending: Pending) -> list[Path]:
     return sorted((directory / f"topic={pending.topic}").glob(f"date=*/{pending.name}-*.parquet"))
 
 
-def dated_schema(query: Query) -> pa.Schema:
+def export_schema(query: Query) -> pa.Schema:
     """Of the files: without the topic, which is in the path, and with lineage."""
     columns = arrow_schema([name for name in query.columns if name != "topic"])
     return pa.schema([*columns, *LINEAGE])

@@ -55,14 +55,14 @@ class LostDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class ArchiveSnapshot:
     """The heads of the partitions that a query is about, by topic and partition; `lost` is what else it is about."""
 
     heads: tuple[Head, ...]
     lost: tuple[LostDocument, ...] = ()
 
     @classmethod
-    def read(cls, store: ObjectStore, query: Query) -> "Catalogue":
+    def read(cls, store: ObjectStore, query: Query) -> "ArchiveSnapshot":
         """All of it, or nothing: raises what is wrong with a document that is damaged or gone, and what `survey` does."""
         found = cls.survey(store, query)
         for each in found.lost:
@@ -70,11 +70,11 @@ class Catalogue:
         return found
 
     @classmethod
-    def survey(cls, store: ObjectStore, query: Query) -> "Catalogue":
+    def survey(cls, store: ObjectStore, query: Query) -> "ArchiveSnapshot":
         """What can be read, and what cannot: no document hides another. Raises NotFound when a topic or partition that is named, or
         anything at all, is not in the archive."""
         repository = ManifestRepository(store)
-        with ThreadPoolExecutor(WORKERS, "catalogue") as pool:
+        with ThreadPoolExecutor(WORKERS, "snapshot") as pool:
             listed = [topic for topic, _ in repository.incarnations()] if query.selection.has_wildcards else []
             found = {topic for topic in listed if query.selection.matches(topic)}.union(query.selection.named)
             if not found:
@@ -109,7 +109,7 @@ class Catalogue:
             end = place_offset(store, head, query.ending, query, starting=False)
             return OffsetRange(head, max(first, query.predicate.first_offset), min(end, query.predicate.end_offset))
 
-        with ThreadPoolExecutor(WORKERS, "catalogue") as pool:
+        with ThreadPoolExecutor(WORKERS, "snapshot") as pool:
             return [each for each in pool.map(range_of, self.heads) if each.first < each.end]
 
     def _check_named(self, which: str, bound: Bound, query: Query) -> None:

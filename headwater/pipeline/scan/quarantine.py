@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from headwater.pipeline.scan.archive_snapshot import Catalogue, LostDocument
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, LostDocument
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, TransientError
@@ -93,13 +93,13 @@ def open_quarantine(query: Query) -> Quarantine | None:
     )
 
 
-def read_catalogue(store: ObjectStore, query: Query) -> Catalogue:
+def read_snapshot(store: ObjectStore, query: Query) -> ArchiveSnapshot:
     """What the query is about. With a quarantine, documents that are damaged are listed there, and the rest goes on; without one
-    they are the end, as Catalogue.read has it."""
+    they are the end, as ArchiveSnapshot.read has it."""
     quarantine = open_quarantine(query)
     if quarantine is None:
-        return Catalogue.read(store, query)
-    found = Catalogue.survey(store, query)
+        return ArchiveSnapshot.read(store, query)
+    found = ArchiveSnapshot.survey(store, query)
     for each in found.lost:
         quarantine.write_document(each)
         partition = None if each.partition is None else f"{each.topic}:{each.partition}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.archive_snapshot import LostDocument, OffsetRange
-from headwater.pipeline.scan.quarantine import read_catalogue
+from headwater.pipeline.scan.quarantine import read_snapshot
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split, entries_left_out, plan_splits
 from headwater_core.objectstore.store import ObjectStore
@@ -26,10 +26,10 @@ class ScanPlan:
 
 
 def plan_scan(store: ObjectStore, query: Query, *, workers: int | None = None) -> ScanPlan:
-    """From heads alone, but for bounds that are times; so that all `workers`, or processors, have work. Raises what read_catalogue,
-    Catalogue.ranges and plan_splits do.
+    """From heads alone, but for bounds that are times; so that all `workers`, or processors, have work. Raises what read_snapshot,
+    ArchiveSnapshot.ranges and plan_splits do.
     """
-    catalogue = read_catalogue(store, query)
-    ranges = catalogue.ranges(store, query)
+    snapshot = read_snapshot(store, query)
+    ranges = snapshot.ranges(store, query)
     splits = plan_splits(ranges, query, cores=workers or processors())
-    return ScanPlan(ranges, splits, entries_left_out(ranges, query), catalogue.lost)
+    return ScanPlan(ranges, splits, entries_left_out(ranges, query), snapshot.lost)

@@ -22,7 +22,7 @@ from manifests.head import Entry, decode_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class CheckedObject:
     """What came of one check. is_replaced: the head no longer lists the object, so whatever became of it is no finding."""
 
     check: Check
@@ -31,7 +31,7 @@ class Examined:
     is_replaced: bool = False
 
 
-def examine(store: ObjectStore, check: Check, *, data: bool) -> Examined:
+def check_object(store: ObjectStore, check: Check, *, data: bool) -> CheckedObject:
     """Examine one object; memory stays bounded by three pieces of a read.
 
     data  read every byte; else ask the store for length and digest, and read the index only
@@ -41,10 +41,10 @@ def examine(store: ObjectStore, check: Check, *, data: bool) -> Examined:
     try:
         findings.extend(_findings(store, check, data))
         if findings and not _is_still_listed(store, check):
-            return Examined(check=check, size_bytes=size_bytes, is_replaced=True)
+            return CheckedObject(check=check, size_bytes=size_bytes, is_replaced=True)
     except HeadwaterError as error:
         findings.append(_finding(check, Kind.UNEXAMINED, check.entry.key, str(error)))
-    return Examined(check=check, size_bytes=size_bytes, findings=tuple(findings))
+    return CheckedObject(check=check, size_bytes=size_bytes, findings=tuple(findings))
 
 
 def _findings(store: ObjectStore, check: Check, data: bool) -> Iterator[Finding]:

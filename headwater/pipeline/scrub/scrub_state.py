@@ -21,7 +21,7 @@ class SeenDocument(msgspec.Struct, frozen=True, kw_only=True):
     objects: dict[str, list[str]]
 
 
-class Seen:
+class ScrubState:
     """The objects that were found whole, by partition. Kept in `path`, or nowhere. For one process at a time."""
 
     def __init__(self, store_url: str, path: Path | None = None, objects: dict[str, set[str]] | None = None) -> None:
@@ -29,7 +29,7 @@ class Seen:
         self._objects = objects or {}
 
     @classmethod
-    def load(cls, path: Path, store_url: str) -> "Seen":
+    def load(cls, path: Path, store_url: str) -> "ScrubState":
         """What `path` says, nothing when it is not there. Raises CorruptData for a damaged file, UsageError for another archive's."""
         try:
             raw = path.read_bytes()

@@ -13,9 +13,9 @@ from headwater.pipeline.runner import Runner, Threads
 from headwater.pipeline.scrub.findings import Finding
 from headwater.pipeline.scrub.head_check import Check, swaps
 from headwater.pipeline.scrub.inventory import Inventory, Look, Place, look, take_inventory
-from headwater.pipeline.scrub.object_check import Examined, examine
+from headwater.pipeline.scrub.object_check import CheckedObject, check_object
 from headwater.pipeline.scrub.scrub_state import STEPS as SEEN_STEPS
-from headwater.pipeline.scrub.scrub_state import Seen
+from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater_core import milestones
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, NothingExamined, Partial, UsageError, VerificationFailed
@@ -99,19 +99,19 @@ class Report:
         return None
 
 
-class Scrub:
+class Scrubber:
     """One scrub of one store. Making it lists the bucket and reads its small documents; then `run`, or `due` to see what it would do.
 
     clock  should agree with the one that stamps the store's objects, to within the grace period
-    seen   what earlier runs have found whole; None: nothing is remembered
+    state  what earlier runs have found whole; None: nothing is remembered
 
     Raises NotFound for a topic or partition that the bucket does not know, and what keeps the store from answering.
     """
 
-    def __init__(self, store: ObjectStore, scope: Scope, clock: Clock, seen: Seen | None = None) -> None:
+    def __init__(self, store: ObjectStore, scope: Scope, clock: Clock, state: ScrubState | None = None) -> None:
         self._store, self._scope, self._clock = store, scope, clock
         self._before_ms = clock.now_ms() - scope.grace_ms
-        self._seen = seen
+        self._state = state
         self.report = Report()
         self._inventory = take_inventory(store, scope.topic, scope.partition, before_ms=self._before_ms)
         self.report.findings += self._inventory.findings
@@ -129,8 +129,8 @@ class Scrub:
         for each in self._looks():
             self.report.findings += each.findings
             self.report.partitions += each.has_head
-            if each.has_head and self._seen:
-                self._seen.keep(_name(each.place), (check.token for check in each.checks))
+            if each.has_head and self._state:
+                self._state.keep(_name(each.place), (check.token for check in each.checks))
             for check in each.checks:
                 if self._is_due(each.place, check):
                     yield check
@@ -149,11 +149,11 @@ class Scrub:
             self._count(examined)
             progressed(_size(examined.check))
             milestones.reached("scrub.examined")
-            if self._seen and self._clock.monotonic_s() - saved_s >= _SAVE_EVERY_S:
-                self._seen.save()
+            if self._state and self._clock.monotonic_s() - saved_s >= _SAVE_EVERY_S:
+                self._state.save()
                 saved_s = self._clock.monotonic_s()
-        if self._seen:
-            self._seen.save()
+        if self._state:
+            self._state.save()
         self._name_swaps()
         self.report.findings.sort(key=lambda each: (each.topic, -1 if each.partition is None else each.partition, each.key, each.kind))
         return self.report
@@ -166,20 +166,20 @@ class Scrub:
         """What is not there, or has another length, is due whatever was asked for: the listing tells it for nothing."""
         if not check.is_as_listed:
             return True
-        sample, seen = self._scope.sample, self._seen
+        sample, state = self._scope.sample, self._state
         if sample is not None and check.entry.uid in sample:
             return True
-        return not seen.has(_name(place), check.token) if seen else sample is None
+        return not state.has(_name(place), check.token) if state else sample is None
 
-    def _count(self, examined: Examined) -> None:
+    def _count(self, examined: CheckedObject) -> None:
         self.report.examined += 1
         self.report.replaced += examined.is_replaced
         self.report.read_bytes += examined.size_bytes
         self.report.findings += examined.findings
-        if self._seen and not examined.is_replaced:
+        if self._state and not examined.is_replaced:
             partition = examined.check.partition
             name = f"{partition.topic_id}:{partition.partition}"
-            (self._seen.discard if examined.findings else self._seen.add)(name, examined.check.token)
+            (self._state.discard if examined.findings else self._state.add)(name, examined.check.token)
 
     def _name_swaps(self) -> None:
         """Whose content it is that lies under a wrong key: asked of all heads once more, and only when there is such a thing."""
@@ -195,8 +195,8 @@ class Scrub:
         self.report.findings = swaps(self.report.findings, owners)
 
 
-def _examine_all(store: ObjectStore, checks: Sequence[Check], *, data: bool) -> list[Examined]:
-    return [examine(store, check, data=data) for check in checks]
+def _examine_all(store: ObjectStore, checks: Sequence[Check], *, data: bool) -> list[CheckedObject]:
+    return [check_object(store, check, data=data) for check in checks]
 
 
 def _look(store: ObjectStore, place: Place, *, inventory: Inventory, before_ms: int) -> Look:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from headwater.pipeline.runner import processors
-from headwater.pipeline.scan.quarantine import open_quarantine, read_catalogue
+from headwater.pipeline.scan.quarantine import open_quarantine, read_snapshot
 from headwater.pipeline.scan.query import Query, parse_query
 from headwater.pipeline.scan.splits import plan_splits
 from headwater.pipeline.spark.filters import push
@@ -60,7 +60,7 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         store = opened(self._query)
-        ranges = read_catalogue(store, self._query).ranges(store, self._query)
+        ranges = read_snapshot(store, self._query).ranges(store, self._query)
         splits = plan_splits(ranges, self._query, cores=processors())
         listed = {entry.key for each in ranges for entry in each.head.entries if not entry.gap}
         wanted = {entry.key for split in splits for entry in split.entries}

@@ -8,9 +8,9 @@ import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from headwater.pipeline.scan.archive_snapshot import Catalogue, LostDocument, OffsetRange, latest
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, LostDocument, OffsetRange, latest
 from headwater.pipeline.scan.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
-from headwater.pipeline.scan.quarantine import read_catalogue
+from headwater.pipeline.scan.quarantine import read_snapshot
 from headwater.pipeline.scan.query import Bound, Edge, Query, parse_query
 from headwater.pipeline.scan.splits import plan_splits
 from headwater.pipeline.spark.tasks import opened, read_partition, report_to_spark
@@ -58,8 +58,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those that follow
         """Asked for once in the life of a checkpoint."""
         store = opened(self._query)
-        catalogue = self._look()
-        begins = {each.head.partition_id.topic_partition: each.first for each in catalogue.ranges(store, self._query)}
+        snapshot = self._look()
+        begins = {each.head.partition_id.topic_partition: each.first for each in snapshot.ranges(store, self._query)}
         self._last = place_at(self._heads, {**self._ends(), **begins})  # of the others nothing is to be read yet
         return self._last.encode()
 
@@ -131,10 +131,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._query)
 
-    def _look(self) -> Catalogue:
-        catalogue = read_catalogue(opened(self._query), self._query)
-        self._heads, self._lost = _by_name(catalogue), catalogue.lost
-        return catalogue
+    def _look(self) -> ArchiveSnapshot:
+        snapshot = read_snapshot(opened(self._query), self._query)
+        self._heads, self._lost = _by_name(snapshot), snapshot.lost
+        return snapshot
 
     def _lost_by(self, place: TopicPartition) -> LostDocument | None:
         return next((each for each in self._lost if each.covers(place)), None)
@@ -154,8 +154,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {partition: latest(head, read_committed=self._query.read_committed) for partition, head in self._heads.items()}
 
 
-def _by_name(catalogue: Catalogue) -> dict[TopicPartition, Head]:
-    return {head.partition_id.topic_partition: head for head in catalogue.heads}
+def _by_name(snapshot: ArchiveSnapshot) -> dict[TopicPartition, Head]:
+    return {head.partition_id.topic_partition: head for head in snapshot.heads}
 
 
 def _limits(limit: object, query: Query) -> tuple[int | None, int | None]:

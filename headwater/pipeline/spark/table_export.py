@@ -21,9 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from headwater.pipeline.export.backlog import WORDS, Backlog, Failure, Places, decode_places, encode_places, find_backlog
 from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import check_columns
-from headwater.pipeline.export.parquet import dated_schema, days_of, with_lineage
+from headwater.pipeline.export.parquet import days_of, export_schema, with_lineage
 from headwater.pipeline.runner import StorePlace
-from headwater.pipeline.scan.archive_snapshot import Catalogue
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot
 from headwater.pipeline.scan.progress import Reached, epoch_at
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
@@ -201,7 +201,7 @@ class TableExport:
             " ranges of which every row was deleted are exported again"
         )
         owner = ManifestRepository(store).owner()
-        cluster_id = owner.cluster_id if owner else Catalogue.survey(store, self._query).heads[0].cluster_id
+        cluster_id = owner.cluster_id if owner else ArchiveSnapshot.survey(store, self._query).heads[0].cluster_id
         places = {
             PartitionId(cluster_id, row["topicId"], row["partition"], row["topic"]): Reached(
                 row["end"], row["epoch"] if row["last"] == row["end"] - 1 else None
@@ -289,7 +289,7 @@ def _isolation(read_committed: bool) -> str:
 
 
 def table_schema(query: Query) -> pa.Schema:
-    fields = [pa.field("topic", pa.string()), pa.field("date", pa.date32()), *dated_schema(query)]
+    fields = [pa.field("topic", pa.string()), pa.field("date", pa.date32()), *export_schema(query)]
     return pa.schema([pa.field("headers", _HEADERS) if field.name == "headers" else field for field in fields])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from headwater.pipeline.runner import Threads
-from headwater.pipeline.scrub.scrub_state import Seen
-from headwater.pipeline.scrub.scrubber import Report, Scope, Scrub
+from headwater.pipeline.scrub.scrub_state import ScrubState
+from headwater.pipeline.scrub.scrubber import Report, Scope, Scrubber
 from headwater_core.clock import ManualClock
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
@@ -68,8 +68,8 @@ class Bucket:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self.content(info.key))
 
-    def scrub(self, seen: Seen | None = None, **scope: Any) -> Report:
-        return Scrub(self.store, Scope(**scope), self.clock, seen).run(Threads(self.store, 2))
+    def scrub(self, seen: ScrubState | None = None, **scope: Any) -> Report:
+        return Scrubber(self.store, Scope(**scope), self.clock, seen).run(Threads(self.store, 2))
 
 
 def a_bucket() -> Bucket:

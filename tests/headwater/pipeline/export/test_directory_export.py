@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from headwater.pipeline.export import parquet
-from headwater.pipeline.export.checkpoint import open_ledger
-from headwater.pipeline.export.directory_export import STEPS, Export, Summary
+from headwater.pipeline.export.checkpoint import open_checkpoint
+from headwater.pipeline.export.directory_export import STEPS, DirectoryExport, Summary
 from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.decoder import COLUMNS, arrow_schema
@@ -46,9 +46,9 @@ def a_query(topics: tuple[str, ...] = TOPICS, **options: Any) -> Query:
 
 def export(store: ObjectStore, directory: Path, query: Query | None = None, *, runner: Any = None) -> Summary:
     query = query or a_query()
-    held = open_ledger(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=False)
-    with held as ledger:
-        return Export(store, query, ledger).run(runner or Threads(store, 2))
+    held = open_checkpoint(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=False)
+    with held as checkpoint:
+        return DirectoryExport(store, query, checkpoint).run(runner or Threads(store, 2))
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
@@ -253,9 +253,9 @@ def create_again(growing: Growing, topic: str) -> None:
 def export_all(growing: Growing, tmp_path: Path, topics: str = "pay*", **how: Any) -> Summary:
     store = DirectoryStore(growing.root)
     query = a_query((topics,), **how)
-    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
-    with held as ledger:
-        return Export(store, query, ledger).run(Threads(store, 2))
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    with held as checkpoint:
+        return DirectoryExport(store, query, checkpoint).run(Threads(store, 2))
 
 
 def exported(tmp_path: Path) -> Counter[tuple[str, str]]:
@@ -288,9 +288,9 @@ def test_a_topic_that_was_created_again_may_be_left_and_the_others_go_on(growing
     create_again(growing, "pay.b")
     growing.append("pay.a", records=5)
     store, query = DirectoryStore(growing.root), a_query(("pay*",))
-    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
-    with held as ledger:
-        summary = Export(store, query, ledger, start_anew=False).run(Threads(store, 2))
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    with held as checkpoint:
+        summary = DirectoryExport(store, query, checkpoint, start_anew=False).run(Threads(store, 2))
     assert failed(summary) == {("pay.b", None)}
     assert "--on-recreated start-anew" in summary.failed[0].error
     assert sum(exported(tmp_path).values()) == 18 + 5
@@ -319,9 +319,9 @@ def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_fro
             raise InterruptedError
 
     store, query = DirectoryStore(growing.root), a_query(("pay*",))
-    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
-    with pytest.raises(InterruptedError), held as ledger:
-        Export(store, query, ledger).run(Ends())
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    with pytest.raises(InterruptedError), held as checkpoint:
+        DirectoryExport(store, query, checkpoint).run(Ends())
     (head,) = (tmp_path / "bucket" / "meta" / "pay.b").glob("*/0/manifest.json")
     create_again(growing, "pay.b")
     if is_gone:
@@ -329,9 +329,9 @@ def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_fro
         assert failed(export_all(growing, tmp_path)) == {("pay.b", 0)}
     assert not failed(export_all(growing, tmp_path, failOnDataLoss=not is_gone))
     assert sum(exported(tmp_path).values()) == (12 if is_gone else 18) + 2
-    held = open_ledger(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=True)
-    with held as ledger:
-        assert bool(ledger.pending) is False
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=True)
+    with held as checkpoint:
+        assert bool(checkpoint.pending) is False
 
 
 def test_files_that_hold_more_than_could_be_written_again_are_kept(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_directory_belongs_to_one_export(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds something"):
         export(bucket.store, tmp_path / "other")
     query = a_query()
-    held = open_ledger(tmp_path / "out", store_url=bucket.store.url, read_committed=True, columns=query.columns, looks_only=False)
+    held = open_checkpoint(tmp_path / "out", store_url=bucket.store.url, read_committed=True, columns=query.columns, looks_only=False)
     with held, pytest.raises(Locked):
         export(bucket.store, tmp_path / "out")
     path = tmp_path / "out" / "_headwater" / "export.json"

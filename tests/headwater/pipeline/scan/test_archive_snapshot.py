@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headwater.pipeline.scan.archive_snapshot import Catalogue, OffsetRange, latest, offset_for_time
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange, latest, offset_for_time
 from headwater.pipeline.scan.arrow_stream import scan
 from headwater.pipeline.scan.quarantine import read_quarantine
 from headwater.pipeline.scan.query import Predicate, parse_query
@@ -41,12 +41,12 @@ def store() -> MemoryStore:
 
 
 def found(store: MemoryStore | MeteredStore, **options: object) -> list[str]:
-    return [str(head.partition_id) for head in Catalogue.read(store, parse_query(options)).heads]
+    return [str(head.partition_id) for head in ArchiveSnapshot.read(store, parse_query(options)).heads]
 
 
 def ranges(store: MemoryStore, **options: object) -> list[tuple[str, int, int]]:
     query = parse_query({"topics": "*", **options})
-    return [(str(each.head.partition_id), each.first, each.end) for each in Catalogue.survey(store, query).ranges(store, query)]
+    return [(str(each.head.partition_id), each.first, each.end) for each in ArchiveSnapshot.survey(store, query).ranges(store, query)]
 
 
 def test_partitions_are_found_by_name_glob_pattern_and_number(store: MemoryStore) -> None:
@@ -66,7 +66,7 @@ def test_what_is_not_there_is_said(store: MemoryStore, options: dict[str, object
 def test_a_filter_on_partitions_loads_no_other_heads(store: MemoryStore) -> None:
     metered = MeteredStore(store, log_calls=100)
     query = parse_query({"topics": "*"}).where(Predicate(topics=frozenset({"orders"}), partitions=frozenset({1})))
-    assert [str(head.partition_id) for head in Catalogue.read(metered, query).heads] == ["orders:1"]
+    assert [str(head.partition_id) for head in ArchiveSnapshot.read(metered, query).heads] == ["orders:1"]
     assert [call.key for call in metered.log if call.key.endswith("/manifest.json")] == [
         keys.head(PartitionId(CLUSTER, topic_id_text(bytes([1] * 16)), 1, "orders"))
     ]
@@ -128,14 +128,14 @@ def test_offsets_of_a_partition_that_is_not_there_are_refused(store: MemoryStore
 
 
 def test_what_is_undecided_is_not_committed() -> None:
-    (head,) = Catalogue.read(soup(), parse_query({"topics": "soup"})).heads
+    (head,) = ArchiveSnapshot.read(soup(), parse_query({"topics": "soup"})).heads
     assert (latest(head, read_committed=False), latest(head, read_committed=True)) == (300, 280)
     with pytest.raises(DataLoss, match="a transaction is open from 280 on"):
         ranges(a_copy(soup()), isolation="read_committed", ending_offsets={"soup": {"0": 290}})
 
 
 def test_a_gap_at_the_end_decides_no_transaction() -> None:
-    (head,) = Catalogue.read(soup(), parse_query({"topics": "soup"})).heads
+    (head,) = ArchiveSnapshot.read(soup(), parse_query({"topics": "soup"})).heads
     gap = Entry(base_offset=300, last_offset=349, gap=True)
     longer = msgspec.structs.replace(head, entries=(*head.entries, gap), last_offset=349)
     assert (latest(longer, read_committed=False), latest(longer, read_committed=True)) == (350, 280)
@@ -144,7 +144,7 @@ def test_a_gap_at_the_end_decides_no_transaction() -> None:
 @pytest.mark.parametrize("after", [-800, 0, 555, 1105, 1550, 1700, 2195, 2400, 2985, 4000])
 def test_a_time_is_the_first_record_that_is_not_older(after: int) -> None:
     store = soup()
-    (head,) = Catalogue.read(store, parse_query({"topics": "soup"})).heads
+    (head,) = ArchiveSnapshot.read(store, parse_query({"topics": "soup"})).heads
     wanted = next((row["offset"] for row in soup_rows("read_uncommitted") if row["timestamp"] >= BASE_TIME + after), None)
     assert offset_for_time(store, head, BASE_TIME + after, head.next_offset) == wanted
 
@@ -153,13 +153,13 @@ def test_looking_for_a_time_survives_a_merge(store: MemoryStore) -> None:
     archive = an_archive(store, "soup", 9)
     archive.append(a_segment(10, 10))
     query = parse_query({"topics": "soup", "starting_timestamp": BASE_TIME + 14})
-    catalogue = Catalogue.read(store, query)
+    snapshot = ArchiveSnapshot.read(store, query)
     old = archive.head.entries
     archive.commit(archive.upload(a_segment(0, 20)))
     for entry in old:
         store.delete(entry.key)
         store.delete(entry.index_key)
-    assert [(each.first, each.end) for each in catalogue.ranges(store, query)] == [(14, 20)]
+    assert [(each.first, each.end) for each in snapshot.ranges(store, query)] == [(14, 20)]
 
 
 def test_a_time_in_a_missing_object_is_damage(store: MemoryStore) -> None:
@@ -167,7 +167,7 @@ def test_a_time_in_a_missing_object_is_damage(store: MemoryStore) -> None:
     store.delete(archive.head.entries[0].key)
     query = parse_query({"topics": "soup", "starting_timestamp": BASE_TIME + 4})
     with pytest.raises(CorruptData, match="the store does not have it"):
-        Catalogue.read(store, query).ranges(store, query)
+        ArchiveSnapshot.read(store, query).ranges(store, query)
 
 
 def test_a_log_start_inside_a_batch_bounds_what_a_time_finds() -> None:
@@ -175,14 +175,14 @@ def test_a_log_start_inside_a_batch_bounds_what_a_time_finds() -> None:
     archive = Archive(store)
     archive.append(a_batch(0, [a_record(n, timestamp=BASE_TIME) for n in range(10)]))
     archive.commit(*archive.head.entries, start_offset=6)
-    (head,) = Catalogue.read(store, parse_query({"topics": "soup"})).heads
+    (head,) = ArchiveSnapshot.read(store, parse_query({"topics": "soup"})).heads
     assert head.start_offset == 6
     assert offset_for_time(store, head, BASE_TIME, 10) == 6
     assert offset_for_time(store, head, BASE_TIME, 6) is None
 
 
 def test_a_range_knows_its_entries() -> None:
-    (head,) = Catalogue.read(soup(), parse_query({"topics": "soup"})).heads
+    (head,) = ArchiveSnapshot.read(soup(), parse_query({"topics": "soup"})).heads
     entries = OffsetRange(head, 109, 156).entries
     assert [(entry.base_offset, entry.gap) for entry in entries] == [(60, False), (110, False), (149, False), (155, True)]
 
@@ -194,7 +194,7 @@ def test_a_deleted_and_recreated_topic_is_its_newest_incarnation(store: MemorySt
 
 @pytest.mark.parametrize("name", ["pantry", "kitchen"])
 def test_a_fixtures_catalogue_holds_its_topics_and_no_internal_ones(name: str) -> None:
-    topics = {head.topic for head in Catalogue.read(fixture(name), parse_query({"topics": "*"})).heads}
+    topics = {head.topic for head in ArchiveSnapshot.read(fixture(name), parse_query({"topics": "*"})).heads}
     assert topics
     assert not [topic for topic in topics if topic.startswith("__")]
 
@@ -216,7 +216,8 @@ def test_a_topic_that_was_created_again_is_read_by_its_former_id(store: MemorySt
     an_archive(store, "orders", 7, end=3)
     assert ranges(store, topics="orders") == [("orders:0", 0, 3)]
     assert ranges(store, topics=f"orders@{former.topic_id}") == [("orders:0", 0, 10), ("orders:1", 0, 10)]
-    assert next(head.partition_id for head in Catalogue.read(store, parse_query({"topics": f"*,orders@{former.topic_id}"})).heads) == former
+    query = parse_query({"topics": f"*,orders@{former.topic_id}"})
+    assert ArchiveSnapshot.read(store, query).heads[0].partition_id == former
     with pytest.raises(NotFound, match="topics list --all"):
         found(store, topics=f"orders@{topic_id_text(bytes([9] * 16))}")
     with pytest.raises(UsageError, match="topic id"):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headwater.pipeline.scan import arrow_stream
-from headwater.pipeline.scan.archive_snapshot import Catalogue, latest
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, latest
 from headwater.pipeline.scan.arrow_stream import scan
 from headwater.pipeline.scan.query import COLUMNS, Predicate, parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
@@ -60,7 +60,7 @@ def test_counts_offsets_and_times_of_each_partition_are_kafkas(name: str, isolat
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ends_of_each_partition_are_kafkas(name: str) -> None:
     query = parse_query({"topics": "*"})
-    heads = {(head.topic, head.partition): head for head in Catalogue.read(fixture(name), query).heads}
+    heads = {(head.topic, head.partition): head for head in ArchiveSnapshot.read(fixture(name), query).heads}
     told = expected_offsets(name, "read_committed")
     assert told
     for each in told:
@@ -130,7 +130,7 @@ def test_nobody_reads_further_ahead_than_allowed(monkeypatch: pytest.MonkeyPatch
 
 def test_damage_reaches_whoever_reads_and_nobody_waits_for_ever() -> None:
     store = a_copy(soup())
-    (head,) = Catalogue.read(store, parse_query({"topics": "soup"})).heads
+    (head,) = ArchiveSnapshot.read(store, parse_query({"topics": "soup"})).heads
     store.delete(head.entries[2].key)
     reader = scan(store, "soup", workers=2, split_bytes=60_000, columns="offset", fail_on_data_loss=False)
     found: list[int] = []

@@ -12,7 +12,7 @@ import pytest
 from awscrt.checksums import crc32c
 
 from headwater.pipeline.scan import buffers, split_reader
-from headwater.pipeline.scan.archive_snapshot import Catalogue
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot
 from headwater.pipeline.scan.arrow_stream import scan
 from headwater.pipeline.scan.decoder import decode
 from headwater.pipeline.scan.quarantine import Damage, read_quarantine
@@ -60,7 +60,7 @@ def a_query(**options: object) -> Query:
 
 
 def plan(store: MemoryStore | MeteredStore, query: Query) -> list[Split]:
-    return plan_splits(Catalogue.read(store, query).ranges(store, query), query)
+    return plan_splits(ArchiveSnapshot.read(store, query).ranges(store, query), query)
 
 
 def offsets(store: MemoryStore | MeteredStore, query: Query, splits: list[Split] | None = None) -> list[int]:

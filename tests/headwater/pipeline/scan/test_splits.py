@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.pipeline.scan import split_reader
-from headwater.pipeline.scan.archive_snapshot import Catalogue, OffsetRange
+from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Predicate, Query, parse_query
 from headwater.pipeline.scan.split_reader import ReadCounters, read_split
@@ -53,7 +53,7 @@ def a_query(**options: object) -> Query:
 
 def read_all(query: Query, counters: ReadCounters | None = None) -> pa.Table:
     store = soup()
-    splits = plan_splits(Catalogue.read(store, query).ranges(store, query), query)
+    splits = plan_splits(ArchiveSnapshot.read(store, query).ranges(store, query), query)
     batches = [batch for split in splits for batch in read_split(store, pickle.loads(pickle.dumps(split)), query, counters)]
     return pa.Table.from_batches(batches, arrow_schema(query.columns))
 
@@ -204,7 +204,7 @@ def test_a_long_aborted_transaction_costs_one_more_index_a_task() -> None:
             archive.append(b"".join([*run, *([an_abort(offset, 999)] if number == objects - 1 else [])]))
         store = MeteredStore(inner, log_calls=100_000)
         query = a_query(isolation="read_committed", splitBytes=1, columns="offset")
-        splits = plan_splits(Catalogue.read(store, query).ranges(store, query), query)
+        splits = plan_splits(ArchiveSnapshot.read(store, query).ranges(store, query), query)
         assert len(splits) >= objects
         assert not [batch for split in splits for batch in read_split(store, split, query)]
         return sum(call.key.endswith(".index") for call in store.log) - len(splits)

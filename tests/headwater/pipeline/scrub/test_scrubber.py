@@ -20,8 +20,8 @@ from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scrub.findings import Kind
 from headwater.pipeline.scrub.head_check import token_of
-from headwater.pipeline.scrub.scrub_state import Seen
-from headwater.pipeline.scrub.scrubber import GRACE_MS, STEPS, Report, Sample, Scope, Scrub
+from headwater.pipeline.scrub.scrub_state import ScrubState
+from headwater.pipeline.scrub.scrubber import GRACE_MS, STEPS, Report, Sample, Scope, Scrubber
 from headwater_core.clock import ManualClock
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
@@ -62,7 +62,7 @@ def test_branches_that_an_election_cut_are_no_damage(nodes: tuple[str, ...]) -> 
     archive_nodes(store, nodes)
     manifests = ManifestRepository(store).survey_topics()[0]
     ManifestRepository(store).ensure_owner(manifests[0].cluster_id)
-    report = Scrub(store, Scope(), clock).run(Threads(store, 2))
+    report = Scrubber(store, Scope(), clock).run(Threads(store, 2))
     assert found(report) - {(each, Kind.NO_MANIFEST) for each, _ in found(report)} == set()
     assert report.examined > 10
 
@@ -330,7 +330,7 @@ def test_an_object_that_was_replaced_meanwhile_is_not_missing(is_committed: bool
             repository.commit(held, msgspec.structs.replace(held.head, entries=tuple(before), last_offset=before[-1].last_offset))
 
     store.replace_head = commit
-    report = Scrub(store, Scope(), bucket.clock).run(Threads(store, 2))
+    report = Scrubber(store, Scope(), bucket.clock).run(Threads(store, 2))
     assert found(report) == (set() if is_committed else {(last.key, Kind.MISSING)})
     assert report.replaced == is_committed
 
@@ -353,16 +353,16 @@ def test_what_cannot_be_read_now_is_unexamined_and_no_damage() -> None:
         store.create(info.key, bucket.content(info.key))
     _, entry = bucket.entries()[0]
     store.silent = entry.key
-    report = Scrub(store, Scope(grace_ms=OLD_MS), bucket.clock).run(Threads(store, 2))
+    report = Scrubber(store, Scope(grace_ms=OLD_MS), bucket.clock).run(Threads(store, 2))
     assert found(report) == {(entry.key, Kind.UNEXAMINED)}
     assert isinstance(report.verdict(""), Partial)
 
 
 def test_nothing_to_examine_is_said() -> None:
     store = MemoryStore(clock := ManualClock())
-    assert isinstance(Scrub(store, Scope(), clock).run(Threads(store, 1)).verdict(""), NothingExamined)
+    assert isinstance(Scrubber(store, Scope(), clock).run(Threads(store, 1)).verdict(""), NothingExamined)
     with pytest.raises(NotFound):
-        Scrub(store, Scope(topic="absent"), clock)
+        Scrubber(store, Scope(topic="absent"), clock)
 
 
 def test_a_selection_looks_at_what_it_names_alone() -> None:
@@ -391,7 +391,7 @@ def test_a_topic_of_which_only_data_are_left_is_found_by_its_name() -> None:
 def test_each_byte_is_asked_for_once() -> None:
     bucket = a_bucket()
     store = MeteredStore(bucket.store, log_calls=10_000)
-    Scrub(store, Scope(), bucket.clock).run(Threads(store, 2))
+    Scrubber(store, Scope(), bucket.clock).run(Threads(store, 2))
     read = [call for call in store.log if call.operation == "read_into" and call.key.endswith(".log")]
     assert sum(call.size_bytes for call in read) == sum(entry.size_bytes for _, entry in bucket.entries())
     assert len(read) == sum(-(-entry.size_bytes // PIECE_BYTES) for _, entry in bucket.entries())
@@ -402,7 +402,7 @@ def test_each_byte_is_asked_for_once() -> None:
 
 
 def test_the_second_run_reads_only_what_is_new_or_was_damaged() -> None:
-    bucket, seen = a_bucket(), Seen("memory:")
+    bucket, seen = a_bucket(), ScrubState("memory:")
     (_head, first), (_, second), *_ = bucket.entries()
     bucket.put(first.key, b"damaged")
     everything = len(bucket.entries())
@@ -417,17 +417,17 @@ def test_the_second_run_reads_only_what_is_new_or_was_damaged() -> None:
 
 def test_a_state_is_kept_and_belongs_to_one_archive(tmp_path: Any) -> None:
     bucket, path = a_bucket(), tmp_path / "state.json"
-    bucket.scrub(Seen.load(path, "memory:"))
-    assert bucket.scrub(Seen.load(path, "memory:")).examined == 0
+    bucket.scrub(ScrubState.load(path, "memory:"))
+    assert bucket.scrub(ScrubState.load(path, "memory:")).examined == 0
     with pytest.raises(UsageError, match="memory:"):
-        Seen.load(path, "s3://elsewhere")
+        ScrubState.load(path, "s3://elsewhere")
     path.write_bytes(path.read_bytes().replace(b"memory:", b"memory;"))
     with pytest.raises(Exception, match="remove the file"):
-        Seen.load(path, "memory:")
+        ScrubState.load(path, "memory:")
 
 
 def test_what_is_no_longer_listed_is_forgotten() -> None:
-    bucket, seen = a_bucket(), Seen("memory:")
+    bucket, seen = a_bucket(), ScrubState("memory:")
     bucket.scrub(seen)
     head = next(head for head in bucket.heads if len(head.entries) > 1)
     *before, last = head.entries
@@ -450,14 +450,14 @@ def test_runs_that_end_early_and_are_repeated_end_like_an_undisturbed_one(seed: 
     random, bucket = Random(seed), a_bucket()
     for _, entry in random.sample(bucket.entries(), 2):
         bucket.put(entry.key, b"damaged")
-    calm = bucket.scrub(Seen.load(tmp_path / "calm", "memory:"))
+    calm = bucket.scrub(ScrubState.load(tmp_path / "calm", "memory:"))
     examined = 0
     for _ in range(random.randrange(1, 4)):
-        scrub = Scrub(bucket.store, Scope(), Hurrying(bucket.clock.at_ms), Seen.load(tmp_path / "state", "memory:"))
+        scrub = Scrubber(bucket.store, Scope(), Hurrying(bucket.clock.at_ms), ScrubState.load(tmp_path / "state", "memory:"))
         with suppress(Crash):
             scrub.run(Crashing(bucket.store, random.randrange(3)))
         examined += scrub.report.examined
-    last = bucket.scrub(Seen.load(tmp_path / "state", "memory:"))
+    last = bucket.scrub(ScrubState.load(tmp_path / "state", "memory:"))
     assert last.findings == calm.findings
     assert (tmp_path / "state").read_bytes() == (tmp_path / "calm").read_bytes()
     assert last.examined + last.skipped == calm.examined
@@ -465,11 +465,11 @@ def test_runs_that_end_early_and_are_repeated_end_like_an_undisturbed_one(seed: 
 
 def test_what_was_found_whole_is_remembered_after_a_power_loss(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    disk, seen = VolatileDisk(tmp_path / "data"), Seen("memory:", tmp_path / "data" / "state")
+    disk, seen = VolatileDisk(tmp_path / "data"), ScrubState("memory:", tmp_path / "data" / "state")
     seen.add("soup", "token")
     with disk.watching():
         seen.save()
-    assert Seen.load(disk.after_power_loss(tmp_path / "left") / "state", "memory:").has("soup", "token")
+    assert ScrubState.load(disk.after_power_loss(tmp_path / "left") / "state", "memory:").has("soup", "token")
 
 
 @pytest.mark.slow
