@@ -88,18 +88,20 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
     elif extent is not None:
         epochs = extent.epochs
     local = local if local is not None and local.start < local.end else None
+    archive = archive if archive is not None and archive.start < archive.end else None
     ends = [span.end for span in (local, archive) if span is not None]
     starts = [span.start for span in (local, archive) if span is not None]
     if log is not None:
-        starts.append(log.start_offset)
+        if log.start_offset != log.high_watermark or not starts:  # who has nothing says nothing: a follower's disk may be new
+            starts.append(log.start_offset)
         if log.high_watermark is None or not ends:
             ends.append(log.high_watermark if log.high_watermark is not None else starts[-1])
     newest = [epochs.newest, extent.leader_epoch if extent else None, log.leadership.leader_epoch if log and log.leadership else None]
     return Scope(
         local=local,
-        archive=archive if archive is not None and archive.start < archive.end else None,
-        log_start=min(starts, default=0),
-        high_watermark=max(ends, default=0),
+        archive=archive,
+        log_start=min(starts, default=extent.start_offset if extent is not None else 0),
+        high_watermark=max(ends, default=extent.next_offset if extent is not None else 0),
         epochs=epochs,
         leader_epoch=max((epoch for epoch in newest if epoch is not None), default=-1),
         compacted=log is not None and log.topic_policy_proves_compaction,

@@ -77,6 +77,13 @@ def test_a_log_begins_and_ends_with_the_tier_that_reaches_farther() -> None:
     assert (scope.log_start, scope.high_watermark) == (10, 41)
 
 
+def test_a_tier_that_has_nothing_does_not_say_where_the_log_begins() -> None:
+    assert scope_of(a_log(0, 0), an_extent(20, 40), ReadPriority.LOCAL_FIRST).log_start == 20
+    assert scope_of(a_log(20, 40), an_extent(0, -1), ReadPriority.LOCAL_FIRST).log_start == 20
+    assert scope_of(a_log(20, 20), an_extent(0, -1), ReadPriority.LOCAL_FIRST).log_start == 20
+    assert scope_of(None, an_extent(20, 19), ReadPriority.LOCAL_FIRST).log_start == 20
+
+
 def test_what_the_broker_deleted_inside_a_segment_is_not_read() -> None:
     scope = scope_of(a_log(10, 30, log_start=17), None, ReadPriority.LOCAL_FIRST)
     assert (scope.log_start, scope.local) == (17, Span(17, 30))
