@@ -1,14 +1,15 @@
 """One partition's archive as a reader of bytes sees it: entries, their chunks, and what their indexes know."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
-from headwater_core.errors import CorruptData, NotFound, SourceChanged, TransientError
-from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, TransientError
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 from hydration.answers import ReadResult, Slice
-from hydration.archived import Archived
+from hydration.archived import Archived, Extent
 from hydration.chunks import Chunk, ChunkPlan
 from hydration.header_walk import HeaderWalk
 from hydration.hydrator import Hydrator
@@ -16,13 +17,29 @@ from hydration.open_segment import Allowance
 from hydration.ranges import Boundary, cut, first_at, headers
 from hydration.readahead import Ahead, Streams
 from hydration.runfile import RunFile
-from hydration.scope import Span
+from hydration.scope import Span, parting_offset
 from hydration.times import RecordTime, first_not_older
 from hydration.transactions import open_at, overlapping
 from hydration.waiting import Steps
 from manifests.head import Entry
 
 log = structlog.get_logger()
+
+
+class Outcome(NamedTuple):
+    """What became of some transactions: those still open, and those that were aborted."""
+
+    still: tuple[OpenTransaction, ...]
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+class _Followed(NamedTuple):
+    """How far `ArchiveTier.outcome` has come with one question, in which state of the archive."""
+
+    asked: tuple[tuple[OpenTransaction, ...], int]
+    extent: Extent | None
+    reached: int
+    found: Outcome
 
 
 class ArchiveTier:
@@ -33,6 +50,7 @@ class ArchiveTier:
         self._partition = archived.partition
         self._hydrator = hydrator
         self._streams = Streams(hydrator.readahead_chunks, hydrator.chunk_bytes, hydrator.clock)
+        self._followed: _Followed | None = None
 
     def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int, local: Span | None) -> Steps[int]:
         """Add slices from `cursor` on and below `limit`, about `max_bytes`; the offset to go on with.
@@ -78,12 +96,12 @@ class ArchiveTier:
             self._streams.moved(asked, cursor, answer.size_bytes)
         return cursor
 
-    def aborted(self, since: int, offsets: Span, end: int, local: Span | None) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+    def aborted(self, since: int, offsets: Span, end: int, local: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
         """The aborted transactions that `offsets` may belong to and whose markers are at or past `since`; and from where on
         others have to be asked for more, None when they need not be: no transaction of these offsets is open there.
 
         end   of what is live: what entries say from there on belongs to a dead branch
-        local  fills gaps
+        local  what the local log tells of, in gaps
         """
         found: list[AbortedTransaction] = []
         cursor = since
@@ -92,9 +110,9 @@ class ArchiveTier:
             if entry is None:
                 raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
             if entry.gap:
-                if local is not None and cursor in local:
+                if cursor in local:
                     break
-                cursor = entry.next_offset if local is None or local.start < cursor else min(entry.next_offset, local.start)
+                cursor = min(entry.next_offset, local.start) if cursor < local.start < local.end else entry.next_offset
                 continue
             live = Span(since, min(entry.next_offset, end))
             if entry.aborted:
@@ -120,17 +138,66 @@ class ArchiveTier:
         for chunk in plan.chunks:
             if chunk.first_offset >= offset:
                 break
+            still = (yield from self._walked(entry, chunk, still, offset)).open
+        return still
+
+    def outcome(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Steps[Outcome]:
+        """What becomes, from `since` on, of transactions that no entry tells of, since they began where the archive has nothing. Their
+        markers are looked for batch by batch, once; as far as the next gap, behind which nobody can know.
+
+        end   of what is live
+        """
+        kept, asked = self._followed, (open_at, since)
+        if kept is None or kept.asked != asked or kept.reached > end or self._parts_from(kept):
+            kept = _Followed(asked, self.archived.extent, since, Outcome(open_at))
+        extent, cursor, (still, aborted) = self.archived.extent, kept.reached, kept.found
+        while still and cursor < end:
+            entry = self.archived.entry_at(cursor)
+            if entry is None:
+                raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
+            if entry.gap:
+                return Outcome((), aborted)
+            plan = yield from self._plan(entry)
+            chunk: Chunk | None = plan.chunk_for(cursor)
+            while still and chunk is not None and chunk.first_offset < end:
+                walked = yield from self._walked(entry, chunk, still, end)
+                aborted += tuple(each for each in walked.aborted if (each.producer_id, each.first_offset) in open_at)
+                still = tuple(each for each in walked.open if each in open_at)
+                chunk = plan.after(chunk)
+                cursor = min(end, chunk.first_offset if chunk is not None else entry.next_offset)
+            self._followed = _Followed(asked, extent, cursor, Outcome(still, aborted))
+        return Outcome(still, aborted)
+
+    def _parts_from(self, followed: _Followed) -> bool:
+        """Whether what it came through is not what the archive lists now."""
+        before, now = followed.extent, self.archived.extent
+        if before is now:
+            return False
+        if before is None or now is None or now.next_offset < followed.reached:
+            return True
+        return parting_offset(before.epochs, now.epochs, followed.reached) < followed.reached
+
+    def _walked(self, entry: Entry, chunk: Chunk, open_before: Sequence[OpenTransaction], up_to: int) -> Steps[Transactions]:
+        """What a chunk's batches below `up_to` say of transactions."""
+        try:
+            file = yield from self._hydrator.chunk(self._partition, entry, chunk)
+        except NotFound as error:
+            raise (yield from self._gone(entry, error)) from error
+        walk = HeaderWalk(chunk.first_offset, open_before)
+
+        def advance() -> None:
             try:
-                file = yield from self._hydrator.chunk(self._partition, entry, chunk)
-            except NotFound as error:
-                raise (yield from self._gone(entry, error)) from error
-            try:
-                walk = HeaderWalk(chunk.first_offset, still)
-                walk.advance(file, chunk.size_bytes, up_to=offset, allowance=Allowance())
-                still = walk.transactions.open
+                walk.advance(file, chunk.size_bytes, up_to=up_to, allowance=Allowance())
             finally:
                 file.release()
-        return still
+
+        try:
+            walking = self._hydrator.submit(advance)
+        except HeadwaterError:
+            file.release()
+            raise
+        yield walking
+        return walk.transactions
 
     def first_not_older(self, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
         """The first record in `span` that is not older than `timestamp_ms`."""

@@ -44,6 +44,7 @@ class Extent:
     epochs      which leadership wrote which offsets, over all entries
     open_from   first offset of the oldest transaction still open at the end; None when there is none
     gap_from    where the gap begins that the archive ends with; None when it ends with data
+    gap_ends    where its gaps end: what entries say of transactions begins there anew
     """
 
     version: int
@@ -53,6 +54,7 @@ class Extent:
     epochs: EpochHistory
     open_from: int | None
     gap_from: int | None = None
+    gap_ends: tuple[int, ...] = ()
 
     @property
     def next_offset(self) -> int:
@@ -60,6 +62,11 @@ class Extent:
 
     def __contains__(self, offset: int) -> bool:
         return self.start_offset <= offset <= self.last_offset
+
+    def knows_from(self, offset: int) -> int:
+        """From where on entries tell of the transactions that are open at `offset`: the last gap before it, or the start."""
+        at = bisect_right(self.gap_ends, offset)
+        return max(self.gap_ends[at - 1], self.start_offset) if at else self.start_offset
 
 
 def extent_of(head: Head) -> Extent:
@@ -75,6 +82,7 @@ def extent_of(head: Head) -> Extent:
         epochs=EpochHistory.of(steps),
         open_from=last.open_from if last else None,
         gap_from=last.base_offset if last and last.gap else None,
+        gap_ends=tuple(entry.next_offset for entry in head.entries if entry.gap),
     )
 
 

@@ -32,7 +32,7 @@ class Ending(NamedTuple):
     """What is open where a log ends.
 
     still  oldest first
-    known_to  its high watermark, or the end of its last batch when that lies before: the checkpoint may be ahead of a cut
+    known_to  that end, or where the last batch ends when that lies before: the high watermark's checkpoint may be ahead of a cut
     """
 
     still: tuple[OpenTransaction, ...]
@@ -47,6 +47,7 @@ class _Segment:
     aborted      those whose markers lie in it, once it is whole
     listed       the broker's own index told them, and can be asked again
     walk         over its headers, where that is the way to know
+    short_walk   over those before the end of what counts of the log, where that is not its high watermark
     """
 
     made_for: tuple[int, int | None]
@@ -55,6 +56,7 @@ class _Segment:
     aborted: tuple[AbortedTransaction, ...] | None = None
     listed: bool = False
     walk: HeaderWalk | None = None
+    short_walk: HeaderWalk | None = None
 
 
 class LocalTransactions:
@@ -81,19 +83,25 @@ class LocalTransactions:
         if self._is_guess:
             self._beginning, self._is_guess, self._segments = None, False, SegmentStates(_Segment)
 
-    def ending(self, log: LocalLog, allowance: Allowance) -> Ending:
+    def ending(self, log: LocalLog, end: int, allowance: Allowance) -> Ending:
+        """
+        end   the log's high watermark, or where a dead branch begins
+        """
         assert log.high_watermark is not None
+        assert end <= log.high_watermark
         with self._segments.undisturbed(log, allowance):
-            at = segment_at(log, log.high_watermark - 1)
+            at = segment_at(log, end - 1)
             if at is None:
-                return Ending((), log.high_watermark)
-            if is_whole(log, at):
-                return Ending(self._open_before(log, at + 1, allowance), log.high_watermark)
+                return Ending((), end)
+            if is_whole(log, at) and end == end_of(log, at):
+                return Ending(self._open_before(log, at + 1, allowance), end)
+            if end < log.high_watermark:
+                return Ending(self._walked_until(log, at, end, allowance).transactions.open, end)
             walk = self._walked(log, at, allowance)
             if walk.done_to > log.high_watermark:
                 self._segments.forget(log.segments[at])  # if it was cut, no later look will have come so far either
                 raise SourceChanged(f"{log.directory} was looked at again meanwhile")
-            return Ending(walk.transactions.open, log.high_watermark if at + 1 < len(log.segments) else walk.done_to)
+            return Ending(walk.transactions.open, end if at + 1 < len(log.segments) else walk.done_to)
 
     def aborted(self, log: LocalLog, markers: Span, offsets: Span, allowance: Allowance) -> tuple[list[AbortedTransaction], bool]:
         """Those that `offsets` may belong to and whose markers lie in `markers`; and whether that is all of them, however far
@@ -204,6 +212,14 @@ class LocalTransactions:
             state.walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, allowance))
         self._segments.grow(state.walk, self._tier, log, number, allowance)
         return state.walk
+
+    def _walked_until(self, log: LocalLog, number: int, end: int, allowance: Allowance) -> HeaderWalk:
+        """A walk that has come to an offset before those."""
+        state = self._segments.of(log, number)
+        if state.short_walk is None or state.short_walk.done_to > end:
+            state.short_walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, allowance))
+        self._segments.grow(state.short_walk, self._tier, log, number, allowance, until=end)
+        return state.short_walk
 
     def _bound(self, log: LocalLog, newest: int) -> None:
         """Let go of lists of old segments, beyond LISTED_MAX."""

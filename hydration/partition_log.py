@@ -24,7 +24,7 @@ from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import AbortedTransaction
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
-from hydration.archive_tier import ArchiveTier
+from hydration.archive_tier import ArchiveTier, Outcome
 from hydration.archived import Archived, Extent
 from hydration.config import ReadPriority
 from hydration.hydrator import Hydrator
@@ -34,6 +34,7 @@ from hydration.local_transactions import Ending, LocalTransactions, UnknownBegin
 from hydration.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
 from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_of
 from hydration.times import RecordTime
+from hydration.transactions import overlapping
 from hydration.turns import Turns
 from hydration.waiting import Pending, Steps, begin, finish
 
@@ -253,7 +254,8 @@ class PartitionLog:
         try:
             tier, piece = yield from self._fill(answer, view, limit, max_bytes)
             if stable is not None and answer.slices:
-                answer.aborted = yield from self._aborted(tier, view, offset, answer.next_offset)
+                first = max(offset, _base_offset(answer.slices[0]))  # a marker in a gap before it is not served, and ends nothing
+                answer.aborted = yield from self._aborted(tier, view, first, answer.next_offset)
                 self._check_lineage(view)
                 if piece is not None and self.local is not None:
                     self.local.check(piece)  # asking for transactions may have taken long
@@ -436,7 +438,7 @@ class PartitionLog:
             self._move_over_hole(view, cursor, scope.local.end)  # what is left crosses into the dead branch, so it is of that branch
             return scope.local.end, None
         try:
-            begins = moved if piece is None else _base_offset(piece)
+            begins = moved if piece is None else _base_offset(piece.slice)
             if begins > cursor and not view.log.settled:
                 raise _between_renames(view.log)
             if begins > cursor and not scope.compacted:
@@ -514,25 +516,41 @@ class PartitionLog:
     def _stable_offset(self, view: _View) -> Steps[int]:
         """First offset of the oldest transaction open at the view's end, as whichever tier reaches further knows it."""
         scope, extent = view.scope, view.extent
-        open_from: int | None = None
         if view.ends_with_archive:
             assert extent is not None
-            open_from = extent.open_from
+            begun = [extent.open_from] if extent.open_from is not None else []
         elif view.ends_with_cut_archive:  # what the manifest says of its own end counts for nothing
             assert self.archive is not None
-            still = yield from self.archive.open_at(scope.high_watermark, scope.high_watermark)
-            open_from = min((each.first_offset for each in still), default=None)
+            begun = [each.first_offset for each in (yield from self.archive.open_at(scope.high_watermark, scope.high_watermark))]
         elif scope.local is not None:
             still, known_to = yield from self._local_ending(view)
-            open_from = min([*(each.first_offset for each in still), known_to])
-        return scope.stable(open_from)
+            return scope.stable(min([*(each.first_offset for each in still), known_to]))
+        else:
+            return scope.stable(None)
+        carried = yield from self._carried(view)
+        return scope.stable(min([*begun, *(each.first_offset for each in carried.still)], default=None))
+
+    def _carried(self, view: _View) -> Steps[Outcome]:
+        """What becomes in the archive of transactions that began before a gap of it, or in one, and that are open where the local log
+        ends: entries behind a gap do not know of them. Nothing where the archive does not go on, or has known from their beginnings.
+        """
+        local, archive, extent = view.scope.local, view.scope.archive, view.extent
+        if local is None or archive is None or extent is None:
+            return Outcome(())
+        known_from = extent.knows_from(local.end)
+        if local.end > archive.end or not _told(view).start < known_from <= local.end:
+            return Outcome(())
+        still, known_to = yield from self._local_ending(view)
+        unknown = tuple(each for each in still if each.first_offset < known_from)
+        if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
+            return Outcome(unknown)
+        assert self.archive is not None
+        return (yield from self.archive.outcome(unknown, known_to, archive.end))
 
     def _local_ending(self, view: _View) -> Steps[Ending]:
-        found = _log_of(view)
         assert view.scope.local is not None
-        if found.high_watermark != view.scope.local.end:  # the end of a dead branch, where the archive has a gap
-            raise TransientError(f"{self.partition}: what is open at offset {view.scope.local.end} is not known")
-        return (yield from self._find_transactions(view, lambda known, allowance: known.ending(found, allowance)))
+        found, end = _log_of(view), view.scope.local.end
+        return (yield from self._find_transactions(view, lambda known, allowance: known.ending(found, end, allowance)))
 
     def _aborted(self, served: Tier, view: _View, first: int, end: int) -> Steps[list[tuple[int, int]]]:
         """(producer id, first offset) of the aborted transactions that offsets in [first, end) may belong to, oldest first.
@@ -546,6 +564,8 @@ class PartitionLog:
         position: int | None = first
         while position is not None and position < scope.high_watermark:
             holders = self._tiers(scope, position)
+            if Tier.LOCAL not in holders and position in _told(view) and self._next_archived(scope, position) != position:
+                holders = (Tier.LOCAL,)
             if not holders:
                 moved = scope.next_held(position)
                 if scope.archive is not None and moved == scope.archive.start:
@@ -556,12 +576,14 @@ class PartitionLog:
             ask = {Tier.LOCAL: self._aborted_locally, Tier.ARCHIVE: self._aborted_in_archive}[served if served in holders else holders[0]]
             more, position = yield from ask(view, position, Span(first, end))
             found.update((each.producer_id, each.first_offset) for each in more)
+        carried = yield from self._carried(view)
+        found.update((each.producer_id, each.first_offset) for each in overlapping(carried.aborted, first, end))
         return sorted(found, key=lambda each: (each[1], each[0]))
 
     def _aborted_in_archive(self, view: _View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
         assert self.archive is not None
         assert view.scope.archive is not None
-        return (yield from self.archive.aborted(since, offsets, view.scope.archive.end, view.scope.local))
+        return (yield from self.archive.aborted(since, offsets, view.scope.archive.end, _told(view)))
 
     def _aborted_locally(self, view: _View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
         assert view.scope.local is not None
@@ -642,6 +664,14 @@ def _between_renames(found: LocalLog) -> SourceChanged:
     return SourceChanged(f"{found.directory}: a compaction is in the middle of its renames")
 
 
+def _told(view: _View) -> Span:
+    """Of which offsets the local log tells who wrote what: its files may begin before its log start. Empty when there is none."""
+    local, found = view.scope.local, view.log
+    if local is None or found is None:
+        return Span(0, 0)
+    return Span(min(found.local_start, local.start), local.end)
+
+
 def _log_of(view: _View) -> LocalLog:
     assert view.log is not None
     return view.log
@@ -658,10 +688,10 @@ def _release(piece: Piece | None) -> None:
         piece.slice.file.release()
 
 
-def _base_offset(piece: Piece) -> int:
-    """Raises SourceChanged when it was cut just now."""
-    file = piece.slice.file
+def _base_offset(piece: Slice) -> int:
+    """Of its first batch. Raises SourceChanged when it was cut just now."""
+    file = piece.file
     try:
-        return read_batch_header(file.read(piece.slice.position, HEADER_BYTES), where=file.where).base_offset
+        return read_batch_header(file.read(piece.position, HEADER_BYTES), where=file.where).base_offset
     except (CorruptData, UnsupportedFormat) as error:
         raise SourceChanged(f"{file.where} was cut") from error

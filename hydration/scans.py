@@ -59,11 +59,13 @@ class SegmentStates(Generic[S]):
     def forget(self, segment: LocalSegment) -> None:
         self._states.pop(segment.base_offset, None)
 
-    def grow(self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, allowance: Allowance) -> None:
-        """Have `walk` go on to where the segment ends, or the high watermark. Raises SourceChanged for a file that was cut since
-        the look, or since the walk was there, and what HeaderWalk raises.
+    def grow(
+        self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, allowance: Allowance, *, until: int | None = None
+    ) -> None:
+        """Have `walk` go on to where the segment ends, or the high watermark, or only `until` some offset. Raises SourceChanged for a
+        file that was cut since the look, or since the walk was there, and what HeaderWalk raises.
         """
-        segment, up_to = log.segments[number], end_of(log, number)
+        segment, up_to = log.segments[number], end_of(log, number) if until is None else until
         if walk.done_to >= up_to:
             return
         allowance.take(HEADER_BYTES)
@@ -74,7 +76,7 @@ class SegmentStates(Generic[S]):
                 self.forget(segment)
                 raise SourceChanged(f"{segment.path} was cut")
             walk.advance(file, size_bytes, up_to=up_to, allowance=allowance, lineage=tier.lineage(log))
-            if is_whole(log, number) and walk.position < size_bytes:
+            if up_to == end_of(log, number) and is_whole(log, number) and walk.position < size_bytes:
                 raise CorruptData(file.where, walk.position, f"what follows is no batch below offset {up_to}")
         finally:
             file.release()

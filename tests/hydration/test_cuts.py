@@ -149,7 +149,7 @@ def test_the_snapshot_of_a_newer_branch_says_nothing_of_the_older_one(world: Wor
     world.broker.write(2, a_batch(2, 1, epoch=2))
     world.broker.path(2, "snapshot").write_bytes(encode_snapshot([ProducerState(9, 0, 0, 0, 0, 0, 0, 0)]))
     with pytest.raises(SourceChanged):
-        LocalTransactions(world.log.local).ending(old, Allowance())  # type: ignore[arg-type]
+        LocalTransactions(world.log.local).ending(old, 3, Allowance())  # type: ignore[arg-type]
 
 
 def test_damage_that_an_older_look_meets_in_a_log_that_was_cut_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

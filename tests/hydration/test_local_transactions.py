@@ -166,7 +166,7 @@ def test_a_broker_that_lists_nothing_is_believed_below_its_recovery_point(a_worl
     world.broker.set_high_watermark(505)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     assert known.aborted(look, Span(0, 505), Span(0, 500), Allowance()) == ([], True)
-    assert known.ending(look, Allowance()).still == ()
+    assert known.ending(look, 505, Allowance()).still == ()
     assert sum(read_bytes) < 2_000  # of 5 MB
 
 
@@ -224,7 +224,7 @@ def test_any_mixture_of_broker_files_gives_the_same(a_world: AWorld, seed: int) 
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
 
     for _ in range(10):
-        ending = patiently(random, partial(known.ending, look))
+        ending = patiently(random, partial(known.ending, look, high_watermark))
         assert sorted(each.first_offset for each in ending.still) == sorted(since for _, since in log.until(high_watermark).open().values())
         assert ending.known_to == high_watermark
         start = random.randrange(high_watermark)
@@ -247,9 +247,9 @@ def test_a_log_that_begins_in_mid_life_has_to_be_told_what_was_open(a_world: AWo
     world.broker.set_high_watermark(8)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     with pytest.raises(UnknownBeginning):
-        known.ending(look, Allowance())
+        known.ending(look, 8, Allowance())
     known.begin_with(look, (OpenTransaction(1, 3),))
-    assert known.ending(look, Allowance()).still == ()
+    assert known.ending(look, 8, Allowance()).still == ()
     assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([AbortedTransaction(1, 3, 6, 7)], True)
 
 
@@ -274,9 +274,20 @@ def test_a_look_that_is_older_than_what_is_known_is_made_again(a_world: AWorld) 
     world.broker.set_high_watermark(1)
     known, old = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     world.broker.set_high_watermark(2)
-    assert known.ending(world.broker.look(), Allowance()).still == ()
+    assert known.ending(world.broker.look(), 2, Allowance()).still == ()
     with pytest.raises(SourceChanged):
-        known.ending(old, Allowance())
+        known.ending(old, 1, Allowance())
+
+
+def test_what_is_open_where_a_dead_branch_begins_is_found_out_beside_what_is_at_the_end(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, a_batch(0, 1) + a_batch(1, 1, producer=1, transactional=True) + a_batch(2, 1) + a_commit(3, 1) + a_batch(4, 1))
+    world.broker.write(5, a_batch(5, 1))
+    world.broker.set_high_watermark(6)
+    known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
+    opened = (OpenTransaction(1, 1),)
+    found = [known.ending(look, end, Allowance()) for end in (6, 3, 1, 4, 2, 5)]
+    assert found == [((), 6), (opened, 3), ((), 1), ((), 4), (opened, 2), ((), 5)]
 
 
 def test_a_segment_that_was_cut_is_looked_at_anew(a_world: AWorld) -> None:
@@ -284,12 +295,12 @@ def test_a_segment_that_was_cut_is_looked_at_anew(a_world: AWorld) -> None:
     world.broker.write(0, a_batch(0, 1, producer=1, transactional=True) + a_segment(1, 9))
     world.broker.set_high_watermark(5)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
-    assert known.ending(look, Allowance()).still == (OpenTransaction(1, 0),)
+    assert known.ending(look, 5, Allowance()).still == (OpenTransaction(1, 0),)
     with world.broker.path(0).open("r+b") as file:
         file.truncate(10)
     world.broker.set_high_watermark(8)
     with pytest.raises(SourceChanged):
-        known.ending(world.broker.look(), Allowance())
+        known.ending(world.broker.look(), 8, Allowance())
 
 
 def test_a_follower_that_was_cut_below_what_is_known_is_read_anew(a_world: AWorld) -> None:

@@ -103,7 +103,8 @@ class Served:
     """What a reader that sees all of a directory and a head has to read: the batches of the newest leadership, in order.
 
     before    what was there before those, and tells of transactions
-    unknown_below  the directory fills a gap of the archive up to there: what the archive says of transactions begins behind it
+    floor     nobody who has anything says that the log begins earlier
+    lost_to   the archive ends with a gap up to there: what nobody holds of it may have ended any transaction
     proven_to      whether anything from there on counts, the archive cannot say yet
     contradicted   what both hold under the same offsets, with nothing to tell who is right
     still     where transactions begin that are open at the end of what is proven
@@ -113,7 +114,8 @@ class Served:
 
     places: list[Place]
     before: list[Batch]
-    unknown_below: int = 0
+    floor: int = 0
+    lost_to: int = 0
     proven_to: int = _BEYOND
     contradicted: set[Key] = field(default_factory=set)
     still: list[int] = field(default_factory=list)
@@ -139,7 +141,8 @@ class Served:
             elif header.is_transactional:
                 begun.setdefault(header.producer_id, []).append(key)
                 self.outcomes[key] = "open"
-        self.outcomes |= {key: "unknown" for key in self.outcomes if key[0] < self.unknown_below}
+        if following is not None and following < self.lost_to:
+            self.outcomes |= {key: "unknown" for keys in begun.values() for key in keys}
         self.stable = min([*self.still, *(base for keys in begun.values() for base, _ in keys), self.end])
 
     @property
@@ -177,10 +180,10 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
     if any(here.get(base, epoch) != epoch for base, epoch in there.items()):
         return Served([], [], contradicted={*here.items(), *there.items()})
     found = [places[base] for base in sorted(places)]
-    gaps = [entry.next_offset for entry in head.entries if entry.gap] if head else []
-    behind = max([start, *gaps])
-    unknown_below = behind if any(each.base < behind for each in local) else 0
-    return Served(found, [each for each in directory.removed if found and each.last < found[0].base], unknown_below, proven_to)
+    is_empty = not directory.batches and directory.checkpoint <= directory.start
+    floor = head.start_offset if head and entries and is_empty else 0
+    lost_to = archive_end if head and head.entries and head.entries[-1].gap else 0
+    return Served(found, [each for each in directory.removed if found and each.last < found[0].base], floor, lost_to, proven_to)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -591,6 +594,7 @@ class Reader:
         raise Violation(f"I11 a scan does not end: {cursor} after {_READS_MAX} reads")
 
     def _read(self, offset: int, isolation: Isolation, max_bytes: int) -> Answered:
+        """The bytes come at once: a file that is cut while they are sent is for a consumer's checksums to notice."""
         with self._log.read(offset, max_bytes, isolation, timeout_s=None) as answer:
             raw = b"".join(piece.read() for piece in answer.slices)
             batches = tuple(_batches_of(raw, self._world.brokers.known[self._partition.topic_id]))
@@ -629,6 +633,8 @@ def _check_start(offset: int, among: Sequence[Served]) -> None:
     starts = [next((place.last for place in each.places if place.retained), offset) for each in among]
     if offset > max(starts):
         raise Violation(f"I10 the log is told to start at {offset}, and {max(starts)} is readable")
+    if offset < min(each.floor for each in among):
+        raise Violation(f"I10 the log is told to start at {offset}, and nobody has anything before {min(each.floor for each in among)}")
 
 
 def _batches_of(raw: bytes, known: dict[Key, set[bytes]]) -> Iterator[bytes]:
