@@ -49,7 +49,7 @@ TOPICS = (
 
 @click.command()
 @selection_argument
-@click.option("-p", "--partitions", "by_partition", is_flag=True, help="One row per partition; so it is for TOPIC:P and for JSON anyway.")
+@click.option("-p", "--partitions", "by_partition", is_flag=True, help="One row per partition, as TOPIC:P and JSON always have.")
 @click.option("--max-lag", metavar="TIME", help="For cron and monitoring, as in 10m: exit code 4 when a partition lags more.")
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option("--interval", metavar="TIME", help=f"Of --watch.  [default: {INTERVAL}]")
@@ -69,8 +69,8 @@ def status(
     from the broker's checkpoint, which by default is written every 5 s. A topic's state, reason and lag time are those of its worst
     partition.
 
-    --max-lag: exit code 0 when every partition that has a local log is archived and lags no more. 4: one lags more, is stopped, or its
-    lag is unknown. 10: no partition has a local log, so there is nothing to measure. Other codes as ever, none of them 0.
+    --max-lag: exit code 0 when no partition with a local log lags more. 4: one lags more, is stopped, or its lag is unknown. 10: no
+    partition has a local log that a broker writes, so there is nothing to measure. What else goes wrong has its own exit code.
     """
     lag_max_s = None if max_lag is None else parse_duration(max_lag)
     number = parse_selection(selection)[1] if selection else None

@@ -16,6 +16,23 @@ from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_agent import running
 from tests.s3server import S3Server
 
+KEYS = [
+    "topic",
+    "partition",
+    "topic_id",
+    "archive_start",
+    "local_start",
+    "last_offset",
+    "high_watermark",
+    "lag_bytes",
+    "lag_s",
+    "archived_bytes",
+    "objects",
+    "cached_bytes",
+    "known_age_s",
+    "state",
+    "reason",
+]
 NUMBERS = ("topic", "partition", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "objects")
 
 
@@ -83,3 +100,46 @@ def test_a_head_that_could_not_be_read_does_not_pass_for_one_that_is_not_there(s
     ran = stage.run("status", "-o", "jsonl", log=log)
     assert (ran.code, ran.out) == (1, "")
     assert "input/output error" in ran.err
+
+
+def test_json_has_a_row_per_partition_and_the_same_keys_whatever_people_see(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    plain = stage.run("status", "-o", "jsonl", log=log)
+    assert len(plain.rows) > len({row["topic"] for row in plain.rows})
+    assert all(list(row) == KEYS for row in plain.rows)
+    by_partition = stage.run("status", "-p", "-o", "jsonl", log=log)
+    assert [(row["topic"], row["partition"]) for row in by_partition.rows] == [(row["topic"], row["partition"]) for row in plain.rows]
+
+
+def test_a_lag_above_the_limit_is_an_exit_code(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    late = stage.run("status", "--max-lag", "1s", "-o", "jsonl", log=log)
+    assert late.code == 4
+    assert late.rows
+    assert "not archived within" in late.err
+    assert stage.run("flush", log=log).code == 0
+    assert stage.run("status", "--max-lag", "0s", log=log).code == 0
+    topic = late.rows[-1]["topic"]
+    next((stage.bucket / "meta" / topic).rglob("manifest.json")).write_bytes(b"{}")
+    damaged = stage.run("status", "--max-lag", "52w", log=log)
+    assert damaged.code == 4
+    assert f"{topic}:" in damaged.err
+    elsewhere = stage.run("status", "--max-lag", "52w", late.rows[0]["topic"])
+    assert elsewhere.code == 10
+    assert stage.run("status", "--max-lag", "10", log=log).code == 2
+
+
+def test_an_unreadable_bucket_is_no_small_lag(
+    stage: Stage, s3_environ: S3Server, places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "SILENCE_S", 0.5)
+    log = stage.log("kitchen")
+    assert stage.run("flush", *places, log=log).code == 0
+    with stopped(s3_environ):
+        assert stage.run("status", "--max-lag", "52w", *places, log=log).code == 5
+
+
+def test_what_watches_is_for_people(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    for options in (["--watch", "-o", "jsonl"], ["--watch", "--max-lag", "1m"], ["--interval", "1s"], ["--watch", "--interval", "1ms"]):
+        assert stage.run("status", *options, log=log).code == 2, options

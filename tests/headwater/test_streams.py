@@ -42,6 +42,15 @@ def test_a_verdict_survives_a_reader_that_has_gone(stage: Stage, form: str) -> N
     assert "Traceback" not in ran.stderr
 
 
+def test_a_watched_status_goes_on_in_a_pipe_until_its_reader_has_gone(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    watch = f"HEADWATER status --watch --interval 500ms PLACES --log-dir '{log}'"
+    ran = shell(stage, f"{watch} | grep --line-buffered -m 2 'every 500ms'; exit ${{PIPESTATUS[0]}}")
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 2
+    assert "\x1b" not in ran.stdout
+
+
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_verb_works_with_closed_streams(stage: Stage, closed: str) -> None:
     log = stage.log("kitchen")

@@ -114,6 +114,26 @@ def test_what_a_pass_and_a_recovery_would_do(site: Site, width: int) -> None:
     check_whole(site.shown(width, "recover", "plan", "topic", "--all"), width, [[topic, count] for topic, count in records.items()])
 
 
+def test_names_longer_than_the_window_are_not_cut(site: Site, tmp_path: Path) -> None:
+    damaged = Site(tmp_path, site.log)
+    shutil.copytree(site.root / "bucket", tmp_path / "bucket")
+    victim = max((tmp_path / "bucket").rglob("*.log"), key=lambda path: len(str(path)))
+    victim.unlink()
+    found = damaged.shown(80, "verify")
+    assert found.code == 4
+    key = str(victim.relative_to(tmp_path / "bucket"))
+    assert len(key) > 60
+    assert key in found.text
+    settings = site.rows("config", "show")
+    shown = site.shown(80, "config", "show")
+    assert all(row["key"] in shown.text and str(row["value"] or "") in shown.text for row in settings)
+    assert site.shown(80, "read", "cookbook.1990:0", "--count", "1", "--set", "hydration.read_priority=offloaded-first").code == 0
+    files = site.rows("cache", "show")
+    assert files
+    cached = site.shown(80, "cache", "show")
+    assert all(f"  {row['name']}\n" in cached.text for row in files)
+
+
 def test_one_partition_is_shown_with_its_reason(site: Site) -> None:
     row = next(row for row in site.rows("status") if row["state"] == "archived")
     screen = site.shown(80, "status", f"{row['topic']}:{row['partition']}")
