@@ -155,6 +155,7 @@ def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _facts_first,
             _for_people(colours=terminal and not os.environ.get("NO_COLOR")) if console else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
@@ -166,6 +167,11 @@ def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO,
     logging.getLogger().addHandler(_LIBRARIES)
     if verb := click.get_current_context(silent=True):
         verb.call_on_close(limit.close)
+
+
+def _facts_first(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """What every event has comes first in its JSON object, for people who read it as it is."""
+    return {**{name: event.pop(name) for name in ("timestamp", "level", "event") if name in event}, **event}
 
 
 def _for_people(*, colours: bool) -> Any:

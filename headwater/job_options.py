@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from headwater import event_log
 from headwater_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class JobPlacement:
                 yield OnSpark(place_of(config), session.sparkContext)
             return
         workers = self.workers or len(os.sched_getaffinity(0))
-        yield Processes(place_of(config), workers) if size_bytes >= PROCESSES_FROM_BYTES and workers > 1 else Threads(store, workers)
+        log = functools.partial(event_log.configure, config.node.log_level, config.node.log_format)  # else they print to stdout
+        yield Processes(place_of(config), workers, log) if size_bytes >= PROCESSES_FROM_BYTES and workers > 1 else Threads(store, workers)
 
 
 def place_of(config: "Config") -> "StorePlace":

@@ -67,15 +67,18 @@ class Threads:
 
 
 class Processes:
-    """In processes of this machine: for tasks that compute, such as checksums, which hold the interpreter's lock."""
+    """In processes of this machine: for tasks that compute, such as checksums, which hold the interpreter's lock.
 
-    def __init__(self, place: StorePlace, workers: int) -> None:
-        self._place, self._workers = place, workers
+    prepare  called in each of them before its first task. It must be possible to pickle it
+    """
+
+    def __init__(self, place: StorePlace, workers: int, prepare: Callable[[], object] | None = None) -> None:
+        self._place, self._workers, self._prepare = place, workers, prepare
 
     def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
         # spawn: a forked child would share the sockets, and the locks of threads that it does not have
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(self._workers, mp_context=spawn, initializer=_end_with_parent) as pool:
+        with ProcessPoolExecutor(self._workers, mp_context=spawn, initializer=_begin, initargs=(self._prepare,)) as pool:
             yield from _in_flight(pool, RemoteWork(self._place, work), tasks, self._workers * _AHEAD)
 
 
@@ -90,8 +93,15 @@ class RemoteWork:
         return self.work(self.place.open(), task)
 
 
+def _begin(prepare: Callable[[], object] | None) -> None:
+    """In a worker process, before its first task."""
+    _end_with_parent()
+    if prepare is not None:
+        prepare()
+
+
 def _end_with_parent() -> None:
-    """In a worker process: a killed parent cannot stop it, and it would go on writing what the next run writes, too."""
+    """A killed parent cannot stop it, and it would go on writing what the next run writes, too."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

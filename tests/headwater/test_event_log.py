@@ -4,13 +4,17 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
 from headwater import event_log
+from headwater.config import load
 from headwater.event_log import LogFormat, LogLevel
+from headwater.job_options import PROCESSES_FROM_BYTES, JobPlacement
+from headwater_core.objectstore.memory import MemoryStore
 from tests.headwater.conftest import Stage
 
 
@@ -36,6 +40,7 @@ def test_into_a_pipe_an_event_is_one_json_object_with_its_time_in_utc(capsys: py
     assert (event["event"], event["level"], event["partition"]) == ("archive_failed", "error", "soup:0")
     assert event["timestamp"].endswith("Z")
     assert "ValueError" in event["exception"]
+    assert list(event)[:3] == ["timestamp", "level", "event"]
 
 
 def test_the_format_can_be_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +123,21 @@ def test_options_before_and_after_the_verb_and_the_configuration_say_the_same(st
     )
     assert '"event": "run_archived"' in program.err
     assert stage.run_bare("--log-level", "loud", "archive").code == 2
+
+
+def complain(_: object, partition: str) -> None:
+    structlog.get_logger().warning("damage_set_aside", partition=partition)
+
+
+def test_worker_processes_write_their_events_to_stderr_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bucket").mkdir()
+    config = load(None, {}, {"store.url": f"file://{tmp_path}/bucket"})
+    placement = JobPlacement(master=None, submitted=False, workers=2)
+    with placement.runner(config, MemoryStore(), "scan", PROCESSES_FROM_BYTES) as runner:
+        list(runner.each(complain, ["soup:0", "soup:1"]))
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert sorted(json.loads(line)["partition"] for line in err.splitlines()) == ["soup:0", "soup:1"]
 
 
 def test_what_was_counted_is_written_when_the_verb_ends(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
