@@ -12,7 +12,7 @@ import click
 from headwater import event_log
 from headwater.event_log import LogFormat, LogLevel
 from headwater_core.errors import UsageError
-from headwater_core.partition import TopicPartition, check_topic_name
+from headwater_core.partition import TopicPartition, check_topic_name, parse_incarnation
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -119,15 +119,37 @@ class Selection(click.ParamType[str]):
         return str(value)
 
 
+class IncarnationSelection(click.ParamType[str]):
+    """The same, or TOPIC@TOPIC_ID[:PARTITION]."""
+
+    name = "TOPIC[@TOPIC_ID][:P]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parse_incarnation_selection(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 def parse_selection(text: str) -> tuple[str, int | None]:
     """A topic and, when it names one, a partition. Topic names hold no colon."""
     topic, colon, partition = text.partition(":")
     check_topic_name(topic)
-    if not colon:
-        return topic, None
-    if not re.fullmatch(r"[0-9]{1,10}", partition):
-        raise UsageError(f"not a partition: {partition[:80]!r}")
-    return topic, TopicPartition(topic, int(partition)).partition
+    return topic, _partition(topic, partition) if colon else None
+
+
+def parse_incarnation_selection(text: str) -> tuple[str, str | None, int | None]:
+    """A topic, its id when an incarnation is named that the name may no longer mean, and a partition when one is named."""
+    incarnation, colon, partition = text.partition(":")
+    topic, topic_id = parse_incarnation(incarnation)
+    return topic, topic_id, _partition(topic, partition) if colon else None
+
+
+def _partition(topic: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", text):
+        raise UsageError(f"not a partition: {text[:80]!r}")
+    return TopicPartition(topic, int(text)).partition
 
 
 selection_argument = click.argument("selection", metavar="[TOPIC[:P]]", required=False, type=Selection())

@@ -32,6 +32,13 @@ def check_topic_id(topic_id: str) -> str:
     raise UsageError(f"not a topic id: {topic_id[:40]!r} (22 characters base64url)")
 
 
+def parse_incarnation(text: str) -> tuple[str, str | None]:
+    """A topic, and its id where an incarnation is meant that the name may no longer mean: NAME, or NAME@TOPIC_ID. Neither part holds
+    an @. Raises UsageError."""
+    topic, at, topic_id = text.partition("@")
+    return check_topic_name(topic), check_topic_id(topic_id) if at else None
+
+
 def topic_id_bytes(topic_id: str) -> bytes:
     """The 16 bytes of a checked topic id."""
     return base64.urlsafe_b64decode(topic_id + "==")

@@ -1,7 +1,7 @@
 """Every partition that can be read: known locally, in the bucket, or both."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from headwater_core.errors import (
     ForeignOwner,
     HeadwaterError,
     NotFound,
+    Superseded,
     TransientError,
     UnsupportedFormat,
     UsageError,
@@ -159,6 +160,14 @@ class Logs:
                 found = self._partitions[partition_id] = self._open(partition_id)
             return found
 
+    def incarnation(self, topic: str, topic_id: str) -> Sequence[PartitionLog]:
+        """The partitions of that incarnation, by number, whatever the bare name means now. Raises NotFound."""
+        known = self._topics.get(topic)
+        if known is not None and known.topic_id == topic_id:
+            return [self.partition(topic, number) for number in known.partitions]
+        manifest = self._repository.incarnation(topic, topic_id)
+        return [self._open(manifest.partition_id(number)) for number in range(manifest.partitions)]
+
     def note(self, head: Head) -> None:
         """A head that this process has just committed or read, so that readers need not ask for it."""
         with self._lock:
@@ -208,8 +217,12 @@ class Logs:
         with self._lock:
             self._looks, self._absent = looks, absent
             tiers = [(partition, each.local) for partition, each in self._partitions.items()]
+        places = {each.partition.topic_partition: each.partition for each in survey.logs}
         for partition, tier in tiers:
             look = looks.get(partition, absent)
+            now = places.get(partition.topic_partition, partition)
+            if tier is not None and tier.last_seen is not None and now != partition:
+                look = Look(None, _created_again(partition, now), float("-inf"), seen_s)
             if tier is not None and look is not None:
                 tier.publish(look)
 
@@ -309,6 +322,8 @@ class Logs:
                 found = dirs.look(partition.topic_partition)
             except UsageError as error:  # no log directory, or none at the moment: it may not be mounted
                 raise TransientError(str(error)) from error
+            if found.partition != partition and tier is not None and tier.last_seen is not None:
+                raise _created_again(partition, found.partition)
             return found if found.partition == partition else None
 
         tier = LocalTier(look, self._files, self._clock, self._looks.get(partition, self._absent)) if dirs is not None else None
@@ -323,6 +338,13 @@ class Logs:
             hydrator=self.hydrator,
             priority=self._priority_for(partition.topic),
         )
+
+
+def _created_again(former: PartitionId, now: PartitionId) -> Superseded:
+    return Superseded(
+        f"{former}: topic id {former.topic_id} was deleted here, and the topic created again with id {now.topic_id}. What the archive has "
+        f"of the former is {former.topic}@{former.topic_id}"
+    )
 
 
 def _topics(partitions: Iterable[PartitionId]) -> dict[str, Topic]:

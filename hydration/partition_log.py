@@ -16,6 +16,7 @@ from headwater_core.errors import (
     NotFound,
     OffsetOutOfRange,
     SourceChanged,
+    Superseded,
     TransientError,
     UnsupportedFormat,
 )
@@ -358,6 +359,8 @@ class PartitionLog:
     def _check_in_range(self, offset: int, view: _View) -> Steps[None]:
         """Raises unless `offset` is between log start and log end, in a hole maybe. Says out of range only when sure."""
         scope = view.scope
+        if isinstance(view.failure, Superseded):
+            raise view.failure
         if view.failure is not None:
             raise TransientError(f"{self.partition}: whether offset {offset} exists is not known now: {view.failure}") from view.failure
         if offset < scope.log_start or offset > scope.high_watermark:
@@ -464,6 +467,8 @@ class PartitionLog:
 
     def _prove_hole(self, view: _View, offset: int) -> None:
         """Raises unless it is sure that no tier holds `offset`: TransientError, or _Unsettled when a closer look may tell."""
+        if isinstance(view.failure, Superseded):
+            raise view.failure
         if view.failure is not None:
             raise TransientError(f"{self.partition}: whether offset {offset} exists is not known now: {view.failure}") from view.failure
         if not view.settled:

@@ -306,6 +306,13 @@ class ManifestRepository:
             raise NotFound(f"topic {topic} is not in {self._store.url}")
         return manifest
 
+    def incarnation(self, topic: str, topic_id: str) -> TopicManifest:
+        """The manifest of that incarnation, whatever the bare name means now. Raises NotFound."""
+        manifest = self.load_topic(topic, topic_id)
+        if manifest is None:
+            raise NotFound(f"{topic}@{topic_id} is not in {self._store.url}; `headwater topics list --all` has every incarnation")
+        return manifest
+
     def incarnations(self, topic: str | None = None) -> list[tuple[str, str]]:
         """(topic, topic id) of every incarnation in the bucket, in key order. A listing is a hint.
 

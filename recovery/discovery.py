@@ -11,10 +11,11 @@ from headwater_core.errors import (
     NotFound,
     NothingExamined,
     UnsupportedFormat,
+    UsageError,
     VerificationFailed,
 )
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.partition import PartitionId
+from headwater_core.partition import PartitionId, parse_incarnation
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
@@ -47,7 +48,7 @@ class Found:
 
 
 def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Found:
-    """The named topics, or with None every one that can be read.
+    """The named topics, NAME or NAME@TOPIC_ID for an incarnation that the name may no longer mean; with None every one that can be read.
 
     Raises what is wrong with a named topic, NotFound for a name that the archive does not know among it. With None raises
     NothingExamined when there is nothing at all, for a wrong bucket must not look like an empty cluster, and
@@ -57,7 +58,7 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
         manifests, unreadable = repository.survey_topics()
         lost = [f"{each.topic}: {each.error}" for each in unreadable]
     else:
-        manifests, lost = [repository.resolve(name) for name in sorted(set(topics))], []
+        manifests, lost = _named(repository, topics), []
     found: list[ArchivedTopic] = []
     with ThreadPoolExecutor(_READERS, "recover-discover") as pool:
         for manifest, archived in zip(manifests, pool.map(lambda each: _archived(repository, each), manifests), strict=True):
@@ -72,6 +73,15 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     if not found:
         raise NothingExamined("the bucket holds no topics" if topics is None else "no topic was named")
     return Found(topics=found, lost=lost, notes=_notes(repository))
+
+
+def _named(repository: ManifestRepository, topics: Iterable[str]) -> list[TopicManifest]:
+    """Raises UsageError for two incarnations of one topic: their logs would be one directory."""
+    meant: dict[str, str | None] = {}
+    for topic, topic_id in map(parse_incarnation, sorted(set(topics))):
+        if meant.setdefault(topic, topic_id) != topic_id:
+            raise UsageError(f"{topic} is named as two incarnations: recover one at a time")
+    return [repository.resolve(topic) if topic_id is None else repository.incarnation(topic, topic_id) for topic, topic_id in meant.items()]
 
 
 def _archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:

@@ -45,7 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked: two plans of one request, of one cluster's archive, are the same recovery. topics: None means all."""
+    """What was asked: two plans of one request, of one cluster's archive, are the same recovery. topics: NAME or
+    NAME@TOPIC_ID; None means all."""
 
     topics: tuple[str, ...] | None
     options: Options

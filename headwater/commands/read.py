@@ -2,19 +2,20 @@
 
 import base64
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.options import Selection, configured, parse_selection
+from headwater.options import IncarnationSelection, configured, parse_incarnation_selection
 from headwater.output import emit
 from headwater.units import parse_time
-from headwater_core.errors import HeadwaterError, OffsetOutOfRange, Partial, UsageError
+from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
     from hydration.answers import Isolation
+    from hydration.logs import Logs
     from hydration.partition_log import PartitionLog
     from hydration.reader import ReadRecord
 
@@ -22,7 +23,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 @click.command()
-@click.argument("selection", metavar="TOPIC[:P]", type=Selection())
+@click.argument("selection", metavar="TOPIC[@TOPIC_ID][:P]", type=IncarnationSelection())
 @click.option(
     "--from", "first", metavar="WHERE", default="earliest", show_default=True, help="earliest, an offset, or a time (2026-01-31T12:00:00Z)."
 )
@@ -36,28 +37,36 @@ OFFSET_MAX = 2**63 - 1
 def read(config: "Config", selection: str, first: str, end: str, count: int | None, isolation: str, form: str) -> None:
     """Print records of TOPIC, partition by partition, from the archive and the local log alike.
 
+    Of a topic that was deleted and created again TOPIC@TOPIC_ID means an earlier incarnation; `headwater topics list --all` has the ids.
     Keys, values and header values are base64, or null.
     """
     from headwater.wiring import open_bucket, open_logs
     from hydration.answers import Isolation
 
-    topic, number = parse_selection(selection)
+    topic, topic_id, number = parse_incarnation_selection(selection)
     level = Isolation[isolation.upper()]
     with open_logs(config, open_bucket(config)) as logs:
-        known, lost = logs.topics().get(topic), logs.lost.get(topic)
-        if lost and (known is None or number not in (None, *known.partitions)):
-            raise lost  # whether there is such a partition, nobody can tell
-        if number is not None:
-            numbers: tuple[int, ...] = (number,)
-        else:
-            numbers = known.partitions if known else (0,)
-        chosen = [logs.partition(topic, each) for each in numbers]
+        chosen, lost = _chosen(logs, topic, topic_id, number)
         if number is not None:
             _check_start(chosen[0], first)
         rows = itertools.chain.from_iterable(_rows(log, first, end, level) for log in chosen)
         emit(form, (), itertools.islice(rows, count), ends_with_reader=True)
         if lost and number is None:
             raise Partial(f"only those partitions of {topic} that the log directories hold: {lost}")
+
+
+def _chosen(logs: "Logs", topic: str, topic_id: str | None, number: int | None) -> "tuple[Sequence[PartitionLog], HeadwaterError | None]":
+    """The partitions that are meant, and why there may be others. Raises NotFound."""
+    if topic_id is not None:
+        found = logs.incarnation(topic, topic_id)
+        if number is not None and number >= len(found):
+            raise NotFound(f"{topic}@{topic_id} has {len(found)} partitions, and no {number}")
+        return found if number is None else found[number : number + 1], None
+    known, lost = logs.topics().get(topic), logs.lost.get(topic)
+    if lost and (known is None or number not in (None, *known.partitions)):
+        raise lost  # whether there is such a partition, nobody can tell
+    numbers = (number,) if number is not None else known.partitions if known else (0,)
+    return [logs.partition(topic, each) for each in numbers], lost
 
 
 def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from headwater.options import configured
 from headwater.output import emit, emit_document, format_option, progress, say
 from headwater.units import duration_text, size_text
 from headwater_core.errors import HeadwaterError, Locked, NotFound, Partial, UsageError, VerificationFailed
-from headwater_core.partition import check_topic_name
+from headwater_core.partition import check_topic_name, parse_incarnation
 
 if TYPE_CHECKING:
     from headwater.config import Config
@@ -42,7 +42,7 @@ def recover() -> None:
 def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     """The arguments that make up a recovery plan."""
 
-    @click.argument("topics", metavar="[NAME]...", nargs=-1)
+    @click.argument("topics", metavar="[NAME[@TOPIC_ID]]...", nargs=-1)
     @click.option(
         "--all", "everything", is_flag=True, help="Every topic in the bucket, internal ones too; damaged ones are left out: exit code 3."
     )
@@ -74,7 +74,9 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
     def with_request(topics: Sequence[str], everything: bool, mode: str, counts: Sequence[str], **rest: Any) -> None:
         if bool(topics) == everything:
             raise UsageError("either topic names or --all")
-        names = None if everything else tuple(check_topic_name(topic) for topic in topics)
+        names = None if everything else tuple(topics)
+        for topic in topics:
+            parse_incarnation(topic)
         asked = {name: rest.pop(name) for name in _ASKED} | _partition_counts(counts)
         verb(names=names, asked=asked, **rest)
 
@@ -103,7 +105,8 @@ def plan() -> None:
 @format_option
 @configured
 def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None, form: str) -> None:
-    """Plan the recovery of topics. With -o json the plan is a document that `recover apply --plan FILE` carries out."""
+    """Plan the recovery of topics. NAME@TOPIC_ID means an incarnation that was deleted and created again since; `headwater topics list
+    --all` has the ids. With -o json the plan is a document that `recover apply --plan FILE` carries out."""
     made = _plan(config, names, asked)
     if form == "table":
         emit(form, TOPICS, _planned(made))
@@ -182,7 +185,10 @@ def apply_topic(
     unrecorded: bool,
     form: str,
 ) -> None:
-    """Recover topics into a new log directory, on which a freshly started broker finds everything in place."""
+    """Recover topics into a new log directory, on which a freshly started broker finds everything in place.
+
+    NAME@TOPIC_ID means an incarnation that was deleted and created again since; `headwater topics list --all` has the ids.
+    """
     if into is None:
         raise UsageError("--into DIR is needed: the log directory to make")
     made = _plan(config, names, asked)

@@ -31,7 +31,7 @@ def topics() -> None:
 def list_(config: "Config", everything: bool, form: str) -> None:
     """Every topic in the bucket: its current incarnation, partitions, objects and bytes.
 
-    `headwater scan`, `headwater jobs export` and Spark read a former incarnation as TOPIC@TOPIC-ID.
+    `headwater read`, `recover`, `scan`, `jobs export` and Spark take a former incarnation as TOPIC@TOPIC_ID.
 
     What is damaged is named on stderr; the exit code is 3 then.
     """

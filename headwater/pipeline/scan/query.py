@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from headwater_core.errors import UsageError
-from headwater_core.partition import TopicPartition, check_topic_id, check_topic_name
+from headwater_core.partition import TopicPartition, check_topic_name, parse_incarnation
 from manifests.head import OFFSET_MAX, Entry
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")  # Spark's own names and order
@@ -334,7 +334,7 @@ def _selection(kind: str, text: str) -> Selection:
     excluded = [name.removeprefix("!").strip() for name in names if kind == "topics" and name.startswith("!")]
     meant = [name for name in names if kind != "topics" or not name.startswith("!")]
     globs = [name for name in meant if kind == "topics" and _is_glob(name)]
-    plain = [_incarnation(name) if kind == "topics" else (name, None) for name in meant if name not in globs]
+    plain = [parse_incarnation(name) if kind == "topics" else (name, None) for name in meant if name not in globs]
     if not meant:
         raise UsageError(f"{kind} names no topic, only what is left out")
     for name in excluded:
@@ -344,7 +344,7 @@ def _selection(kind: str, text: str) -> Selection:
         names=tuple(dict.fromkeys(check_topic_name(name) for name, _ in plain)),
         globs=tuple(globs),
         excluded=tuple(excluded),
-        topic_ids={name: check_topic_id(topic_id) for name, topic_id in plain if topic_id is not None},
+        topic_ids={name: topic_id for name, topic_id in plain if topic_id is not None},
     )
     for name in selection.names:
         if selection.excludes(name):
@@ -356,12 +356,6 @@ def _selection(kind: str, text: str) -> Selection:
 
 def _is_glob(name: str) -> bool:
     return bool(set(name) & set("*?["))
-
-
-def _incarnation(name: str) -> tuple[str, str | None]:
-    """TOPIC, or TOPIC@TOPIC-ID for an incarnation that the name may no longer mean."""
-    topic, at, topic_id = name.partition("@")
-    return topic, topic_id if at else None
 
 
 def _bound(given: Mapping[str, str], which: str, edge: Edge) -> Bound:
