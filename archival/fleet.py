@@ -349,7 +349,7 @@ class ArchiverFleet:
         finally:
             ended.set()
             ends = wait(working, LATE_S)
-            workers.shutdown(wait=False)
+            workers.shutdown(wait=not ends.not_done)
         for each in ends.done:
             each.result()
         with suppress(HeadwaterError):
