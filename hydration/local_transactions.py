@@ -70,6 +70,7 @@ class LocalTransactions:
         self._recovery_point = RecoveryPoint()
         self._beginning: tuple[object, tuple[OpenTransaction, ...]] | None = None
         self._is_guess = False
+        self._listed_kept = 0  # aborted transactions kept of those that brokers list, at most: some were let go of with their segments
 
     def begin_with(self, log: LocalLog, still: tuple[OpenTransaction, ...], *, is_guess: bool = False) -> None:
         """Say what is open where the log begins.
@@ -135,7 +136,9 @@ class LocalTransactions:
         if found is None:
             return self._walk_through(log, number, allowance).aborted
         state.aborted, state.listed = found, True
-        self._bound(log, number)
+        self._listed_kept += len(found)
+        if self._listed_kept > LISTED_MAX:
+            self._let_go(log, number)
         return found
 
     def _listed(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[AbortedTransaction, ...] | None:
@@ -221,15 +224,17 @@ class LocalTransactions:
         self._segments.grow(state.short_walk, self._tier, log, number, allowance, until=end)
         return state.short_walk
 
-    def _bound(self, log: LocalLog, newest: int) -> None:
-        """Let go of lists of old segments, beyond LISTED_MAX."""
+    def _let_go(self, log: LocalLog, newest: int) -> None:
+        """Of lists of old segments, down to half of LISTED_MAX: the next time is far off."""
         states = [self._segments.of(log, number) for number in range(len(log.segments))]
-        listed = sum(len(state.aborted or ()) for state in states if state.listed)
+        self._listed_kept = sum(len(state.aborted or ()) for state in states if state.listed)
+        if self._listed_kept <= LISTED_MAX:
+            return
         for number, state in enumerate(states):
-            if listed <= LISTED_MAX:
+            if self._listed_kept <= LISTED_MAX // 2:
                 return
             if state.listed and state.aborted and number != newest:
-                listed -= len(state.aborted)
+                self._listed_kept -= len(state.aborted)
                 state.aborted = None
 
 

@@ -163,6 +163,8 @@ class Fetcher:
 
     def _end_waits(self, wanted: Iterable[_Wanted], isolation: Isolation) -> None:
         """What is still on its way is answered without records, or, after too long, with an error."""
+        if not self._patience.has_places and all(each.pending is None for each in wanted):
+            return  # nothing is on its way, nor was it before: nearly always
         now_s = asyncio.get_running_loop().time()
         for each in wanted:
             if each.log is None or each.code is not Code.NONE:

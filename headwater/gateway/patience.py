@@ -29,5 +29,10 @@ class Patience:
             self._asked_s.popitem(last=False)
         return now_s - first_s >= self._limit_s
 
+    @property
+    def has_places(self) -> bool:
+        """Whether anything is waited for."""
+        return bool(self._asked_s)
+
     def got(self, place: Place) -> None:
         self._asked_s.pop(place, None)

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -394,3 +394,34 @@ def test_an_error_is_told_to_who_asked() -> None:
     assert second.future.result(0) == 7  # type: ignore[union-attr]
     assert finish(turns.find(good), 0) == 7
     assert not work
+
+
+@pytest.mark.parametrize("listed_max", [1 << 16, 40])
+def test_lists_of_many_segments_cost_no_look_at_all_of_them_each(a_world: AWorld, monkeypatch: pytest.MonkeyPatch, listed_max: int) -> None:
+    segments = 300
+    monkeypatch.setattr("hydration.local_transactions.LISTED_MAX", listed_max)
+    world = a_world()
+    for base in range(0, 2 * segments, 2):
+        world.broker.write(base, a_batch(base, 2))
+        world.broker.path(base, "txnindex").write_bytes(encode_txnindex((AbortedTransaction(1, base, base + 1, base),)))
+    end = 2 * segments - 2
+    world.broker.set_high_watermark(end)
+    set_recovery_point(world, end)
+    tier = world.log.local
+    assert tier is not None
+    log, known = tier.log(), LocalTransactions(tier)
+    assert log is not None
+    states = known._segments
+    of, looks = states.of, 0
+
+    def counting(*which: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return of(*which)
+
+    monkeypatch.setattr(states, "of", counting)
+    found, _ = known.aborted(log, Span(0, end), Span(0, end), Allowance())
+    assert len(found) == segments - 1
+    assert looks < 20 * segments
+    kept = [state for state in states._states.values() if state.aborted]
+    assert len(kept) <= listed_max

@@ -33,3 +33,13 @@ def test_only_so_many_places_are_remembered() -> None:
     for number in range(patience.PLACES_MAX):
         waits.is_over(Place("full", number), 5.0)
     assert not waits.is_over(PLACE, 10.0)
+
+
+def test_whether_anything_is_waited_for_is_known() -> None:
+    waits = Patience(10.0)
+    known = [waits.has_places]
+    waits.is_over(PLACE, 0.0)
+    known.append(waits.has_places)
+    waits.got(PLACE)
+    known.append(waits.has_places)
+    assert known == [False, True, False]

@@ -21,6 +21,7 @@ from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import RECEIVE_BYTES
 from headwater.gateway.messages import Schema
+from headwater.gateway.patience import Patience, Place
 from headwater.gateway.server import GatewayServer
 from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
 from headwater_core.clock import ManualClock, SystemClock
@@ -687,3 +688,13 @@ def test_a_reader_of_ten_thousand_partitions_is_served(tmp_path: Path) -> None:
         fetched = client.ask(Api.FETCH, 12, **facts)["responses"][0]["partitions"]
         assert [each["error_code"] for each in fetched] == [0] * 10_000
         assert fetched[9_999]["records"] == a_batch(0, [b"v"])
+
+
+def test_a_fetch_that_waits_for_nothing_asks_for_no_places(
+    server: GatewayServer, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many partitions it names."""
+    asked: list[Place] = []
+    monkeypatch.setattr(Patience, "got", lambda _, place: asked.append(place))
+    assert client.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
+    assert not asked
