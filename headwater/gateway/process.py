@@ -11,6 +11,7 @@ from hydration.local import OPEN_FILES_MAX as LOCAL_FILES_MAX
 
 SWITCH_S = 0.0005  # the event loop gets the interpreter back from a thread that computes after that; the default is ten times as long
 OTHER_FILES = 256  # store connections, control log, libraries, files that only a reader holds any more
+FILES = CACHED_FILES_MAX + LOCAL_FILES_MAX + OTHER_FILES
 
 log = structlog.get_logger()
 
@@ -18,15 +19,26 @@ log = structlog.get_logger()
 def prepare_process(connections_max: int) -> int:
     """Make this process fit to serve; how many connections it may accept, fewer than asked where descriptors would run out."""
     sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
-    allowed = allowed_connections(connections_max, _raise_descriptors())
+    descriptors = _raise_descriptors()
+    allowed = allowed_connections(connections_max, descriptors)
     if allowed < connections_max:
-        log.warning("connections_limited", connections_max=connections_max, allowed=allowed, reason="RLIMIT_NOFILE; raise its hard limit")
+        needed = connections_max + FILES
+        log.warning(
+            "connections_limited",
+            connections_max=connections_max,
+            allowed=allowed,
+            descriptors=descriptors,
+            reserved_for_files=FILES,
+            needed=needed,
+            reason=f"the hard limit of open files (RLIMIT_NOFILE) is {descriptors}. Raise it to {needed} at least (ulimit -Hn, systemd's "
+            "LimitNOFILE, docker run --ulimit nofile), or lower gateway.connections_max",
+        )
     return allowed
 
 
 def allowed_connections(connections_max: int, descriptors: int) -> int:
     """As many as leave the files their share; one at least."""
-    return max(1, min(connections_max, descriptors - CACHED_FILES_MAX - LOCAL_FILES_MAX - OTHER_FILES))
+    return max(1, min(connections_max, descriptors - FILES))
 
 
 def _raise_descriptors() -> int:

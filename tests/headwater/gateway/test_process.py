@@ -48,4 +48,9 @@ def test_fewer_connections_than_configured_are_told() -> None:
     with capture_logs() as logs:
         allowed = prepare_process(hard)
     assert 0 < allowed < hard
-    assert [(each["event"], each["allowed"]) for each in logs] == [("connections_limited", allowed)]
+    (said,) = logs
+    assert (said["event"], said["allowed"], said["descriptors"]) == ("connections_limited", allowed, hard)
+    assert said["needed"] == hard + said["reserved_for_files"] == 2 * hard - allowed
+    assert f"Raise it to {said['needed']}" in said["reason"]
+    assert "gateway.connections_max" in said["reason"]
+    assert allowed_connections(hard, said["needed"]) == hard, "then it is enough"
