@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -29,6 +30,7 @@ from headwater_core.segments.log_dirs import Glimpse, Listing
 log = structlog.get_logger()
 
 QUIET_S = 600.0  # how long a partition to which nothing seems to happen is taken for idle
+STOP_S = 1.0  # for workers without a step to end
 BLOCKED_S = 1.0  # then it is seen again whether a step has become late, where more is due than may be in hand
 FAILED_S = 1.0  # a pause, so that a mistake that repeats itself does not fill the log
 
@@ -84,7 +86,7 @@ class Scheduler:
         self._random, self._queue, self._changed = random, DueQueue(random), threading.Condition()
         self._glimpses: dict[TopicPartition, Glimpse] = {}  # when each was last added by a rescan
         self._in_hand: dict[TopicPartition, float] = {}  # since when
-        self._workers = 0  # threads
+        self._workers: list[threading.Thread] = []
         self._quiet: dict[TopicPartition, _Quiet] = {}
         self._stopped: set[TopicPartition] = set()  # by what a person must see to, as logged
         self._listed: Collection[TopicPartition] = ()  # one listing alone misses a partition that moves between two directories
@@ -191,7 +193,7 @@ class Scheduler:
                     stop.wait(FAILED_S)
         finally:
             stop.set()
-            self._await_steps()
+            self._end_workers()
         try:
             self._work.save()
         except HeadwaterError as error:
@@ -199,8 +201,15 @@ class Scheduler:
 
     def _start_worker(self, stop: threading.Event) -> None:
         """One more. They are daemons: what a disk keeps must not keep the process."""
-        threading.Thread(target=self._turns, args=(stop,), name=f"archive_{self._workers}", daemon=True).start()
-        self._workers += 1
+        thread = threading.Thread(target=self._turns, args=(stop,), name=f"archive_{len(self._workers)}", daemon=True)
+        self._workers.append(thread)
+        thread.start()
+
+    def _end_workers(self) -> None:
+        self._await_steps()
+        until_s = monotonic() + STOP_S
+        for each in self._workers:
+            each.join(max(0.0, until_s - monotonic()))
 
     def _await_steps(self) -> None:
         with self._changed:
@@ -249,7 +258,7 @@ class Scheduler:
             while not stop.is_set():
                 place = self._take()
                 if place is not None:
-                    if len(self._in_hand) >= self._workers:
+                    if len(self._in_hand) >= len(self._workers):
                         self._start_worker(stop)
                     return place
                 wait_s = self._queue.wait_s(self._clock.monotonic_s())
