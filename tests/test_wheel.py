@@ -67,9 +67,9 @@ class Installed:
     python: Path
 
     def run(self, *arguments: str | Path, directory: Path) -> str:
-        settings = {"PYSPARK_PYTHON": str(self.python), "SPARK_LOCAL_IP": "127.0.0.1"}
-        command = [self.python, *arguments]
-        done = subprocess.run(command, cwd=directory, env=os.environ | settings, capture_output=True, text=True, timeout=300)
+        outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may lead to the checkout
+        settings = outside | {"PYSPARK_PYTHON": str(self.python), "SPARK_LOCAL_IP": "127.0.0.1"}
+        done = subprocess.run([self.python, *arguments], cwd=directory, env=settings, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
