@@ -43,7 +43,7 @@ class Two:
             HydrationConfig(),
             store=store,
             cache_directory=root / "cache",
-            dirs=LogDirs([self.hanging, self.sound], patience_s=0.3),
+            dirs=LogDirs([self.hanging, self.sound], patience_s=1.0),
             clock=self.clock,
         )
         self.logs.refresh()
