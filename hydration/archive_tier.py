@@ -26,7 +26,7 @@ from manifests.head import Entry
 log = structlog.get_logger()
 
 
-class Outcome(NamedTuple):
+class Carried(NamedTuple):
     """What became of some transactions: those still open, and those that were aborted."""
 
     still: tuple[OpenTransaction, ...]
@@ -34,12 +34,12 @@ class Outcome(NamedTuple):
 
 
 class _Followed(NamedTuple):
-    """How far `ArchiveTier.outcome` has come with one question, in which state of the archive."""
+    """How far `ArchiveTier.carried` has come with one question, in which state of the archive."""
 
     asked: tuple[tuple[OpenTransaction, ...], int]
     extent: Extent | None
     reached: int
-    found: Outcome
+    found: Carried
 
 
 class ArchiveTier:
@@ -141,7 +141,7 @@ class ArchiveTier:
             still = (yield from self._walked(entry, chunk, still, offset)).open
         return still
 
-    def outcome(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Steps[Outcome]:
+    def carried(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Steps[Carried]:
         """What becomes, from `since` on, of transactions that no entry tells of, since they began where the archive has nothing. Their
         markers are looked for batch by batch, once; as far as the next gap, behind which nobody can know.
 
@@ -149,14 +149,14 @@ class ArchiveTier:
         """
         kept, asked = self._followed, (open_at, since)
         if kept is None or kept.asked != asked or kept.reached > end or self._parts_from(kept):
-            kept = _Followed(asked, self.archived.extent, since, Outcome(open_at))
+            kept = _Followed(asked, self.archived.extent, since, Carried(open_at))
         extent, cursor, (still, aborted) = self.archived.extent, kept.reached, kept.found
         while still and cursor < end:
             entry = self.archived.entry_at(cursor)
             if entry is None:
                 raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
             if entry.gap:
-                return Outcome((), aborted)
+                return Carried((), aborted)
             plan = yield from self._plan(entry)
             chunk: Chunk | None = plan.chunk_for(cursor)
             while still and chunk is not None and chunk.first_offset < end:
@@ -165,8 +165,8 @@ class ArchiveTier:
                 still = tuple(each for each in walked.open if each in open_at)
                 chunk = plan.after(chunk)
                 cursor = min(end, chunk.first_offset if chunk is not None else entry.next_offset)
-            self._followed = _Followed(asked, extent, cursor, Outcome(still, aborted))
-        return Outcome(still, aborted)
+            self._followed = _Followed(asked, extent, cursor, Carried(still, aborted))
+        return Carried(still, aborted)
 
     def _parts_from(self, followed: _Followed) -> bool:
         """Whether what it came through is not what the archive lists now."""

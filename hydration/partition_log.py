@@ -25,7 +25,7 @@ from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import AbortedTransaction
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
-from hydration.archive_tier import ArchiveTier, Outcome
+from hydration.archive_tier import ArchiveTier, Carried
 from hydration.archived import Archived, Extent
 from hydration.config import ReadPriority
 from hydration.hydrator import Hydrator
@@ -535,22 +535,22 @@ class PartitionLog:
         carried = yield from self._carried(view)
         return scope.stable(min([*begun, *(each.first_offset for each in carried.still)], default=None))
 
-    def _carried(self, view: _View) -> Steps[Outcome]:
+    def _carried(self, view: _View) -> Steps[Carried]:
         """What becomes in the archive of transactions that began before a gap of it, or in one, and that are open where the local log
         ends: entries behind a gap do not know of them. Nothing where the archive does not go on, or has known from their beginnings.
         """
         local, archive, extent = view.scope.local, view.scope.archive, view.extent
         if local is None or archive is None or extent is None:
-            return Outcome(())
+            return Carried(())
         known_from = extent.knows_from(local.end)
         if local.end > archive.end or not _told(view).start < known_from <= local.end:
-            return Outcome(())
+            return Carried(())
         still, known_to = yield from self._local_ending(view)
         unknown = tuple(each for each in still if each.first_offset < known_from)
         if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
-            return Outcome(unknown)
+            return Carried(unknown)
         assert self.archive is not None
-        return (yield from self.archive.outcome(unknown, known_to, archive.end))
+        return (yield from self.archive.carried(unknown, known_to, archive.end))
 
     def _local_ending(self, view: _View) -> Steps[Ending]:
         assert view.scope.local is not None

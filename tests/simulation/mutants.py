@@ -41,7 +41,9 @@ from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterErro
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
+from hydration.archive_tier import Carried
 from hydration.archived import Archived
+from hydration.lineage import Lineage
 from hydration.partition_log import PartitionLog
 from hydration.scope import Span, Tier
 from hydration.waiting import Steps
@@ -620,3 +622,17 @@ def no_head_is_an_empty_archive(stack: ExitStack) -> None:
             self.note(None)
 
     _patch(stack, Archived, "load", load)
+
+
+@mutant("batches of a local log are not compared with the leader epochs of the look")
+def epochs_of_batches_ignored(stack: ExitStack) -> None:
+    _patch(stack, Lineage, "check", lambda *_: None)
+
+
+@mutant("behind a gap the archive's word on transactions is taken", theme="gaps")
+def nothing_carried_over_gaps(stack: ExitStack) -> None:
+    def carried(self: PartitionLog, view: Any) -> Steps[Carried]:
+        yield from ()
+        return Carried(())
+
+    _patch(stack, PartitionLog, "_carried", carried)
