@@ -17,7 +17,7 @@ check: .venv/.tests
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -n 0 tests/test_layers.py tests/test_names.py
+	@$(BIN)/pytest -q -n 0 tests/test_layers.py tests/test_names.py tests/test_docs.py tests/test_log_events.py
 
 test: .venv/.tests
 	@$(BIN)/pytest -m "not peer"
