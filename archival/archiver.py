@@ -13,17 +13,27 @@ from msgspec.structs import replace
 
 from archival import plan
 from archival.announcer import Announcer
-from archival.cleaner import clean_under, clean_with, is_clean, overtaken
+from archival.cleaner import clean_under, clean_with, displaced_by, is_clean, overtaken
 from archival.entries import entries_before, in_order, part_of, place, rest_of, with_gap
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import branches_at, ends_at, epoch_in
 from archival.looks import CleanerLooks
-from archival.plan import Claim, Cut, Gap, Idle, Policy, Revive, Stop, Upload, next_steps
+from archival.plan import Claim, Cut, Gap, Idle, Policy, Replace, Revive, Stop, Upload, next_steps
 from archival.source import Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, Fenced, HeadwaterError, SourceChanged, SuspectedHole, UnknownOutcome, UnsupportedFormat
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import (
+    CorruptData,
+    Fenced,
+    HeadwaterError,
+    NeedsReplacement,
+    SourceChanged,
+    SuspectedHole,
+    UnknownOutcome,
+    UnsupportedFormat,
+)
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
@@ -55,7 +65,8 @@ _FULLNESS_TOLD = 0.5  # of a manifest's room
 class Outcome:
     """What one step did.
 
-    action  "idle", "claimed", "archived", "refilled", "gap", "cut", "revived", or "outrun" when another commit came first
+    action  "idle", "claimed", "archived", "refilled", "gap", "cut", "revived", "replaced", "reread" (a run that is to replace
+            what is live, with others), or "outrun" when another commit came first
     reason  why nothing was done, for people
     entry   what the step made live
     """
@@ -77,6 +88,20 @@ class _RunEnd:
     inode: int
     offset: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What is to replace `of`, from `first` on, as long as the log's history is the same. Nothing lists its runs yet.
+
+    dead  what leaves the live list when it is committed
+    """
+
+    of: Head
+    first: int
+    epochs: EpochHistory
+    head: Head
+    dead: tuple[Entry, ...]
 
 
 class PartitionArchiver:
@@ -113,6 +138,8 @@ class PartitionArchiver:
         self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has) since the last commit
         self._sent: tuple[Entry, Entry] | None = None  # (what was wanted, how it was named) by an upload that failed
+        self._draft: _Draft | None = None
+        self._told_irreplaceable: tuple[Entry, ...] = ()
         self._told_fullness = _FULLNESS_TOLD
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=writer)
 
@@ -167,13 +194,14 @@ class PartitionArchiver:
             self._announcer.announce(self._held.head)
             if self._held.head.writer == self._writer:
                 self._topics.ensure(self.partition)
+            self._tell_irreplaceable(self._held.head, log)
         for step in next_steps(
             log,
             self.head,
             writer=self._writer,
             policy=policy,
             tail_age_ms=self._tail_age_ms(log),
-            overtaken=lambda first: self._overtaken(first, log, policy),
+            overtaken=lambda first: self._overtaken(self.head, first, log, policy),
         ):
             if isinstance(step, Idle):
                 return Outcome(action="idle", reason=step.reason)
@@ -183,7 +211,7 @@ class PartitionArchiver:
                 return outcome
         raise AssertionError("a plan ends with Idle")
 
-    def _take(self, step: Stop | Claim | Cut | Revive | Gap | Upload, log: LocalLog, policy: Policy) -> Outcome | None:
+    def _take(self, step: Stop | Claim | Cut | Replace | Revive | Gap | Upload, log: LocalLog, policy: Policy) -> Outcome | None:
         """Do it; None when it turns out to be without substance."""
         if self._held:
             check_ours(self._held.head.format, f"manifest of {self.partition}")  # before anything is uploaded
@@ -194,6 +222,8 @@ class PartitionArchiver:
         assert self._held
         if isinstance(step, Cut):
             return self._cut(step, self._held.head, log)
+        if isinstance(step, Replace):
+            return self._replace(step, self._held.head, log, policy)
         if isinstance(step, Revive):
             return self._revive(step, self._held.head, log)
         if isinstance(step, Gap):
@@ -280,21 +310,8 @@ class PartitionArchiver:
         raise step.error
 
     def _cut(self, step: Cut, head: Head, log: LocalLog) -> Outcome:
-        live: list[Entry] = []
-        dead: list[Entry] = []
         behind = tuple(entry for entry in head.entries if step.until is not None and entry.base_offset >= step.until)
-        for at, entry in enumerate(head.entries[: len(head.entries) - len(behind)]):
-            if entry.next_offset <= step.at:
-                live.append(entry)
-            elif entry.base_offset >= step.at:
-                dead.append(entry)
-            elif entry.gap:
-                live.append(replace(entry, last_offset=step.at - 1))
-            else:
-                scan = self._archived.scan(entry, step.at, self._archived.open_behind(head.entries[:at]))
-                kept = part_of(entry, scan, step.at) if scan else None
-                live += [kept] if kept else []
-                dead.append(rest_of(entry, kept.next_offset if kept else entry.base_offset))
+        live, dead = self._split(head.entries[: len(head.entries) - len(behind)], step.at)
         next_offset = live[-1].next_offset if live else min(step.at, head.entries[0].base_offset, plan.log_start(log))
         if behind:
             live = list(with_gap(live, next_offset, behind[0].base_offset - 1))
@@ -315,6 +332,67 @@ class PartitionArchiver:
         )
         self._log.warning("branch_superseded", from_offset=step.at, leader_epoch=step.leader_epoch, entries=len(dead))
         return Outcome(action="cut", reason=f"offsets from {step.at} on are a dead branch")
+
+    def _split(self, entries: Sequence[Entry], at: int) -> tuple[list[Entry], list[Entry]]:
+        """What of `entries` lies below offset `at`, and the rest."""
+        live: list[Entry] = []
+        dead: list[Entry] = []
+        for n, entry in enumerate(entries):
+            if entry.next_offset <= at:
+                live.append(entry)
+            elif entry.base_offset >= at:
+                dead.append(entry)
+            elif entry.gap:
+                live.append(replace(entry, last_offset=at - 1))
+            else:
+                scan = self._archived.scan(entry, at, self._archived.open_behind(entries[:n]))
+                kept = part_of(entry, scan, at) if scan else None
+                live += [kept] if kept else []
+                dead.append(rest_of(entry, kept.next_offset if kept else entry.base_offset))
+        return live, dead
+
+    def _replace(self, step: Replace, head: Head, log: LocalLog, policy: Policy) -> Outcome:
+        """Archive one more run of what replaces the live ones. Those stay live until all of it is there: never is less archived than
+        before, and a deleted key does not come back for want of its tombstone. The runs are kept in memory until then."""
+        draft = self._draft
+        if draft is None or (draft.of, draft.first, draft.epochs) != (head, step.first, log.epochs):
+            draft = self._draft = self._begin_draft(step, head, log)
+        for upload in plan.rereads(log, draft.head, head):
+            if reason := self._overtaken(draft.head, upload.read_from, log, policy):
+                self._draft = None
+                raise NeedsReplacement(reason)
+            archived = self._archive(upload, draft.head, log, policy, replaces=True)
+            if isinstance(archived, Outcome):
+                return archived
+            if archived:
+                draft = self._draft = dataclass_replace(draft, head=archived[0])
+                if draft.head.next_offset < head.next_offset:
+                    return Outcome(action="reread", entry=archived[1])
+                break
+        stays = {(entry.uid, entry.base_offset) for entry in draft.head.entries}
+        gone = [entry for entry in draft.dead if not entry.gap and (entry.uid, entry.base_offset) not in stays]
+        listed = [entry for entry in head.superseded if (entry.uid, entry.base_offset) not in stays]
+        self._check_still(log)
+        self._commit(replace(draft.head, superseded=in_order([*listed, *gone])))
+        self._draft = None
+        self._log.warning("runs_replaced", from_offset=step.first, last_offset=head.last_offset, entries=len(gone))
+        return Outcome(action="replaced", reason=f"offsets from {step.first} on are archived anew")
+
+    def _begin_draft(self, step: Replace, head: Head, log: LocalLog) -> _Draft:
+        assert self._held
+        check_room(head, 2 * self._held.size_bytes)  # what is replaced stays listed
+        first = self._batch_base(log, step.first) if step.first > head.start_offset else 0
+        live, dead = self._split(head.entries, first)
+        if live and live[-1].next_offset <= head.start_offset:
+            live, dead = [], list(head.entries)
+        last_offset = live[-1].last_offset if live else head.start_offset - 1
+        return _Draft(head, step.first, log.epochs, replace(head, entries=tuple(live), last_offset=last_offset), tuple(dead))
+
+    def _tell_irreplaceable(self, head: Head, log: LocalLog) -> None:
+        found = plan.irreplaceable(log, head)
+        if found and found != self._told_irreplaceable:
+            self._log.error("records_irreplaceable", base_offset=found[0].base_offset, last_offset=found[-1].last_offset)
+        self._told_irreplaceable = found
 
     def _revive(self, step: Revive, head: Head, log: LocalLog) -> Outcome | None:
         """The same object goes on being listed as long as its index is still true. It is not when the run was archived
@@ -345,7 +423,8 @@ class PartitionArchiver:
         """`entry`, the part of `whole` that was scanned, when its index is true; else the same bytes archived once more."""
         if self._archived.index_is_true(entry, scan):
             return entry
-        again = replace(self._made(entry.base_offset, entry.last_offset, scan, fence), cleaned=entry.cleaned)
+        again = self._made(entry.base_offset, entry.last_offset, scan, fence)
+        again = replace(again, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
         return self._offload(again, self._archived.open(whole), scan)
 
     def _tell_again(self, entries: Sequence[Entry], behind: Sequence[Entry], fence: int) -> tuple[tuple[Entry, ...], list[Entry]]:
@@ -369,13 +448,7 @@ class PartitionArchiver:
 
     def _gap(self, step: Gap, head: Head, log: LocalLog) -> Outcome | None:
         """A batch that holds the log start also holds offsets below it; the gap ends before that batch."""
-        last = step.last
-        holder = next((each for each in reversed(log.segments) if each.base_offset <= step.last), None)
-        if holder:
-            with self._open_segment(holder) as file, self._unless_changed(log, holder):
-                found = find_batch(holder, file, step.last + 1, 0, check_unchanged(holder, file))
-            if found:
-                last = min(last, found[1] - 1)
+        last = self._batch_base(log, step.last + 1) - 1
         if last < step.first:
             return None
         entries = with_gap(head.entries, step.first, last)
@@ -384,7 +457,31 @@ class PartitionArchiver:
         self._log.error("gap_recorded", base_offset=step.first, last_offset=last)
         return Outcome(action="gap", entry=entries[-1])
 
+    def _batch_base(self, log: LocalLog, offset: int) -> int:
+        """Where the batch begins that holds `offset`; `offset` when none does."""
+        holder = next((each for each in reversed(log.segments) if each.base_offset < offset), None)
+        if holder is None:
+            return offset
+        with self._open_segment(holder) as file, self._unless_changed(log, holder):
+            found = find_batch(holder, file, offset, 0, check_unchanged(holder, file))
+        return min(offset, found[1]) if found else offset
+
     def _upload(self, step: Upload, head: Head, log: LocalLog, policy: Policy) -> Outcome | None:
+        archived = self._archive(step, head, log, policy)
+        if not isinstance(archived, tuple):
+            return archived
+        after, entry = archived
+        self._commit(after)
+        self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
+        return Outcome(action="refilled" if step.refills else "archived", entry=entry)
+
+    def _archive(
+        self, step: Upload, head: Head, log: LocalLog, policy: Policy, *, replaces: bool = False
+    ) -> tuple[Head, Entry] | Outcome | None:
+        """`head` with the run that `step` means, confirmed by the store, and its entry; None when there is no whole batch for it.
+
+        replaces  what is listed already may be it
+        """
         assert self._held
         if self._announcer.known_version(self.partition) > head.version and self._reload():
             return Outcome(action="outrun", reason="the control log knows of a newer commit")
@@ -399,27 +496,34 @@ class PartitionArchiver:
                 return None
             if dead:
                 self._check_still(log, segment=step.segment)
-                return self._take(plan.supersede(log, head, scan.base_offset, head.leader_epoch, policy), log, policy)
-            base_offset, last_offset = _extent(step, scan, log, size)
-            entry = self._made(base_offset, last_offset, scan, head.fence)
+                return self._take(plan.supersede(log, self._held.head, scan.base_offset, head.leader_epoch, policy), log, policy)
+            entry = self._made(*_extent(step, scan, log, file, size), scan, head.fence)
             again = self._check_still(log, entry, step.segment)
-            if self._overtaken(step.read_from, again, policy):
+            if self._overtaken(head, step.read_from, again, policy):
                 raise SourceChanged(f"{self.partition}: compaction went past the archive while a run was read")
             clean_to = clean_with(head, log, again)
-            entry = replace(entry, cleaned=is_clean(entry, clean_to))
+            entry = replace(entry, cleaned=is_clean(entry, clean_to), displaced_by=displaced_by(entry, scan, again))
             milestones.reached("archive.scanned")
             self._begun = step
-            entry = self._offload(entry, file, scan)
+            entry = (self._listed(entry, scan) if replaces else None) or self._offload(entry, file, scan)
         self._archived.ended(entry, scan.open_transactions)
         entries, behind = place(head.entries, entry, step.refills)
         told, untold = self._tell_again(entries, behind, head.fence)
         superseded = in_order([*head.superseded, *untold])
         entries += told
-        self._commit(replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset, clean_to=clean_to))
         self._archived.ended(entry, scan.open_transactions)
         self._ended = _RunEnd(step.segment.path, step.segment.generation[0], scan.next_offset, scan.end_position)
-        self._log.info("run_archived", base_offset=base_offset, last_offset=last_offset, size_bytes=entry.size_bytes)
-        return Outcome(action="refilled" if step.refills else "archived", entry=entry)
+        return replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset, clean_to=clean_to), entry
+
+    def _listed(self, entry: Entry, scan: RunScan) -> Entry | None:
+        """`entry` as it is listed already, byte for byte; None when it is not."""
+        for each in (*self.head.entries, *self.head.superseded) if self.head else ():
+            if (each.base_offset, each.last_offset, each.live_bytes) != (entry.base_offset, entry.last_offset, scan.size_bytes):
+                continue
+            held = self._archived.scan(each, each.next_offset, ()) if each.is_cut else None
+            if (held.digest if held else each.digest) == scan.digest and self._archived.index_is_true(each, scan):
+                return replace(each, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
+        return None
 
     def _made(self, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
         """A new entry for what was scanned, under a new key; its object is not there yet."""
@@ -456,9 +560,9 @@ class PartitionArchiver:
         wanted = _nameless(entry)
         for made, confirmed in self._confirmed:
             if made == wanted and confirmed.digest == scan.digest and confirmed.index_digest == digest_of(encode_index(scan.index)):
-                return replace(confirmed, cleaned=entry.cleaned)
+                return replace(confirmed, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
         if self._sent and self._sent[0] == wanted:
-            entry = replace(self._sent[1], cleaned=entry.cleaned)
+            entry = replace(self._sent[1], cleaned=entry.cleaned, displaced_by=entry.displaced_by)
         self._sent = None
         try:
             offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
@@ -572,11 +676,11 @@ class PartitionArchiver:
         self._looks.saw(log, at_ms)
         return log
 
-    def _overtaken(self, first: int, log: LocalLog, policy: Policy) -> str:
-        if self.head is None:
+    def _overtaken(self, head: Head | None, first: int, log: LocalLog, policy: Policy) -> str:
+        if head is None:
             return ""
         looks = self._looks.of(self.partition)
-        return overtaken(log, self.head, first, looks, self._looks.now_ms(), stale_keys_below=policy.stale_keys_below)
+        return overtaken(log, head, first, looks, self._looks.now_ms(), stale_keys_below=policy.stale_keys_below)
 
     def _tail_age_ms(self, log: LocalLog) -> int:
         head = self.head
@@ -588,7 +692,7 @@ class PartitionArchiver:
 
 def _nameless(entry: Entry) -> Entry:
     """What an entry says of its bytes, whatever they are called."""
-    return replace(entry, uid="", key="", index_key="", cleaned=False)
+    return replace(entry, uid="", key="", index_key="", cleaned=False, displaced_by=None)
 
 
 def _node_of(writer: str) -> str:
@@ -596,11 +700,12 @@ def _node_of(writer: str) -> str:
     return writer.rpartition("-")[0]
 
 
-def _extent(step: Upload, scan: RunScan, log: LocalLog, size: int) -> tuple[int, int]:
+def _extent(step: Upload, scan: RunScan, log: LocalLog, file: BinaryIO, size: int) -> tuple[int, int]:
     """First and last offset of the new entry. A hole that compaction made belongs to it: from the offset that is due, and
-    up to the next segment or the next leader epoch, whichever comes first."""
+    up to where it may reach, the next batch or the next leader epoch, whichever comes first."""
     base_offset, last_offset = min(step.first, scan.base_offset), scan.last_offset
-    if step.reach is not None and scan.end_position == size:
+    following = find_batch(step.segment, file, scan.next_offset, scan.end_position, size) if step.reach is not None else None
+    if step.reach is not None and (following is None or following[1] >= step.reach):
         end = ends_at(log.epochs, *scan.epochs[-1]) if scan.epochs else None
         last_offset = max(last_offset, min(step.reach, step.reach if end is None else end) - 1)
     return base_offset, last_offset

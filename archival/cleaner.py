@@ -30,7 +30,8 @@ import msgspec
 from archival.lineage import written_epochs
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog
-from manifests.head import Entry, Head
+from headwater_core.segments.run_scan import RunScan
+from manifests.head import Entry, EpochOffset, Head
 
 CLOCK_STEP_MS = 60_000  # a look dated later than that from now was dated by a clock that has been put back: it says nothing
 
@@ -70,6 +71,20 @@ def clean_under(history: EpochHistory, head: Head) -> int:
 
 def is_clean(entry: Entry, clean_to: int) -> bool:
     return entry.next_offset <= clean_to
+
+
+def displaced_by(entry: Entry, scan: RunScan, log: LocalLog) -> EpochOffset | None:
+    """`Entry.displaced_by` of a run that `scan` found in `log`.
+
+    A record goes for a later one of its key, or of its transaction. The cleaner reads neither the active segment nor beyond the high
+    watermark; but its checkpoint says nothing of a cleaning that is under way, and what was fetched from another broker that one had
+    cleaned, perhaps further than this one could. So it is the greater of the two. A run with a record at each offset lacks nothing.
+    """
+    if scan.offsets == entry.next_offset - entry.base_offset:
+        return None
+    last = max(log.segments[-1].base_offset if log.segments else 0, log.high_watermark or 0) - 1
+    epoch = log.epochs.epoch_at(last)
+    return None if epoch is None else EpochOffset(epoch, last)
 
 
 def holds_records(head: Head) -> bool:

@@ -49,6 +49,7 @@ def part_of(entry: Entry, scan: RunScan, up_to: int) -> Entry:
         open_from=scan.open_from,
         aborted=len(scan.aborted),
         aborted_from=scan.aborted_from,
+        displaced_by=None if scan.offsets == last_offset - entry.base_offset + 1 else entry.displaced_by,
         max_producer_id=scan.max_producer_id,
     )
 

@@ -91,6 +91,12 @@ def resumes_at(history: EpochHistory, entries: Sequence[Entry], branch: int) -> 
     return None
 
 
+def may_lack(history: EpochHistory, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """Those of `entries` that may lack a record which counts again: compaction had dropped some for later ones when they were read,
+    and those reached to where `history` has gone another way since."""
+    return tuple(each for each in entries if each.displaced_by and not lies_on(history, *each.displaced_by))
+
+
 def written_epochs(history: EpochHistory) -> frozenset[int]:
     """The epochs of `history` that wrote something, or may yet: not those whose offset went to the next one."""
     steps = history.steps

@@ -89,6 +89,13 @@ def status_of(
             state, reason = _state(log, head, lag, policy, tail_age_ms)
         except HeadwaterError as error:
             trouble = trouble or str(error)
+    acts = state not in ("archive-only", "standby", "behind")
+    if acts and not trouble and log and head and (lacking := plan.irreplaceable(log, head)):
+        trouble = (
+            f"needs replacement: what is archived from {lacking[0].base_offset} to {lacking[-1].last_offset} may lack records that "
+            f"compaction had dropped for others, which an unclean election then took. The log begins at {log.start_offset}, so this "
+            "cannot be archived anew; it stays as it is, and archiving goes on. A replica that holds these offsets mends it when it leads"
+        )
     if trouble:
         state, reason = next((name for name in _NEEDS if trouble.startswith(f"{name}: ")), "stopped"), trouble
     live = [entry for entry in head.entries if not entry.gap] if head else []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from archival.config import ArchivalConfig
-from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
+from archival.lineage import Behind, CutAt, branches_at, is_proven, may_lack, newest_epoch, resumes_at, verdict, written_epochs
 from headwater_core.errors import HeadwaterError, NeedsReplacement, UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests import keys
@@ -74,6 +74,13 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Replace:
+    """Archive anew what is live from `first` on; all of it takes its place in one commit. At the archive's start: the whole of it."""
+
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Revive:
     """Make a superseded run live again, whole batches below `up_to`."""
 
@@ -108,7 +115,7 @@ class Upload:
     refills: Entry | None = None
 
 
-Step = Idle | Stop | Claim | Cut | Revive | Gap | Upload
+Step = Idle | Stop | Claim | Cut | Replace | Revive | Gap | Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +202,10 @@ def next_steps(
     if acting.leader_epoch > head.leader_epoch:
         yield Claim(head.start_offset, acting.leader_epoch)
         return
+    if replacement := _replacement(log, head, log.high_watermark, overtaken):
+        yield replacement
+        if isinstance(replacement, Stop):
+            return
     yield from _refills(log, head, log.high_watermark, overtaken)
     yield from _revivals(log, head, log.high_watermark)
     if head.next_offset < log_start(log):
@@ -219,6 +230,44 @@ def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Pol
         f'anew: begin_anew_epoch = {min(written)} under [topics."{log.partition.topic}"]'
     )
     return Stop(UnrelatedLog(reason, min(written)))
+
+
+def _replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: Overtaken) -> Replace | Stop | None:
+    """Where something live may lack a record that counts again, all that is live is archived anew, so that it is one log's.
+
+    From further on, where the log begins there: what only the archive holds stays. But the log's cleaner must not have been past that
+    for too long.
+    """
+    start = log_start(log)
+    lacking = [entry for entry in may_lack(log.epochs, head.entries) if entry.next_offset > start]
+    if not lacking or high_watermark < head.next_offset or not log.topic_policy_proves_compaction:
+        return None
+    if start <= head.start_offset:
+        return Replace(head.start_offset)
+    first = max(lacking[0].base_offset, start)
+    stays = any(not entry.gap and entry.base_offset < first for entry in head.entries)
+    if stays and (reason := overtaken(first)):
+        why = f"what is archived from {first} on may lack records that count again since an unclean election"
+        return Stop(NeedsReplacement(f"needs replacement: {why}; {reason.removeprefix('needs replacement: ')}"))
+    return Replace(first)
+
+
+def irreplaceable(log: LocalLog, head: Head) -> tuple[Entry, ...]:
+    """What may lack a record that counts again, and begins where the log holds nothing any more."""
+    return tuple(entry for entry in may_lack(log.epochs, head.entries) if entry.base_offset < log_start(log))
+
+
+def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
+    """The next run of `draft`, which is to replace `head`. It ends where an entry of that does, so that one which is the same can
+    stay."""
+    first = draft.next_offset
+    read_from = max(first, log_start(log))
+    for segment, end in _from(log.segments, read_from):
+        if segment.base_offset >= head.next_offset:
+            return
+        limit = head.next_offset if end is None else min(end, head.next_offset)
+        for up_to in (*(entry.next_offset for entry in head.entries if read_from < entry.next_offset < limit), limit):
+            yield Upload(segment=segment, first=first, read_from=read_from, up_to=up_to, reach=up_to)
 
 
 def _refills(log: LocalLog, head: Head, high_watermark: int, overtaken: Overtaken) -> Iterator[Step]:

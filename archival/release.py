@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from archival.archiver import PartitionArchiver
-from archival.lineage import branches_at
+from archival.lineage import branches_at, may_lack
 from archival.plan import Acting, Idle, archiving_role, log_start
 from archival.source import Logs, local_errors
 from headwater_core import milestones
@@ -48,8 +48,8 @@ def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, s
     """The first offset that must stay, and why. Pure.
 
     It requires our own fence and the partition's current leader epoch in the head, every assigned replica in sync (so that
-    no election can overtake the check), and stops at the first live entry that is a gap over offsets the log still holds,
-    that was not confirmed, or that does not lie on the log's epoch history.
+    no election can overtake the check), nothing local that the archive may lack, and stops at the first live entry that is a gap
+    over offsets the log still holds, that was not confirmed, or that does not lie on the log's epoch history.
     """
     start, nothing = log_start(log), log.local_start
     acting = archiving_role(log)
@@ -66,6 +66,8 @@ def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, s
         return nothing, refusal
     if not head.entries or head.entries[0].base_offset > start:
         return nothing, f"the archive begins at {head.start_offset}, the log at {start}"
+    if lacking := [entry for entry in may_lack(log.epochs, head.entries) if entry.next_offset > start]:
+        return nothing, f"what is archived from {lacking[0].base_offset} on may lack records that the log holds"
     branch = branches_at(log.epochs, head.entries)
     bound = start
     for entry in head.entries:

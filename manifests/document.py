@@ -9,7 +9,7 @@ from headwater_core.errors import CorruptData, NeedsUpgrade, UnsupportedFormat, 
 from headwater_core.objectstore.digest import digest_of
 
 FORMAT_MAJOR = 1
-FORMAT = (FORMAT_MAJOR, 1)
+FORMAT = (FORMAT_MAJOR, 2)
 
 _WRONG = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, UsageError)
 

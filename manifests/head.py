@@ -4,6 +4,7 @@ A head is a value. It is checked when it is read and when it is made; whoever ho
 """
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,13 @@ EPOCH_MAX = 2**31 - 1
 NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
 
 
+class EpochOffset(NamedTuple):
+    """A place in a partition's history: an epoch has one leader, so the offset is of its log or of none."""
+
+    leader_epoch: int
+    offset: int
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One live or superseded run, or a gap that is known to be one. Both offsets are inclusive.
 
@@ -36,6 +44,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     aborted_from  least first offset of those; None when there are none, or when an older version wrote the entry
     cleaned       it and all that was live before it lay below the cleaner checkpoint whenever one of them was read: together they
                   hold one record of a key; what was never proven is not cleaned
+    displaced_by  compaction had removed records from the run when it was read: for later ones, all of them up to here; None when it
+                  lacks none, or when an older version wrote the entry
     """
 
     base_offset: int
@@ -60,6 +70,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     aborted: int = 0
     aborted_from: int | None = None
     cleaned: bool = False
+    displaced_by: EpochOffset | None = None
     max_producer_id: int = -1
 
     @property
@@ -194,6 +205,9 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
         raise bad(f"open transaction at {entry.open_from}")
     if entry.aborted_from is not None and not (entry.aborted and 0 <= entry.aborted_from <= entry.last_offset):
         raise bad(f"{entry.aborted} aborted transactions from {entry.aborted_from} on")
+    by = entry.displaced_by
+    if by is not None and not (0 <= by.leader_epoch <= EPOCH_MAX and 0 <= by.offset <= OFFSET_MAX):
+        raise bad(f"displaced by what is at {by.offset}, in leader epoch {by.leader_epoch}")
     previous = (-1, -1)
     for step in entry.epochs:
         if not previous[0] < step[0] <= EPOCH_MAX or step[1] <= previous[1] or step[1] not in entry:

@@ -22,6 +22,7 @@ class RunScan:
 
     first_timestamp, last_timestamp  smallest and largest of user data, in ms; None when there is none
     records          user data records, as batch headers count them
+    offsets          how many of the run's offsets hold a record of any kind
     digest           "crc64nvme:<16 hex>" of exactly these bytes, taken from the same window the CRCs were
     max_producer_id  -1 when no batch names one
     first_hole       first offset between the run's ends that no batch covers, as compaction leaves them; None for a log
@@ -33,6 +34,7 @@ class RunScan:
     first_timestamp: int | None
     last_timestamp: int | None
     records: int
+    offsets: int
     digest: str
     max_producer_id: int
     index: RunIndex
@@ -106,7 +108,7 @@ def scan_run(
     first_hole: int | None = None
     leader_epoch = -1
     earliest, latest = 2**63 - 1, runindex.NO_TIMESTAMP
-    records = 0
+    records = offsets = 0
     stop = next_point = start
     for position, fields in walk:
         base, length, epoch, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, _, _, count = fields
@@ -132,6 +134,7 @@ def scan_run(
         if base != last_offset + 1 and first_hole is None and last_offset >= 0:
             first_hole = last_offset + 1
         last_offset = base + delta
+        offsets += count
         stop = position + 12 + length
         if attributes & 0x20:
             if count and producer_id >= 0:
@@ -161,6 +164,7 @@ def scan_run(
         first_timestamp=min(earliest, latest) if latest >= 0 else None,
         last_timestamp=latest if latest >= 0 else None,
         records=records,
+        offsets=offsets,
         digest=walk.digest_to(stop),
         max_producer_id=producers.max_id,
         first_hole=first_hole,

@@ -14,7 +14,7 @@ from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import Leadership, LocalLog
 from manifests.document import FORMAT, check_ours
-from manifests.head import Head
+from manifests.head import EpochOffset, Head
 from tests.manifests.builders import an_entry
 
 PARTITION = PartitionId("cluster", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "t")
@@ -36,6 +36,7 @@ FOLLOWER = Leadership(leader=2, leader_epoch=3, node=1, replicas=(1, 2), in_sync
 
 
 COMPACTED = replace(LOG, cleaned_to=10)
+DISPLACED = msgspec.structs.replace(HEAD, entries=(msgspec.structs.replace(an_entry(0, 9), displaced_by=EpochOffset(2, 9)),))
 ARCHIVED = msgspec.structs.replace(HEAD, entries=(an_entry(0, 4),))
 
 
@@ -62,6 +63,8 @@ def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Part
         (LOG, HEAD, "a suspected hole", "stopped"),
         (LOG, HEAD, overtaken(COMPACTED, ARCHIVED, 5, (), 0, stale_keys_below=None), "needs replacement"),
         (LOG, HEAD, str(newer_format()), "needs upgrade"),
+        (replace(LOG, epochs=EpochHistory(((3, 5),))), DISPLACED, "", "needs replacement"),
+        (replace(LOG, epochs=EpochHistory(((3, 5),)), leadership=FOLLOWER), DISPLACED, "", "standby"),
     ],
 )
 def test_states(log: LocalLog | None, head: Head | None, trouble: str, state: str) -> None:

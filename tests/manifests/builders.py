@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
-from manifests.head import FENCE_MAX, Entry, Head
+from manifests.head import EPOCH_MAX, FENCE_MAX, Entry, EpochOffset, Head
 
 TOPIC_ID = topic_id_text(bytes(range(16)))
 PARTITION = PartitionId("cluster-1", TOPIC_ID, 3, "orders")
@@ -103,6 +103,7 @@ def _runs(base: int, last: int, fence: int) -> st.SearchStrategy[Entry]:
         records=st.integers(0, 2**40),
         aborted=st.integers(0, 5),
         open_from=st.none() | st.integers(0, last),
+        displaced_by=st.none() | st.builds(EpochOffset, st.integers(0, EPOCH_MAX), st.integers(0, 2**62)),
         context=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
         max_producer_id=st.integers(-1, 2**62),
     )

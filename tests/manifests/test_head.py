@@ -13,7 +13,7 @@ from headwater_core.errors import CorruptData, ForeignOwner, UnsupportedFormat
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.document import seal
-from manifests.head import Head, check_head, decode_head, encode_head
+from manifests.head import EpochOffset, Head, check_head, decode_head, encode_head
 from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
 
 HEAD = a_head(an_entry(0, 9), a_gap(10, 14), an_entry(15, 29, fence=2), fence=2, leader_epoch=4, superseded=(an_entry(40, 49),))
@@ -160,6 +160,10 @@ def test_impossible_heads_are_refused_though_their_digest_is_right(fields: dict[
         {"index_key": "data/elsewhere.index"},
         {"records": -1},
         {"aborted": -1},
+        {"displaced_by": EpochOffset(-1, 5)},
+        {"displaced_by": EpochOffset(0, -1)},
+        {"displaced_by": EpochOffset(2**31, 5)},
+        {"displaced_by": EpochOffset(0, 2**63 - 1)},
         {"open_from": 10},
         {"open_from": -1},
         {"epochs": ((0, 0), (0, 5))},
