@@ -589,6 +589,16 @@ class Brokers:
         that died since: then Kafka has lost it as well, wherever that cleaner was."""
         return row.place in self.cleaned[self.partition.topic_id]
 
+    def forgotten(self, replica: Replica, first: int, last: int, up_to: int) -> set[Place]:
+        """What the log of `replica` lacks in [first, last] though nothing in it, up to `up_to`, has taken its place: its cleaner dropped
+        it for a record that the broker has cut off since. Nobody beside it can see that."""
+        written, cleaned = self.rows[self.partition.topic_id], self.cleaned[self.partition.topic_id]
+        rows = [row for (base, epoch), each in sorted(written.items()) if replica.epoch_at(base) == epoch for row in each]
+        newest = table_of(row for row in rows if row.place.offset <= up_to)
+        held = {row.place for batch in [*replica.ghost, *replica.batches()] for row in batch.rows}
+        lacking = {row.place for row in newest.values() if first <= row.place.offset <= last and row.place not in held}
+        return {place for place in lacking if None not in cleaned.get(place, ())}  # not past its horizon
+
     def finish_cleaning(self, replica: Replica) -> None:
         while replica.cleaning:
             self.clean(replica)

@@ -13,7 +13,7 @@ from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.transactions import Transactions
 from manifests import keys
-from manifests.head import Entry, Head, check_head, decode_head
+from manifests.head import Entry, EpochOffset, Head, check_head, decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import decode_current
 from tests.simulation.brokers import Batch, Brokers, Place, Replica, Row, table_of
@@ -60,6 +60,8 @@ class Checks:
         self._committed: dict[str, set[tuple[int, int]]] = {}  # by topic id: (base, epoch) that some high watermark has covered
         self.heads: dict[PartitionId, Head] = {}
         self.consents: dict[str, int] = {}  # by topic id: a log that begins in this epoch may supersede what it shares nothing with
+        self.beside: dict[str, int] = {}  # by writer: which replica it archives
+        self._forgotten: dict[tuple[str, EpochOffset | None], set[Place]] = {}  # by uid: what the log that it was read from had lost
 
     def head(self, partition: PartitionId) -> Head | None:
         return self.heads.get(partition)
@@ -94,10 +96,19 @@ class Checks:
         live = {(batch.base, batch.epoch) for entry in head.entries for batch in self.stored(entry)}
         if above := sorted(live - self._committed[partition.topic_id]):
             raise Violation(f"I1 batches are live that no high watermark has covered: {above}")
+        if partition == self._brokers.partition:
+            self._read_from(head)
         if before:
             self._superseded(before, head)
         if before and partition == self._brokers.partition:
             self._published(before, head)
+
+    def _read_from(self, head: Head) -> None:
+        replica = self._brokers.replicas[self.beside[head.writer]]
+        for entry in head.entries:
+            by = entry.displaced_by
+            if by and (entry.uid, by) not in self._forgotten and replica.epoch_at(by.offset) == by.leader_epoch:
+                self._forgotten[entry.uid, by] = self._brokers.forgotten(replica, entry.base_offset, entry.last_offset, by.offset)
 
     def _succession(self, before: Head | None, head: Head) -> None:
         if head.version != (before.version if before else 0) + 1:
@@ -195,7 +206,8 @@ class Checks:
     def overtaken(self) -> None:
         """The leader's archiver refuses to go on with a compacted topic: its cleaner has been where the archive is not."""
         leader, head = self._brokers.leader, self.heads[self._brokers.partition]
-        if leader.cleaned_to is None or leader.cleaned_to <= head.next_offset:
+        lacking = [each for each in head.entries if each.displaced_by and leader.epoch_at(each.displaced_by[1]) != each.displaced_by[0]]
+        if leader.cleaned_to is None or leader.cleaned_to <= min([head.next_offset, *(each.base_offset for each in lacking)]):
             raise Violation(f"I15 an archiver stops for compaction below {leader.cleaned_to}, and has archived up to {head.last_offset}")
 
     def at_rest(self) -> None:
@@ -228,18 +240,28 @@ class Checks:
         self._topic(partition)
 
     def _table(self, head: Head) -> None:
-        """I5 for compacted topics: whoever reads archive and log to the end has, of each key, the last record there ever was."""
+        """I5 for compacted topics: whoever reads archive and log to the end has, of each key, the last record there ever was.
+
+        A cleaner that dropped it for a later one, which an unclean election then took, excuses only what the leader's log lacks too, and
+        what was lost already to the log that it was archived from.
+        """
         brokers, leader = self._brokers, self._brokers.leader
         archived = [row for entry in head.entries for batch in self.stored(entry) for row in _rows(batch)]
-        local = [row for batch in leader.batches() if batch.last < leader.hw for row in batch.rows if row.place.offset > head.last_offset]
-        seen = table_of([*archived, *local])
+        local = [row for batch in leader.batches() if batch.last < leader.hw for row in batch.rows]
+        seen = table_of([*archived, *(row for row in local if row.place.offset > head.last_offset)])
         for key, row in table_of(brokers.committed_rows()).items():
             offset, found = row.place.offset, seen.get(key)
             entry = head.entry_at(offset)
             if found == row or offset < max(head.start_offset, leader.policy) or (entry and entry.gap):
                 continue
-            if brokers.may_be_gone(row) and (row.value is not None or found is None or found.value is None):
-                continue
+            if brokers.may_be_gone(row):
+                forgotten = brokers.forgotten(leader, offset, offset, leader.end)
+                if entry:
+                    forgotten = self._forgotten.get((entry.uid, entry.displaced_by), set())
+                if row.place in forgotten or (row.value is None and (found is None or found.value is None)):
+                    continue
+                if row.value is not None and row not in local:
+                    continue
             raise Violation(f"I5 a reader ends with {found} for {key!r}, and the last that was written is {row}")
 
     def _topic(self, partition: PartitionId) -> None:

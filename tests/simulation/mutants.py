@@ -197,6 +197,11 @@ def forget_superseded(stack: ExitStack) -> None:
     _patch(stack, PartitionArchiver, "_commit", commit)
 
 
+@mutant("what an unclean election makes count again is not archived anew", theme="branches")
+def displaced_stays_so(stack: ExitStack) -> None:
+    _patch(stack, archival.plan, "may_lack", lambda *_: ())
+
+
 # Planning
 
 

@@ -86,6 +86,17 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
 
 
 @pytest.mark.xdist_group("seeds")
+@pytest.mark.parametrize("theme", ["branches", "forgotten"])
+def test_what_a_dead_branch_had_displaced_is_archived_again(theme: str) -> None:
+    seen = Counter[str]()
+    for seed in range(150):
+        story = tell(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme {theme}"
+        assert not story.violation, "\n".join([*story.trace, how, story.violation])
+        seen += story.seen
+    assert seen["outcome replaced"] > 10
+
+
 def test_the_seeds_reach_what_is_interesting() -> None:
     """A run that never gets there proves nothing."""
     seen = Counter[str]()

@@ -41,6 +41,7 @@ class Theme:
 
     compacted  how likely the topic is
     forgets    tombstones leave within the story
+    branches   how likely a leader goes ahead alone, and cleans its log by what it has written there; nobody reads meanwhile
     lazy       how much less often an agent begins an errand
     pairs      how likely agents run two errands at a time
     trouble    how likely each call to the store and the control log fails, with an error of any class
@@ -60,6 +61,7 @@ class Theme:
     rolls: float = 1
     compacted: float = 0.2
     forgets: bool = False
+    branches: float = 0
     lazy: float = 1
     pairs: float = 0.2
     trouble: float = 0
@@ -84,10 +86,12 @@ THEMES = {
     "cleaned": Theme(elections=0.2, retention=0.1, rolls=4, compacted=1, slow=0.3),
     "damage": Theme(damage=1, elections=0.7, rolls=4),
     "keys": Theme(compacted=1, forgets=True, lazy=0.15, retention=0, rolls=3, follows=4, elections=0.3, vacancies=0),
+    "branches": Theme(compacted=1, branches=1, elections=0.5, follows=0.3, rolls=2, retention=0.05, vacancies=0),
+    "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
 }
 
 
-_DRAWN = (*THEMES, "lineage", "lineage", "lineage", "gaps")
+_DRAWN = (*(name for name in THEMES if not THEMES[name].branches), "lineage", "lineage", "lineage", "gaps")
 
 
 @dataclass(slots=True)
@@ -186,7 +190,8 @@ class World:
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
-        self.reader = None if theme_of.damage else Reader(self, 0 if theme_of.alone else story.seed % 2)
+        self.checks.beside = dict(places)
+        self.reader = None if theme_of.damage or theme_of.branches else Reader(self, 0 if theme_of.alone else story.seed % 2)
 
     def close(self) -> None:
         for agent in self.agents:
@@ -242,6 +247,7 @@ class World:
                 (0.7 * theme.elections, lambda: brokers.elect(unclean=False)),
                 (1.2 * theme.elections, lambda: brokers.elect(unclean=True)),
                 (0.7 * theme.vacancies, brokers.resign),
+                (0.7 * theme.branches, self._go_ahead),
                 (0.7 if brokers.vacant else 0, brokers.restart),
                 (0.3 * theme.replacements, lambda: brokers.replace_disk(random.choice(brokers.replicas))),
             ]
@@ -257,7 +263,7 @@ class World:
                 choices.append((0.35, agent.die))
             if not all(errand.is_busy for errand in agent.errands):
                 choices += [(9 * often * theme.lazy, agent.archive), (0.4 * often, agent.collect)]
-                if self.releases:
+                if self.releases and brokers.replicas[agent.beside].cleaning is None:  # where a directory is ours, no cleaner is
                     choices.append((1.6 * often * theme.releases, agent.release))
             choices.append((2 * often, agent.announce))
             if agent.store.under_way:
@@ -361,6 +367,8 @@ class World:
             self.note(self.brokers.notice_release(replica))
         if self.theme.forgets and self.random.random() < 0.6:
             self._nobody_acts()
+        if self.theme.branches and self.random.random() < 0.7:
+            self._branch_dies()
         for _ in range(2):
             self.clock.advance(60_000)  # whoever was told to be silent may speak again
             self.note(self.brokers.write_checkpoint())
@@ -370,6 +378,31 @@ class World:
                 self.note(self.brokers.elect(unclean=False))
             self.note(self.brokers.begin())
             self.note(self.brokers.write())
+
+    def _go_ahead(self) -> str:
+        """The leader alone writes on, rolls, and cleans what both have by what only it has."""
+        brokers = self.brokers
+        for line in (brokers.follow(), brokers.fall_behind()):
+            self.note(line)
+        for _ in range(self.random.randrange(1, 4)):
+            self.note(brokers.write())
+        for line in (brokers.roll(brokers.leader), brokers.write(), brokers.write_checkpoint()):
+            self.note(line)
+        if not any(agent.is_at("release") for agent in self.agents):
+            self.note(brokers.clean(brokers.leader))
+            if self.random.random() < 0.7:
+                brokers.finish_cleaning(brokers.leader)
+        return f"broker {brokers.leader.node} is ahead, and has compacted all below {brokers.leader.cleaned_to}"
+
+    def _branch_dies(self) -> None:
+        """Some of it is archived, and the other broker takes over."""
+        self.note(self._go_ahead())
+        self.brokers.finish_cleaning(self.brokers.leader)
+        for _ in range(self.random.randrange(12)):
+            self.agents[self.brokers.leading].step_now()
+            self.checks.after_action()
+        self.note(self.brokers.elect(unclean=True))
+        self.note(self.brokers.begin())
 
     def _nobody_acts(self) -> None:
         """No agent does anything for long, and cleaners do."""
