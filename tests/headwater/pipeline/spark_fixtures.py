@@ -28,6 +28,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
+    "spark.python.authenticate.socketTimeout": "120s",  # within the usual 15 s a stream's worker does not start on a busy machine
     # For a JVM that ends soon; what Spark does with the tracebacks of failing batches overflows the usual stack.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
 }
