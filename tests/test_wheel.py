@@ -69,7 +69,7 @@ class Installed:
     def run(self, *arguments: str | Path, directory: Path) -> str:
         outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may lead to the checkout
         settings = outside | {"PYSPARK_PYTHON": str(self.python), "SPARK_LOCAL_IP": "127.0.0.1"}
-        done = subprocess.run([self.python, *arguments], cwd=directory, env=settings, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([self.python, *arguments], cwd=directory, env=settings, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
