@@ -120,18 +120,18 @@ def _conclude(console: "Console", stage: "Demo", elapsed_s: float) -> None:
 
 
 def _keep_running(stage: "Demo") -> None:
+    import queue
     import signal
-    import threading
 
-    stopped = threading.Event()
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # its put may interrupt its get; an Event would wait for itself
     for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stopped.set())
+        signal.signal(each, lambda number, _: ended.put(number))
     with stage.endpoint() as address:
         say(f"\nThe recovered log is served on {address}. Try, in another window of this directory:\n")
         for command in _hints(_program(), str(stage.config_file), address):
             say(f"  {command}")
         say("\nstatus calls each partition recovered: all that was archived is there again, for a broker to start on.\n\nCtrl-C ends it.")
-        stopped.wait()
+        ended.get()
 
 
 def _hints(program: str, config_file: str, address: str) -> tuple[str, ...]:
