@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -37,6 +37,13 @@ class EntryIndex(Protocol):
     def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None: ...
 
 
+class Gap(NamedTuple):
+    """Offsets from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """A head without its entries.
@@ -44,7 +51,7 @@ class Extent:
     epochs      which leadership wrote which offsets, over all entries
     open_from   first offset of the oldest transaction still open at the end; None when there is none
     gap_from    where the gap begins that the archive ends with; None when it ends with data
-    gap_ends    where its gaps end: what entries say of transactions begins there anew
+    gaps        what it lacks: `epochs` says nothing there, and what entries say of transactions begins behind it anew
     """
 
     version: int
@@ -54,7 +61,7 @@ class Extent:
     epochs: EpochHistory
     open_from: int | None
     gap_from: int | None = None
-    gap_ends: tuple[int, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def next_offset(self) -> int:
@@ -65,8 +72,8 @@ class Extent:
 
     def knows_from(self, offset: int) -> int:
         """From where on entries tell of the transactions that are open at `offset`: the last gap before it, or the start."""
-        at = bisect_right(self.gap_ends, offset)
-        return max(self.gap_ends[at - 1], self.start_offset) if at else self.start_offset
+        at = bisect_right(self.gaps, offset, key=lambda gap: gap.end)
+        return max(self.gaps[at - 1].end, self.start_offset) if at else self.start_offset
 
 
 def extent_of(head: Head) -> Extent:
@@ -82,7 +89,7 @@ def extent_of(head: Head) -> Extent:
         epochs=EpochHistory.of(steps),
         open_from=last.open_from if last else None,
         gap_from=last.base_offset if last and last.gap else None,
-        gap_ends=tuple(entry.next_offset for entry in head.entries if entry.gap),
+        gaps=tuple(Gap(entry.base_offset, entry.next_offset) for entry in head.entries if entry.gap),
     )
 
 

@@ -23,7 +23,7 @@ from headwater_core.errors import (
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.run_scan import AbortedTransaction
+from headwater_core.segments.run_scan import AbortedTransaction, OpenTransaction
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
 from hydration.archive_tier import ArchiveTier, Carried
 from hydration.archived import Archived, Extent
@@ -546,11 +546,18 @@ class PartitionLog:
         if local.end > archive.end or not _told(view).start < known_from <= local.end:
             return Carried(())
         still, known_to = yield from self._local_ending(view)
-        unknown = tuple(each for each in still if each.first_offset < known_from)
+        unknown = tuple(each for each in still if each.first_offset < known_from and not self._is_denied(each))
         if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
             return Carried(unknown)
         assert self.archive is not None
         return (yield from self.archive.carried(unknown, known_to, archive.end))
+
+    def _is_denied(self, begun: OpenTransaction) -> bool:
+        """Whether the archive has where it began, and knows nothing of it: files below a log start may be of a dead branch, and no
+        history tells."""
+        assert self.archive is not None
+        entry = self.archive.archived.entry_at(begun.first_offset)
+        return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
 
     def _local_ending(self, view: _View) -> Steps[Ending]:
         assert view.scope.local is not None

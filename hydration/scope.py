@@ -1,11 +1,12 @@
 """Which offsets can be read, and from which tier: decided here from plain values. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog
-from hydration.archived import Extent
+from hydration.archived import Extent, Gap
 from hydration.config import ReadPriority
 
 
@@ -118,24 +119,27 @@ def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog
         return local, archive
     acting = max(history.newest, log.leadership.leader_epoch if log.leadership else -1)
     if acting > max(extent.leader_epoch, extent.epochs.newest):
-        parting = parting_offset(extent.epochs, history, archive.end)
+        parting = parting_offset(extent.epochs, history, archive.end, extent.gaps)
         return local, Span(archive.start, min(archive.end, parting))
     if acting < max(extent.leader_epoch, extent.epochs.newest) and local is not None:
-        parting = parting_offset(history, extent.epochs, min(local.end, archive.end))
+        parting = parting_offset(history, extent.epochs, min(local.end, archive.end), extent.gaps)
         return Span(local.start, min(local.end, parting)), archive
     return local, archive
 
 
-def parting_offset(older: EpochHistory, newer: EpochHistory, end: int) -> int:
+def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Sequence[Gap] = ()) -> int:
     """The first offset below `end` that the two histories ascribe to different leaderships; `end` when there is none.
 
     They are compared only from where both have begun.
+
+    gaps   of the archive: one of the two says nothing there
     """
     if older.first_offset is None or newer.first_offset is None:
         return end
     begin = max(older.first_offset, newer.first_offset)
-    for offset in sorted({begin, *(first for _, first in older.steps), *(first for _, first in newer.steps)}):
-        if begin <= offset < end and older.epoch_at(offset) != newer.epoch_at(offset):
+    for offset in sorted({begin, *(first for _, first in (*older.steps, *newer.steps)), *(gap.end for gap in gaps)}):
+        is_told = begin <= offset < end and not any(gap.start <= offset < gap.end for gap in gaps)
+        if is_told and older.epoch_at(offset) != newer.epoch_at(offset):
             return offset
     return end
 

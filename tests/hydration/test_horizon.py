@@ -180,6 +180,20 @@ def test_a_marker_in_a_gap_ends_nothing_for_whoever_is_moved_over_the_gap(a_worl
     assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4, 8]
 
 
+def test_files_of_a_dead_branch_below_a_log_start_open_nothing(a_world: AWorld) -> None:
+    """The history was cut at the log start, so it does not tell that they are of another leadership than what is archived."""
+    world = a_world(clock=ManualClock())
+    archive = world.archive
+    archive.commit(
+        archive.upload(a_batch(0, 5, epoch=1)), Entry(base_offset=5, last_offset=7, gap=True), archive.upload(a_batch(8, 2, epoch=4))
+    )
+    world.broker.write(0, a_batch(0, 5, producer=ONE, transactional=True, epoch=3) + a_batch(5, 3, epoch=3) + a_batch(8, 1, epoch=4))
+    world.broker.set_epochs(EpochHistory.of([(4, 8)]))
+    world.broker.set_log_start(8)
+    world.broker.set_high_watermark(9)
+    assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4, 8, 9]
+
+
 def test_the_end_of_what_began_in_a_gap_is_looked_for_once(a_world: AWorld) -> None:
     world = a_world_with_a_gap(a_world, UNDECIDED, cache_bytes=0)
     world.broker.write(0, PLAIN + OPENED)

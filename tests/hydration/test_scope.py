@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from hydration.archived import Extent
+from hydration.archived import Extent, Gap
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
 from tests.hydration.world import PARTITION
@@ -110,6 +110,13 @@ def test_histories_part_where_they_first_differ() -> None:
     assert parting_offset(EpochHistory(((0, 0),)), EpochHistory(((0, 0), (3, 20))), 50) == 20
     assert parting_offset(EpochHistory(((1, 10),)), EpochHistory(((0, 0), (1, 10))), 50) == 50  # compared from 10 on
     assert parting_offset(EpochHistory(((2, 10),)), EpochHistory(((0, 0), (1, 10))), 50) == 10
+
+
+def test_histories_are_not_compared_where_the_archive_has_a_gap() -> None:
+    archived, local = EpochHistory(((1, 0), (7, 17), (11, 18))), EpochHistory(((4, 12), (7, 17), (8, 18)))
+    assert parting_offset(local, archived, 21) == 12
+    assert parting_offset(local, archived, 21, [Gap(12, 17)]) == 18
+    assert parting_offset(EpochHistory(((4, 12),)), archived, 21, [Gap(12, 17)]) == 17
 
 
 def test_a_new_leadership_without_data_cuts_nothing() -> None:

@@ -11,7 +11,7 @@ A hole is one only if at one of these moments the offset was nowhere; a record i
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -204,6 +204,7 @@ class Moments:
         self._kept: list[tuple[int, Directory, Head | None]] = []  # with the moment from which on it was so
         self.now = 0
         self._served: dict[tuple[int, int], Served] = {}
+        self._ahead: dict[tuple[int, int], Directory] = {}
 
     def note(self, brokers: Brokers, replica: Replica, head: Head | None) -> None:
         self.now += 1
@@ -233,10 +234,19 @@ class Moments:
         same file."""
         return len({directory.cuts for _, directory, _ in self._since(moment)}) > 1
 
+    def _with_checkpoint(self, directory: Directory, checkpoint: int) -> Directory:
+        key = id(directory), checkpoint
+        if key not in self._ahead:
+            self._ahead[key] = replace(directory, checkpoint=checkpoint)
+        return self._ahead[key]
+
     def since(self, moment: int) -> list[Served]:
         """For each directory and each head that there was: which of them a reader has seen together is not known."""
         kept = self._since(moment)
         directories = {id(each): each for _, each, _ in kept}
+        if self.cut_since(moment):  # the checkpoint is looked at first, and may be older than a cut; a broker's own is for seconds
+            ahead = max(each.checkpoint for each in directories.values())
+            directories |= {-at: self._with_checkpoint(each, ahead) for at, each in directories.items()}
         heads = {id(each): each for _, _, each in kept}
         found = []
         for directory in directories.values():
