@@ -235,8 +235,8 @@ def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Pol
 def _replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: Overtaken) -> Replace | Stop | None:
     """Where something live may lack a record that counts again, all that is live is archived anew, so that it is one log's.
 
-    From further on, where the log begins there: what only the archive holds stays. But the log's cleaner must not have been past that
-    for too long.
+    Else from the first such run on that the log holds all of: what only the archive has stays. But the log's cleaner must not have
+    been past that for too long.
     """
     start = log_start(log)
     lacking = [entry for entry in may_lack(log.epochs, head.entries) if entry.next_offset > start]
@@ -244,7 +244,9 @@ def _replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: Over
         return None
     if start <= head.start_offset:
         return Replace(head.start_offset)
-    first = max(lacking[0].base_offset, start)
+    first = next((entry.base_offset for entry in lacking if entry.base_offset >= start), None)
+    if first is None:
+        return None
     stays = any(not entry.gap and entry.base_offset < first for entry in head.entries)
     if stays and (reason := overtaken(first)):
         why = f"what is archived from {first} on may lack records that count again since an unclean election"

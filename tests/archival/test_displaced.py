@@ -218,7 +218,7 @@ def test_all_is_replaced_where_the_log_holds_all() -> None:
 
 def test_what_only_the_archive_holds_stays() -> None:
     assert first_step(a_branch(5, 25, start=5), HEAD) == Replace(10)
-    assert first_step(a_branch(12, 25, start=12), HEAD) == Replace(12)
+    assert not isinstance(first_step(a_branch(12, 25, start=12), HEAD), Replace)
     assert irreplaceable(a_branch(12, 25, start=12), HEAD) == HEAD.entries[1:2]
     assert irreplaceable(a_branch(5, 25, start=5), HEAD) == ()
 

@@ -243,7 +243,7 @@ class Checks:
         """I5 for compacted topics: whoever reads archive and log to the end has, of each key, the last record there ever was.
 
         A cleaner that dropped it for a later one, which an unclean election then took, excuses only what the leader's log lacks too, and
-        what was lost already to the log that it was archived from.
+        what was lost already to the log that it was archived from; and a run that the log does not hold all of any more.
         """
         brokers, leader = self._brokers, self._brokers.leader
         archived = [row for entry in head.entries for batch in self.stored(entry) for row in _rows(batch)]
@@ -258,6 +258,8 @@ class Checks:
                 forgotten = brokers.forgotten(leader, offset, offset, leader.end)
                 if entry:
                     forgotten = self._forgotten.get((entry.uid, entry.displaced_by), set())
+                if table_of(local).get(key) == found or (entry and head.start_offset < leader.start and entry.base_offset < leader.start):
+                    continue
                 if row.place in forgotten or (row.value is None and (found is None or found.value is None)):
                     continue
                 if row.value is not None and row not in local:
