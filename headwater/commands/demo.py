@@ -120,18 +120,22 @@ def _conclude(console: "Console", stage: "Demo", elapsed_s: float) -> None:
 
 
 def _keep_running(stage: "Demo") -> None:
-    import queue
+    import asyncio
     import signal
 
-    ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # its put may interrupt its get; an Event would wait for itself
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, _: ended.put(number))
-    with stage.endpoint() as address:
-        say(f"\nThe recovered log is served on {address}. Try, in another window of this directory:\n")
-        for command in _hints(_program(), str(stage.config_file), address):
-            say(f"  {command}")
-        say("\nstatus calls each partition recovered: all that was archived is there again, for a broker to start on.\n\nCtrl-C ends it.")
-        ended.get()
+    async def serve() -> None:
+        ended = asyncio.Event()
+        for each in (signal.SIGTERM, signal.SIGINT):  # the loop is woken by a signal wherever it arrives; a lock could be missed or held
+            asyncio.get_running_loop().add_signal_handler(each, ended.set)
+        with stage.endpoint() as address:
+            say(f"\nThe recovered log is served on {address}. Try, in another window of this directory:\n")
+            for command in _hints(_program(), str(stage.config_file), address):
+                say(f"  {command}")
+            say("\nstatus calls each partition recovered: all that was archived is there again, for a broker to start on.")
+            say("\nCtrl-C ends it.")
+            await ended.wait()
+
+    asyncio.run(serve())
 
 
 def _hints(program: str, config_file: str, address: str) -> tuple[str, ...]:
