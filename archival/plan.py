@@ -244,7 +244,7 @@ def _replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: Over
         return None
     if start <= head.start_offset:
         return Replace(head.start_offset)
-    first = next((entry.base_offset for entry in lacking if entry.base_offset >= start), None)
+    first = next((max(entry.base_offset, start) for entry in lacking if _first_batch(entry) >= start), None)
     if first is None:
         return None
     stays = any(not entry.gap and entry.base_offset < first for entry in head.entries)
@@ -254,9 +254,14 @@ def _replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: Over
     return Replace(first)
 
 
+def _first_batch(entry: Entry) -> int:
+    """A run may begin with a hole that compaction made."""
+    return entry.epochs[0][1] if entry.epochs else entry.base_offset
+
+
 def irreplaceable(log: LocalLog, head: Head) -> tuple[Entry, ...]:
     """What may lack a record that counts again, and begins where the log holds nothing any more."""
-    return tuple(entry for entry in may_lack(log.epochs, head.entries) if entry.base_offset < log_start(log))
+    return tuple(entry for entry in may_lack(log.epochs, head.entries) if _first_batch(entry) < log_start(log))
 
 
 def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:

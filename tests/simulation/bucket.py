@@ -249,6 +249,7 @@ class Checks:
         archived = [row for entry in head.entries for batch in self.stored(entry) for row in _rows(batch)]
         local = [row for batch in leader.batches() if batch.last < leader.hw for row in batch.rows]
         seen = table_of([*archived, *(row for row in local if row.place.offset > head.last_offset)])
+        start = max(leader.start, leader.segments[0].base)
         for key, row in table_of(brokers.committed_rows()).items():
             offset, found = row.place.offset, seen.get(key)
             entry = head.entry_at(offset)
@@ -258,7 +259,7 @@ class Checks:
                 forgotten = brokers.forgotten(leader, offset, offset, leader.end)
                 if entry:
                     forgotten = self._forgotten.get((entry.uid, entry.displaced_by), set())
-                if table_of(local).get(key) == found or (entry and head.start_offset < leader.start and entry.base_offset < leader.start):
+                if table_of(local).get(key) == found or (entry and head.start_offset < start and entry.epochs[0][1] < start):
                     continue
                 if row.place in forgotten or (row.value is None and (found is None or found.value is None)):
                     continue
