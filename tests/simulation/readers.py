@@ -245,8 +245,9 @@ class Moments:
         kept = self._since(moment)
         directories = {id(each): each for _, each, _ in kept}
         if self.cut_since(moment):  # the checkpoint is looked at first, and may be older than a cut; a broker's own is for seconds
-            ahead = max(each.checkpoint for each in directories.values())
-            directories |= {-at: self._with_checkpoint(each, ahead) for at, each in directories.items()}
+            checkpoints = {each.checkpoint for each in directories.values()}
+            mixed = [self._with_checkpoint(each, checkpoint) for each in directories.values() for checkpoint in checkpoints]
+            directories |= {id(each): each for each in mixed}
         heads = {id(each): each for _, _, each in kept}
         found = []
         for directory in directories.values():
