@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from headwater_core.clock import Clock
-from headwater_core.errors import StoreGone
+from headwater_core.errors import CorruptData, StoreGone
 from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository, foreign_bucket
-from manifests.topic import NO_METADATA, Owner, Sight, TopicManifest
+from manifests.topic import NO_METADATA, PARTITIONS_MAX, Owner, Sight, TopicManifest
 
 MOVED_LATELY_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
 NAME_RETRY_S = 600.0
@@ -58,11 +58,14 @@ class TopicRecords:
             topic = self._topics.setdefault((partition.cluster_id, partition.topic_id), _Topic())
         with topic.lock:
             written = topic.written
+            partitions = max(facts.partitions or 0, partition.partition + 1, written.partitions if written else 0)
+            if partitions > PARTITIONS_MAX:
+                raise CorruptData(f"topic {partition.topic}", 0, f"{partitions} partitions, limit {PARTITIONS_MAX}")
             seen = TopicManifest(
                 cluster_id=partition.cluster_id,
                 topic=partition.topic,
                 topic_id=partition.topic_id,
-                partitions=max(facts.partitions or 0, partition.partition + 1, written.partitions if written else 0),
+                partitions=partitions,
                 configs=facts.configs,
             )
             is_due = self._clock is not None and self._clock.monotonic_s() >= topic.again_s

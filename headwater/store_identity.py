@@ -16,7 +16,7 @@ from headwater_core.errors import HeadwaterError, StoreGone, WrongStore
 from headwater_core.files import disk_errors, replace_file
 from manifests.document import FORMAT, prepared, seal, unseal
 from manifests.repository import ManifestRepository, foreign_bucket
-from manifests.topic import Owner, check_owner
+from manifests.topic import Owner
 
 NAME = "store.json"
 RETRY_S = 10.0
@@ -32,6 +32,9 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     store_id: str
 
+    def __post_init__(self) -> None:
+        Owner(cluster_id=self.cluster_id, store_id=self.store_id)  # the same rules
+
 
 def read_identity(data_dir: Path) -> StoreIdentity | None:
     """What the data directory says; None when it has not archived yet. Raises CorruptData and UnsupportedFormat."""
@@ -41,11 +44,7 @@ def read_identity(data_dir: Path) -> StoreIdentity | None:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-    return unseal(raw, StoreIdentity, _check, str(path))
-
-
-def _check(identity: StoreIdentity) -> None:
-    check_owner(Owner(cluster_id=identity.cluster_id, store_id=identity.store_id))
+    return unseal(raw, StoreIdentity, str(path))
 
 
 def check_known(known: StoreIdentity | None, owner: Owner | None, url: str, data_dir: Path) -> None:

@@ -39,6 +39,13 @@ def parse_incarnation(text: str) -> tuple[str, str | None]:
     return check_topic_name(topic), check_topic_id(topic_id) if at else None
 
 
+def check_cluster_id(cluster_id: str) -> str:
+    """`cluster_id`, when it is safe in a message and as a key of ours; UsageError otherwise."""
+    if not _CLUSTER_ID.fullmatch(cluster_id):
+        raise UsageError(f"not a cluster id: {cluster_id[:80]!r}")
+    return cluster_id
+
+
 def topic_id_bytes(topic_id: str) -> bytes:
     """The 16 bytes of a checked topic id."""
     return base64.urlsafe_b64decode(topic_id + "==")
@@ -80,8 +87,7 @@ class PartitionId:
     def __post_init__(self) -> None:
         TopicPartition(self.topic, self.partition)
         check_topic_id(self.topic_id)
-        if not _CLUSTER_ID.fullmatch(self.cluster_id):
-            raise UsageError(f"not a cluster id: {self.cluster_id[:80]!r}")
+        check_cluster_id(self.cluster_id)
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -33,8 +33,10 @@ def seal(value: msgspec.Struct) -> bytes:
     return msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n"
 
 
-def unseal(raw: bytes, kind: type[T], check: Callable[[T], object], where: str) -> T:
-    """A checked `kind` from bytes; fields it does not know are covered by the digest and otherwise ignored.
+def unseal(raw: bytes, kind: type[T], where: str, check: Callable[[T], object] = lambda _: None) -> T:
+    """A `kind` from bytes; fields it does not know are covered by the digest and otherwise ignored.
+
+    check  raises what is wrong with a value that could be made
 
     Raises UnsupportedFormat for an unknown major version, CorruptData for everything else that is wrong.
     """

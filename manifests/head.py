@@ -1,10 +1,12 @@
 """The head of a partition's manifest: which objects make up its archive (design §3).
 
-A head is a value. It is checked when it is read and when it is made; whoever holds one may trust it.
+Heads and entries are values: no impossible one can be made, nor decoded. What cannot be told from one of them alone (that entries
+abut, that keys are this partition's) is `check_head`'s, when a head is written and when it is read: a scrub wants to look at a head
+of which that is not true, and say where.
 """
 
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -73,6 +75,37 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     displaced_by: EpochOffset | None = None
     max_producer_id: int = -1
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no run, or no gap, can be."""
+        if not 0 <= self.base_offset <= self.last_offset <= OFFSET_MAX:
+            raise ValueError(f"offsets out of order: {self.base_offset} to {self.last_offset}")
+        if self.gap:
+            if any(getattr(self, name) != nothing for name, nothing in _OF_RUNS):
+                raise ValueError(f"the gap from {self.base_offset} to {self.last_offset} says more than its offsets")
+            return
+        if not 0 < self.live_bytes <= self.size_bytes <= OBJECT_BYTES_MAX or not 0 <= self.index_bytes <= OBJECT_BYTES_MAX:
+            raise ValueError(f"impossible lengths: {self.live_bytes} of {self.size_bytes}, index {self.index_bytes}")
+        if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.records <= OFFSET_MAX or not 0 <= self.aborted <= OFFSET_MAX:
+            raise ValueError(f"impossible counts: fence {self.fence}, {self.records} records, {self.aborted} aborted")
+        if not all(-(2**63) <= number < 2**63 for number in (self.first_timestamp or 0, self.last_timestamp or 0)):
+            raise ValueError(f"impossible timestamps: {self.first_timestamp}, {self.last_timestamp}")
+        if not -1 <= self.max_producer_id < 2**63:
+            raise ValueError(f"impossible producer id: {self.max_producer_id}")
+        if not all(digest == "" or is_digest(digest) for digest in (self.digest, self.index_digest)):
+            raise ValueError(f"no digests: {self.digest[:40]!r}, {self.index_digest[:40]!r}")
+        if self.open_from is not None and not 0 <= self.open_from <= self.last_offset:
+            raise ValueError(f"open transaction at {self.open_from}")
+        if self.aborted_from is not None and not (self.aborted and 0 <= self.aborted_from <= self.last_offset):
+            raise ValueError(f"{self.aborted} aborted transactions from {self.aborted_from} on")
+        by = self.displaced_by
+        if by is not None and not (0 <= by.leader_epoch <= EPOCH_MAX and 0 <= by.offset <= OFFSET_MAX):
+            raise ValueError(f"displaced by what is at {by.offset}, in leader epoch {by.leader_epoch}")
+        previous = (-1, -1)
+        for step in self.epochs:
+            if not previous[0] < step[0] <= EPOCH_MAX or step[1] <= previous[1] or step[1] not in self:
+                raise ValueError(f"epochs out of order: {self.epochs}")
+            previous = step
+
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1
@@ -86,6 +119,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.base_offset <= offset <= self.last_offset
 
 
+_OF_RUNS: tuple[tuple[str, Any], ...] = tuple(
+    (field.name, {} if field.default is msgspec.NODEFAULT else field.default)  # the context's default is a new dict each time
+    for field in msgspec.structs.fields(Entry)
+    if field.name not in ("base_offset", "last_offset", "gap")
+)
+
+
 class PageRef(msgspec.Struct, frozen=True, kw_only=True):
     """A page of older entries. Listed from the first format version on; written by a later one."""
 
@@ -94,6 +134,10 @@ class PageRef(msgspec.Struct, frozen=True, kw_only=True):
     last_offset: int
     entries: int
     digest: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.base_offset <= self.last_offset <= OFFSET_MAX or self.entries < 1:
+            raise ValueError(f"{self.entries} entries from {self.base_offset} to {self.last_offset}")
 
 
 @prepared
@@ -125,6 +169,20 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     superseded: tuple[Entry, ...] = ()
     pages: tuple[PageRef, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that no manifest has, UsageError for names that nobody may have."""
+        self.partition_id  # noqa: B018  before anything is said in its name
+        if not 1 <= self.version <= OFFSET_MAX or not 0 <= self.fence <= FENCE_MAX or not -1 <= self.leader_epoch <= EPOCH_MAX:
+            raise ValueError(f"version {self.version}, fence {self.fence}, leader epoch {self.leader_epoch}")
+        if not 0 < len(self.commit_id) <= NAME_CHARS_MAX or not 0 < len(self.writer) <= NAME_CHARS_MAX:
+            raise ValueError(f"commit id {self.commit_id[:40]!r}, writer {self.writer[:40]!r}")
+        if not 0 <= self.start_offset <= OFFSET_MAX:
+            raise ValueError(f"start {self.start_offset}")
+        if not -1 <= self.last_offset <= OFFSET_MAX or self.start_offset > self.next_offset:
+            raise ValueError(f"start {self.start_offset} beyond the end {self.last_offset}")
+        if not 0 <= self.clean_to <= OFFSET_MAX:
+            raise ValueError(f"clean to {self.clean_to}")
+
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1
@@ -140,22 +198,12 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_head(head: Head) -> Head:
-    """`head` when everything in it agrees (I4, I9, I22); CorruptData otherwise, UsageError for names that nobody may have."""
-    partition = head.partition_id  # before anything is said in its name
+    """`head` when what it lists agrees with it, with each other and with its partition (I4, I9, I22); CorruptData otherwise."""
+    partition = head.partition_id
 
     def bad(reason: str) -> CorruptData:
         return CorruptData(f"manifest of {head.topic}:{head.partition}", 0, reason)
 
-    if not 1 <= head.version <= OFFSET_MAX or not 0 <= head.fence <= FENCE_MAX or not -1 <= head.leader_epoch <= EPOCH_MAX:
-        raise bad(f"version {head.version}, fence {head.fence}, leader epoch {head.leader_epoch}")
-    if not 0 < len(head.commit_id) <= NAME_CHARS_MAX or not 0 < len(head.writer) <= NAME_CHARS_MAX:
-        raise bad(f"commit id {head.commit_id[:40]!r}, writer {head.writer[:40]!r}")
-    if not 0 <= head.start_offset <= OFFSET_MAX:
-        raise bad(f"start {head.start_offset}")
-    if not -1 <= head.last_offset <= OFFSET_MAX or head.start_offset > head.next_offset:
-        raise bad(f"start {head.start_offset} beyond the end {head.last_offset}")
-    if not 0 <= head.clean_to <= OFFSET_MAX:
-        raise bad(f"clean to {head.clean_to}")
     if head.pages:
         raise UnsupportedFormat(f"manifest of {head.topic}:{head.partition} lists pages, which this version cannot read")
     expected = None
@@ -182,46 +230,17 @@ def check_head(head: Head) -> Head:
 
 
 def check_entry(partition: PartitionId, entry: Entry) -> Entry:
-    """`entry` when its fields agree with each other and its keys are the ones we would have written."""
-
-    def bad(reason: str) -> CorruptData:
-        return CorruptData(f"manifest entry of {partition} at {entry.base_offset}", 0, reason)
-
-    if not 0 <= entry.base_offset <= entry.last_offset <= OFFSET_MAX:
-        raise bad(f"offsets out of order: {entry.base_offset} to {entry.last_offset}")
-    if entry.gap:
-        if entry != Entry(base_offset=entry.base_offset, last_offset=entry.last_offset, gap=True):
-            raise bad("a gap says more than its offsets")
+    """`entry` when its keys are the ones we would have written for it; CorruptData otherwise."""
+    if entry.gap or entry.layout != "segment":
         return entry
-    if not 0 < entry.live_bytes <= entry.size_bytes <= OBJECT_BYTES_MAX or not 0 <= entry.index_bytes <= OBJECT_BYTES_MAX:
-        raise bad(f"impossible lengths: {entry.live_bytes} of {entry.size_bytes}, index {entry.index_bytes}")
-    if not 0 <= entry.records <= OFFSET_MAX or not 0 <= entry.aborted <= OFFSET_MAX:
-        raise bad(f"impossible counts: {entry.records} records, {entry.aborted} aborted")
-    if not all(-(2**63) <= number < 2**63 for number in (entry.first_timestamp or 0, entry.last_timestamp or 0, entry.max_producer_id)):
-        raise bad(f"impossible timestamps or producer id: {entry.first_timestamp}, {entry.last_timestamp}, {entry.max_producer_id}")
-    if not all(digest == "" or is_digest(digest) for digest in (entry.digest, entry.index_digest)):
-        raise bad(f"no digests: {entry.digest[:40]!r}, {entry.index_digest[:40]!r}")
-    if entry.open_from is not None and not 0 <= entry.open_from <= entry.last_offset:
-        raise bad(f"open transaction at {entry.open_from}")
-    if entry.aborted_from is not None and not (entry.aborted and 0 <= entry.aborted_from <= entry.last_offset):
-        raise bad(f"{entry.aborted} aborted transactions from {entry.aborted_from} on")
-    by = entry.displaced_by
-    if by is not None and not (0 <= by.leader_epoch <= EPOCH_MAX and 0 <= by.offset <= OFFSET_MAX):
-        raise bad(f"displaced by what is at {by.offset}, in leader epoch {by.leader_epoch}")
-    previous = (-1, -1)
-    for step in entry.epochs:
-        if not previous[0] < step[0] <= EPOCH_MAX or step[1] <= previous[1] or step[1] not in entry:
-            raise bad(f"epochs out of order: {entry.epochs}")
-        previous = step
-    if entry.layout == "segment":
-        name = keys.parse_data(entry.key)
-        if (
-            name is None
-            or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid)
-            or entry.index_key != keys.index(entry.key)
-            or not name.base_offset <= entry.base_offset <= entry.last_offset <= name.last_offset
-        ):
-            raise bad(f"not a key of this partition: {entry.key[:200]!r}")
+    name = keys.parse_data(entry.key)
+    if (
+        name is None
+        or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid)
+        or entry.index_key != keys.index(entry.key)
+        or not name.base_offset <= entry.base_offset <= entry.last_offset <= name.last_offset
+    ):
+        raise CorruptData(f"manifest entry of {partition} at {entry.base_offset}", 0, f"not a key of this partition: {entry.key[:200]!r}")
     return entry
 
 
@@ -260,7 +279,7 @@ def decode_head(raw: bytes, partition: PartitionId) -> Head:
     they are another partition's or another cluster's.
     """
     where = f"manifest of {partition}"
-    head = unseal(raw, Head, check_head, where)
+    head = unseal(raw, Head, where, check_head)
     if head.partition_id != partition or head.topic != partition.topic:
         raise ForeignOwner(f"{where} belongs to {head.cluster_id} {head.topic} {head.topic_id}:{head.partition}")
     return head

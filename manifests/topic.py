@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headwater_core.errors import CorruptData, ForeignOwner, UsageError
-from headwater_core.partition import PartitionId, check_topic_id, topic_id_text
+from headwater_core.errors import ForeignOwner, UsageError
+from headwater_core.partition import PartitionId, check_cluster_id, check_topic_id
 from manifests.document import FORMAT, prepared, seal, unseal
 
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
@@ -35,6 +35,12 @@ class TopicManifest(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     configs: dict[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for impossible names, ValueError for an impossible number of partitions."""
+        if not 1 <= self.partitions <= PARTITIONS_MAX or self.version < 0:
+            raise ValueError(f"{self.partitions} partitions, version {self.version}")
+        self.partition_id(self.partitions - 1)
+
     def partition_id(self, partition: int) -> PartitionId:
         return PartitionId(self.cluster_id, self.topic_id, partition, self.topic)
 
@@ -57,6 +63,13 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     as_of: int | None = None
     chosen: bool = False
 
+    def __post_init__(self) -> None:
+        PartitionId(self.cluster_id, self.topic_id, 0, self.topic)
+        for topic_id in self.previous:
+            check_topic_id(topic_id)
+        if self.version < 0 or (self.as_of is not None and not 0 <= self.as_of < 2**63):
+            raise ValueError(f"version {self.version}, as of metadata offset {self.as_of}")
+
 
 @prepared
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +78,11 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     format: tuple[int, int] = FORMAT
     cluster_id: str
     store_id: str | None = None
+
+    def __post_init__(self) -> None:
+        check_cluster_id(self.cluster_id)
+        if self.store_id is not None and not _STORE_ID.fullmatch(self.store_id):
+            raise UsageError(f"not a store id: {self.store_id[:40]!r}")
 
 
 def merge(held: TopicManifest | None, seen: TopicManifest) -> TopicManifest | None:
@@ -150,46 +168,22 @@ def _turned(held: Current, to: TopicManifest, *, as_of: int | None) -> Current:
     )
 
 
-def check_topic(manifest: TopicManifest) -> None:
-    """Raises UsageError for impossible names, CorruptData for an impossible number of partitions."""
-    manifest.partition_id(max(manifest.partitions - 1, 0))
-    if not 1 <= manifest.partitions <= PARTITIONS_MAX or manifest.version < 0:
-        raise CorruptData(f"topic manifest of {manifest.topic}", 0, f"{manifest.partitions} partitions, version {manifest.version}")
-
-
-def check_current(current: Current) -> None:
-    PartitionId(current.cluster_id, current.topic_id, 0, current.topic)
-    for topic_id in current.previous:
-        check_topic_id(topic_id)
-    if current.as_of is not None and not 0 <= current.as_of < 2**63:
-        raise CorruptData(f"current incarnation of {current.topic}", 0, f"as of metadata offset {current.as_of}")
-
-
-def check_owner(owner: Owner) -> None:
-    if owner.store_id is not None and not _STORE_ID.fullmatch(owner.store_id):
-        raise UsageError(f"not a store id: {owner.store_id[:40]!r}")
-    PartitionId(owner.cluster_id, topic_id_text(bytes(16)), 0, "any")
-
-
 def encode_topic(manifest: TopicManifest) -> bytes:
-    check_topic(manifest)
     return seal(manifest)
 
 
 def encode_current(current: Current) -> bytes:
-    check_current(current)
     return seal(current)
 
 
 def encode_owner(owner: Owner) -> bytes:
-    check_owner(owner)
     return seal(owner)
 
 
 def decode_topic(raw: bytes, topic: str, topic_id: str) -> TopicManifest:
     """Raises CorruptData, UnsupportedFormat, and ForeignOwner when the document is another topic's."""
     where = f"topic manifest of {topic}"
-    manifest = unseal(raw, TopicManifest, check_topic, where)
+    manifest = unseal(raw, TopicManifest, where)
     if (manifest.topic, manifest.topic_id) != (topic, topic_id):
         raise ForeignOwner(f"{where} {topic_id} belongs to {manifest.topic} {manifest.topic_id}")
     return manifest
@@ -197,11 +191,11 @@ def decode_topic(raw: bytes, topic: str, topic_id: str) -> TopicManifest:
 
 def decode_current(raw: bytes, topic: str) -> Current:
     where = f"current incarnation of {topic}"
-    current = unseal(raw, Current, check_current, where)
+    current = unseal(raw, Current, where)
     if current.topic != topic:
         raise ForeignOwner(f"{where} belongs to {current.topic}")
     return current
 
 
 def decode_owner(raw: bytes) -> Owner:
-    return unseal(raw, Owner, check_owner, "headwater.json")
+    return unseal(raw, Owner, "headwater.json")

@@ -61,6 +61,6 @@ def record(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str
 
 def _held(store: ObjectStore, key: str, cause: Exception) -> Applied:
     try:
-        return unseal(store.get(key)[0], Applied, lambda applied: applied, key)
+        return unseal(store.get(key)[0], Applied, key)
     except NotFound:
         raise TransientError(f"{key}: {cause}") from cause

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
-from headwater_core.partition import PartitionId, topic_id_text
+from headwater_core.partition import PartitionId, check_cluster_id
 from manifests.document import FORMAT, seal, unseal
 from manifests.head import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
 
@@ -217,18 +217,13 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         return max(ids, default=-1) + 1
 
 
-def check_cluster_id(cluster_id: str) -> None:
-    """Raises UsageError."""
-    PartitionId(cluster_id, topic_id_text(bytes(16)), 0, "any")
-
-
 def encode_plan(plan: RecoveryPlan) -> bytes:
     return seal(check_plan(plan))
 
 
 def decode_plan(raw: bytes, where: str = "recovery plan") -> RecoveryPlan:
     """Raises CorruptData for anything that `make_plan` would not have made, UnsupportedFormat for an unknown version."""
-    return unseal(raw, RecoveryPlan, check_plan, where)
+    return unseal(raw, RecoveryPlan, where, check_plan)
 
 
 def check_plan(plan: RecoveryPlan) -> RecoveryPlan:

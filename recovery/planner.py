@@ -6,6 +6,7 @@ from itertools import dropwhile
 from msgspec.structs import replace
 
 from headwater_core.errors import HeadwaterError, UsageError, VerificationFailed
+from headwater_core.partition import check_cluster_id
 from manifests.head import Entry, Head
 from manifests.topic import PARTITIONS_MAX
 from recovery.discovery import ArchivedTopic, Found
@@ -18,7 +19,6 @@ from recovery.plan import (
     RecoveryPlan,
     Request,
     TopicPlan,
-    check_cluster_id,
     check_partition,
 )
 
@@ -79,8 +79,6 @@ def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[To
     configs, held = _configs(topic, options)
     before_ms, size_bytes = _retention(topic, options, now_ms)
     count = _given_count(topic, options) or topic.manifest.partitions
-    if count > PARTITIONS_MAX:
-        raise UsageError(f"a topic of {count} partitions; at most {PARTITIONS_MAX} are recovered")
     wrong = {number: why for number, why in topic.damaged.items() if number < count}
     partitions = [PartitionPlan(partition=number) for number in range(count)]
     for number, head in topic.heads.items():

@@ -89,7 +89,7 @@ def read_mark(into: Path) -> Mark | None:
             return None
     if len(raw) > _BYTES_MAX:
         raise CorruptData(str(path), 0, f"more than {_BYTES_MAX} bytes")
-    found = unseal(raw, _Document, lambda document: document.plan is None or check_plan(document.plan), str(path))
+    found = unseal(raw, _Document, str(path), lambda document: document.plan is None or check_plan(document.plan))
     plan = found.plan or _read_plan(into, found.plan_digest)
     return Mark(plan, found.plan_digest if found.plan is None else "", found.directory_id, found.started_ms, found.finished_ms)
 

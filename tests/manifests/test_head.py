@@ -177,8 +177,10 @@ def test_impossible_heads_are_refused_though_their_digest_is_right(fields: dict[
     ],
 )
 def test_impossible_entries_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(CorruptData):
-        check_head(a_head(msgspec.structs.replace(an_entry(0, 9), **fields)))
+    entry = {**msgspec.to_builtins(an_entry(0, 9)), **fields}
+    loose = msgspec.defstruct("Loose", [(name, Any) for name in HEAD.__struct_fields__], kw_only=True)
+    with pytest.raises(CorruptData, match="manifest"):
+        decode_head(seal(loose(**{**msgspec.to_builtins(a_head(an_entry(0, 9))), "entries": [entry]})), PARTITION)
 
 
 @pytest.mark.parametrize(

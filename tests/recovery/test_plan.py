@@ -258,11 +258,6 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
         planned(a_topic(a_head()), **options)
 
 
-def test_an_absurd_partition_count_allocates_nothing() -> None:
-    with pytest.raises(VerificationFailed, match="2147483647 partitions"):
-        planned(a_topic(partitions=2**31 - 1))
-
-
 def test_a_partition_count_is_for_one_topic() -> None:
     with pytest.raises(UsageError):
         planned(a_topic(a_head()), a_topic(a_head()), partitions=2)

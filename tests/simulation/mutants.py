@@ -537,15 +537,17 @@ def release_from_control(stack: ExitStack) -> None:
         acting = archival.plan.archiving_role(log)
         if known is None or isinstance(acting, Idle):
             return None
-        entry = Entry(base_offset=known.start_offset, last_offset=known.last_offset, digest="said", fence=known.fence)
+        digest = "crc64nvme:" + "0" * 16
+        first, last = known.start_offset, known.last_offset
+        entry = Entry(base_offset=first, last_offset=max(first, last), size_bytes=1, live_bytes=1, digest=digest, fence=known.fence)
         return msgspec.structs.replace(
             _A_HEAD,
             writer=self._writer,
             fence=known.fence,
             leader_epoch=acting.leader_epoch,
-            start_offset=known.start_offset,
-            last_offset=known.last_offset,
-            entries=(entry,) if known.last_offset >= known.start_offset else (),
+            start_offset=first,
+            last_offset=last,
+            entries=(entry,) if first <= last else (),
         )
 
     _patch(stack, Releaser, "_load", plan_from_control)

@@ -154,4 +154,4 @@ def _read(directory: Path) -> CheckpointDocument | None:
             raw = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-    return unseal(raw, CheckpointDocument, lambda _: None, str(path))
+    return unseal(raw, CheckpointDocument, str(path))

@@ -38,7 +38,7 @@ class ScrubState:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
         try:
-            document = unseal(raw, SeenDocument, lambda _: None, str(path))
+            document = unseal(raw, SeenDocument, str(path))
         except CorruptData as error:
             raise CorruptData(str(path), 0, f"{error.reason}; remove the file to examine everything again") from error
         if document.store != store_url:

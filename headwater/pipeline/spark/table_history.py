@@ -41,7 +41,7 @@ class TableDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_document(text: str, table: str) -> TableDocument:
     """Raises CorruptData, and UnsupportedFormat for a newer version's."""
-    return unseal(text.encode(), TableDocument, lambda _: None, f"progress of {table}")
+    return unseal(text.encode(), TableDocument, f"progress of {table}")
 
 
 class Mirror(msgspec.Struct, frozen=True, kw_only=True):

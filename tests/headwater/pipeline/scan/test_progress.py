@@ -28,7 +28,7 @@ SOUP = TopicPartition("soup", 0)
 
 
 def a_head(*entries: Entry, start: int | None = None, topic: str = "soup", topic_id: str = OLD, partition: int = 0) -> Head:
-    first = entries[0].base_offset if entries else 0
+    first = entries[0].base_offset if entries else start or 0
     return Head(
         cluster_id="kitchen",
         topic=topic,

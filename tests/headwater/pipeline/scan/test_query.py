@@ -2,6 +2,7 @@
 
 import pickle
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -117,8 +118,9 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], said: str) -
         parse_query(options)
 
 
-def an_entry(**fields: object) -> Entry:
-    return Entry(**{"base_offset": 100, "last_offset": 199, "records": 100, "first_timestamp": 5_000, "last_timestamp": 6_000} | fields)  # type: ignore[arg-type]
+def an_entry(**fields: Any) -> Entry:
+    plain = {"records": 100, "first_timestamp": 5_000, "last_timestamp": 6_000, "size_bytes": 1, "live_bytes": 1}
+    return Entry(base_offset=100, last_offset=199, **{**plain, **fields})
 
 
 @pytest.mark.parametrize(
