@@ -43,6 +43,10 @@ class Look(msgspec.Struct, frozen=True):
     sealed_to: int
     seen_ms: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.cleaned_to <= self.sealed_to:
+            raise ValueError(f"cleaned to {self.cleaned_to}, sealed to {self.sealed_to}")
+
 
 def clean_below(log: LocalLog) -> int:
     """The checkpoint, the first dirty offset. One beyond the active segment's base is disbelieved, as the broker does."""

@@ -26,5 +26,8 @@ class ArchivalConfig:
     def __post_init__(self) -> None:
         if self.seal_timeout_s < 0:
             raise UsageError(f"archival.seal_timeout is {self.seal_timeout_s} s; it cannot be negative")
+        for name, consent in (("begin_anew_epoch", self.begin_anew_epoch), ("stale_keys_below", self.stale_keys_below)):
+            if consent is not None and consent < 0:
+                raise UsageError(f"archival.{name} is {consent}; it cannot be negative")
         if self.rescan_s < 1:
             raise UsageError(f"archival.rescan is {self.rescan_s} s; at least 1 s")

@@ -30,6 +30,10 @@ class Policy:
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
 
+    def __post_init__(self) -> None:
+        if any(each is not None and each < 0 for each in (self.tail_after_ms, self.before, self.begin_anew_epoch, self.stale_keys_below)):
+            raise ValueError(f"negative: {self}")
+
     @classmethod
     def of(cls, settings: ArchivalConfig) -> "Policy":
         """What a pass of the running agent may."""
@@ -63,6 +67,10 @@ class Claim:
     start_offset: int
     leader_epoch: int
 
+    def __post_init__(self) -> None:
+        if self.start_offset < 0 or self.leader_epoch < -1:
+            raise ValueError(f"impossible claim: {self}")
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -71,6 +79,10 @@ class Cut:
     at: int
     leader_epoch: int
     until: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.at < 0 or self.leader_epoch < -1 or (self.until is not None and self.until <= self.at):
+            raise ValueError(f"offsets out of order: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,10 @@ class Revive:
     entry: Entry
     up_to: int
 
+    def __post_init__(self) -> None:
+        if not self.entry.base_offset < self.up_to <= self.entry.next_offset:
+            raise ValueError(f"nothing to revive below {self.up_to} in {self.entry.base_offset} to {self.entry.last_offset}")
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -94,6 +110,10 @@ class Gap:
 
     first: int
     last: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.last:
+            raise ValueError(f"offsets out of order: {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +133,10 @@ class Upload:
     up_to: int
     reach: int | None = None
     refills: Entry | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.read_from < self.up_to <= (self.up_to if self.reach is None else self.reach):
+            raise ValueError(f"offsets out of order: {self}")
 
 
 Step = Idle | Stop | Claim | Cut | Replace | Revive | Gap | Upload

@@ -20,6 +20,10 @@ class _Tail(msgspec.Struct, frozen=True):
     next_offset: int
     since_ms: int
 
+    def __post_init__(self) -> None:
+        if self.next_offset < 0:
+            raise ValueError(f"not an offset: {self.next_offset}")
+
 
 class Tails:
     """Safe to use from many threads, one per partition. `save` writes what has changed since it was last called."""

@@ -33,10 +33,18 @@ class Bounds:
     last_stable_offset: int | None = None
     leader_epoch: int = -1
 
+    def __post_init__(self) -> None:
+        stable = self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
+        if not 0 <= self.log_start <= stable <= self.high_watermark or self.leader_epoch < -1:
+            raise ValueError(f"offsets out of order: {self}")
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """`length` bytes of `file` from byte `position` on: whole record batches. For os.sendfile or file.read."""
+    """`length` bytes of `file` from byte `position` on: whole record batches. For os.sendfile or file.read.
+
+    Unchecked: one is made for each piece of each fetch.
+    """
 
     file: RunFile
     position: int

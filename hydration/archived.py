@@ -63,6 +63,10 @@ class Extent:
     gap_from: int | None = None
     gaps: tuple[Gap, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.version < 1 or not 0 <= self.start_offset <= self.next_offset or self.leader_epoch < -1:
+            raise ValueError(f"impossible extent: {self}")
+
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1

@@ -16,6 +16,10 @@ class Chunk:
     size_bytes: int
     first_offset: int
 
+    def __post_init__(self) -> None:
+        if min(self.number, self.position, self.first_offset) < 0 or self.size_bytes <= 0:
+            raise ValueError(f"impossible chunk: {self}")
+
     @property
     def end(self) -> int:
         return self.position + self.size_bytes

@@ -416,7 +416,7 @@ class PartitionLog:
         """The first offset at or past `offset` that the archive has data for."""
         if self.archive is None or scope.archive is None:
             return None
-        span = Span(max(offset, scope.archive.start), scope.archive.end)
+        span = Span.between(max(offset, scope.archive.start), scope.archive.end)
         found = self.archive.next_held(span) if span.start < span.end else span.end
         return found if found < span.end else None
 
@@ -649,13 +649,13 @@ class PartitionLog:
         if self.archive is not None and scope.archive is not None:
             try:
                 archived = yield from self.archive.first_not_older(timestamp_ms, scope.archive)
-                searched_to = scope.archive.end if local is None else self.archive.first_gap(Span(local.start, scope.archive.end))
+                searched_to = scope.archive.end if local is None else self.archive.first_gap(Span.between(local.start, scope.archive.end))
             except HeadwaterError:
                 if local is None or local.start > scope.log_start:
                     raise
         if local is None:
             return archived
-        span = Span(max(searched_to, local.start), local.end if archived is None else min(archived.offset, local.end))
+        span = Span.between(max(searched_to, local.start), local.end if archived is None else min(archived.offset, local.end))
         if span.start >= span.end:
             return archived
         found, times = _log_of(view), self._times

@@ -22,6 +22,15 @@ class Span:
     start: int
     end: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"offsets out of order: {self.start} to {self.end}")
+
+    @classmethod
+    def between(cls, start: int, end: int) -> "Span":
+        """Empty where `end` is not past `start`."""
+        return cls(start, max(start, end))
+
     def __contains__(self, offset: int) -> bool:
         return self.start <= offset < self.end
 
@@ -80,7 +89,7 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
     """
     log = log if priority.uses_local else None
     extent = extent if priority.uses_archive else None
-    local = Span(log.start_offset, log.high_watermark) if log is not None and log.high_watermark is not None else None
+    local = Span.between(log.start_offset, log.high_watermark) if log is not None and log.high_watermark is not None else None
     archive = Span(extent.start_offset, extent.next_offset) if extent is not None else None
     epochs = log.epochs if log is not None else EpochHistory()
     if log is not None and extent is not None:
@@ -96,7 +105,7 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
         if log.start_offset != log.high_watermark or not starts:  # who has nothing says nothing: a follower's disk may be new
             starts.append(log.start_offset)
         if log.high_watermark is None or not ends:
-            ends.append(log.high_watermark if log.high_watermark is not None else starts[-1])
+            ends.append(max(log.high_watermark or 0, log.start_offset))  # a checkpoint from before the log start moved offers nothing
     newest = [epochs.newest, extent.leader_epoch if extent else None, log.leadership.leader_epoch if log and log.leadership else None]
     return Scope(
         local=local,
@@ -120,10 +129,10 @@ def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog
     acting = max(history.newest, log.leadership.leader_epoch if log.leadership else -1)
     if acting > max(extent.leader_epoch, extent.epochs.newest):
         parting = parting_offset(extent.epochs, history, archive.end, extent.gaps)
-        return local, Span(archive.start, min(archive.end, parting))
+        return local, Span.between(archive.start, min(archive.end, parting))
     if acting < max(extent.leader_epoch, extent.epochs.newest) and local is not None:
         parting = parting_offset(history, extent.epochs, min(local.end, archive.end), extent.gaps)
-        return Span(local.start, min(local.end, parting)), archive
+        return Span.between(local.start, min(local.end, parting)), archive
     return local, archive
 
 

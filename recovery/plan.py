@@ -61,6 +61,10 @@ class Hole(msgspec.Struct, frozen=True, kw_only=True):
     last_offset: int
     reason: str
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.base_offset <= self.last_offset:
+            raise ValueError(f"offsets out of order: {self.base_offset} to {self.last_offset}")
+
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition} offsets {self.base_offset}-{self.last_offset}: {self.reason}"
 
@@ -126,6 +130,13 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     written: tuple[Written, ...] = ()
     below_retention: int = 0
     open_from: int | None = None
+
+    def __post_init__(self) -> None:
+        """What a broker could not serve is `check_partition`'s: an archive may hold that."""
+        if self.partition < 0 or not 0 <= self.start_offset <= self.next_offset <= OFFSET_MAX + 1 or self.leader_epoch < 0:
+            raise ValueError(f"partition {self.partition} from {self.start_offset} to {self.next_offset}, leader epoch {self.leader_epoch}")
+        if min(self.max_producer_id + 1, self.manifest_version, self.below_retention, self.open_from or 0) < 0:
+            raise ValueError(f"negative: producer id {self.max_producer_id}, version {self.manifest_version}, open from {self.open_from}")
 
     @property
     def log_end(self) -> int:
@@ -249,9 +260,9 @@ def check_partition(identity: PartitionId, partition: PartitionPlan) -> Partitio
     def bad(reason: str) -> CorruptData:
         return CorruptData(f"recovery plan of {identity}", 0, reason)
 
-    if not 0 <= partition.start_offset <= partition.next_offset <= OFFSET_MAX + 1 or not 0 <= partition.leader_epoch < EPOCH_MAX - 2:
-        raise bad(f"from {partition.start_offset} to {partition.next_offset} in leader epoch {partition.leader_epoch}")
-    if not -1 <= partition.max_producer_id <= PRODUCER_ID_MAX:
+    if partition.leader_epoch >= EPOCH_MAX - 2:
+        raise bad(f"leader epoch {partition.leader_epoch}")
+    if partition.max_producer_id > PRODUCER_ID_MAX:
         raise bad(f"producer id {partition.max_producer_id}")
     expected = None
     for entry in partition.entries:

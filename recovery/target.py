@@ -41,6 +41,10 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     finished_ms: int | None = None
     plan: RecoveryPlan | None = None
 
+    def __post_init__(self) -> None:
+        if self.started_ms < 0 or (self.finished_ms is not None and self.finished_ms < 0):
+            raise ValueError(f"started at {self.started_ms} ms, finished at {self.finished_ms}")
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,14 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archival.cleaner import Look
+from archival.config import ArchivalConfig
+from archival.plan import Claim, Cut, Gap, Policy, Revive, Upload
+from headwater.pipeline.export.checkpoint import Pending
+from headwater.pipeline.scan.query import Predicate
+from headwater.pipeline.scan.splits import Split
+from headwater_core.control.state import PartitionState
 from headwater_core.errors import CorruptData, UsageError
+from headwater_core.layouts.offloader import Offloaded
+from headwater_core.objectstore.store import ObjectInfo
+from headwater_core.segments.local_log import Leadership
+from hydration.answers import Bounds
+from hydration.archived import extent_of
+from hydration.chunks import Chunk
+from hydration.scope import Span
 from manifests.document import seal
 from manifests.head import Entry, Head, PageRef, decode_head
 from manifests.topic import Current, Owner, TopicManifest
+from recovery.plan import Hole, PartitionPlan
+from tests.archival.builders import a_log
 from tests.manifests.builders import PARTITION, TOPIC_ID, a_gap, a_head, an_entry
 
 RUN: dict[str, Any] = {"size_bytes": 100, "live_bytes": 100}
 TOPIC: dict[str, Any] = {"cluster_id": "c", "topic": "soup", "topic_id": TOPIC_ID}
+A_LOG = a_log(0, 10, hw=10)
+A_SEGMENT = A_LOG.segments[0]
+BOUNDS = Bounds(log_start=0, local_start=0, last_offset=None, high_watermark=10)
 
 IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("an entry that ends before it begins", lambda: Entry(base_offset=9, last_offset=3, **RUN)),
@@ -35,6 +55,40 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a negative version", lambda: TopicManifest(**TOPIC, partitions=1, version=-1)),
     ("a negative metadata offset", lambda: Current(**TOPIC, as_of=-1)),
     ("an owner of a bad name", lambda: Owner(cluster_id="a/b")),
+    ("a gap that ends before it begins", lambda: Gap(9, 3)),
+    ("a negative wait", lambda: Policy(tail_after_ms=-1)),
+    ("a cut up to before itself", lambda: Cut(9, 0, until=9)),
+    ("a claim of no epoch", lambda: Claim(0, -2)),
+    ("an upload of nothing", lambda: Upload(segment=A_SEGMENT, first=3, read_from=3, up_to=3)),
+    ("an upload that reaches less than it takes", lambda: Upload(segment=A_SEGMENT, first=0, read_from=0, up_to=3, reach=2)),
+    ("a revival of nothing", lambda: Revive(an_entry(5, 9), 5)),
+    ("a revival of more than there is", lambda: Revive(an_entry(5, 9), 11)),
+    ("a look beyond what the cleaner may clean", lambda: Look(9, 3, 0)),
+    ("a negative consent", lambda: ArchivalConfig(stale_keys_below=-1)),
+    ("a segment of negative length", lambda: replace(A_SEGMENT, size_bytes=-1)),
+    ("a segment before all offsets", lambda: replace(A_SEGMENT, base_offset=-1)),
+    ("a log in disorder", lambda: replace(A_LOG, segments=(A_SEGMENT, A_SEGMENT))),
+    ("a negative high watermark", lambda: replace(A_LOG, high_watermark=-1)),
+    ("a negative log start", lambda: replace(A_LOG, log_start=-1)),
+    ("a leader below none", lambda: Leadership(leader=-2, leader_epoch=0, node=1, replicas=(), in_sync=())),
+    ("an object of negative length", lambda: ObjectInfo("../k", -1, "")),
+    ("an offload of nothing", lambda: Offloaded(size_bytes=0, digest="", index_bytes=0, index_digest="")),
+    ("a span that ends before it begins", lambda: Span(9, 3)),
+    ("a chunk of nothing", lambda: Chunk(-1, -1, -1, -1)),
+    ("an extent that starts behind its end", lambda: replace(extent_of(a_head()), start_offset=1)),
+    ("a log start above the high watermark", lambda: Bounds(log_start=9, local_start=None, last_offset=None, high_watermark=3)),
+    ("a stable offset that is not readable", lambda: replace(BOUNDS, last_stable_offset=11)),
+    ("offsets out of order", lambda: Predicate(first_offset=9, end_offset=3)),
+    ("times out of order", lambda: Predicate(first_timestamp=9, end_timestamp=3)),
+    ("a task of no offsets", lambda: Split(**TOPIC, partition=0, first=3, end=3, entries=())),
+    ("an exported range of no offsets", lambda: Pending(**TOPIC, partition=0, first=3, end=3)),
+    ("a recovered log that starts behind its end", lambda: PartitionPlan(partition=0, start_offset=9, next_offset=3)),
+    ("a recovered log of a negative epoch", lambda: PartitionPlan(partition=0, leader_epoch=-1)),
+    ("a hole that ends before it begins", lambda: Hole(topic="soup", partition=0, base_offset=9, last_offset=3, reason="")),
+    (
+        "a partition known to end before it starts",
+        lambda: PartitionState(manifest_version=1, fence=1, owner="w", start_offset=9, last_offset=3),
+    ),
 ]
 
 

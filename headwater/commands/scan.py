@@ -144,7 +144,7 @@ def _placed(query: "Query", first: str, end: str) -> "Query":
     from headwater.pipeline.scan.query import END_OF_OFFSETS, Predicate
 
     first_offset, end_offset = (min(int(where), END_OF_OFFSETS) if _is_offset(where) else None for where in (first, end))
-    return query.where(Predicate(first_offset=first_offset or 0, end_offset=END_OF_OFFSETS if end_offset is None else end_offset))
+    return query.where(Predicate.of_offsets(first_offset or 0, END_OF_OFFSETS if end_offset is None else end_offset))
 
 
 def _is_offset(where: str) -> bool:

@@ -21,6 +21,14 @@ _SETTINGS_MAX = 100
 _INT_MAX = 2**63 - 1
 
 
+def _check(record: msgspec.Struct, numbers: tuple[int, ...], texts: tuple[str, ...] = ()) -> None:
+    """What is kept for ever has a bound (I22). Raises ValueError for impossible numbers, UsageError for texts that are too long."""
+    if not all(0 <= number <= _INT_MAX for number in numbers):
+        raise ValueError(f"impossible number in {record.__class__.__name__}: {numbers}")
+    if any(len(text) > _TEXT_CHARS_MAX for text in texts):
+        raise UsageError(f"text of over {_TEXT_CHARS_MAX} characters in {record.__class__.__name__}")
+
+
 class _OfPartition(msgspec.Struct, frozen=True, kw_only=True):
     """What a committed head says. `version` is the manifest's: it alone decides which of two records is newer."""
 
@@ -33,6 +41,12 @@ class _OfPartition(msgspec.Struct, frozen=True, kw_only=True):
     writer: str
     start_offset: int
     last_offset: int
+
+    def __post_init__(self) -> None:
+        self.partition_id  # noqa: B018  checks all four
+        _check(self, (self.version, self.fence, self.start_offset, self.last_offset + 1), (self.writer,))
+        if self.start_offset > self.last_offset + 1:
+            raise ValueError(f"start {self.start_offset} beyond the end {self.last_offset}")
 
     @property
     def partition_id(self) -> PartitionId:
@@ -56,6 +70,10 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     topic: str
     version: int
 
+    def __post_init__(self) -> None:
+        PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
+        _check(self, (self.version,))
+
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="topic_settings"):
     """All settings of one incarnation. Applies only as the successor of revision `revision - 1`: compare-and-set."""
@@ -66,6 +84,12 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     revision: int
     settings: dict[str, str]
 
+    def __post_init__(self) -> None:
+        PartitionId(self.cluster_id, self.topic_id, 0, self.topic)
+        if len(self.settings) > _SETTINGS_MAX:
+            raise UsageError(f"{len(self.settings)} settings, limit {_SETTINGS_MAX}")
+        _check(self, (self.revision,), (*self.settings, *self.settings.values()))
+
 
 class RecoveryStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="recovery_started"):
     """A recovery by this id begins; a second start under the same id changes nothing."""
@@ -74,11 +98,17 @@ class RecoveryStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     at_ms: int
     summary: str
 
+    def __post_init__(self) -> None:
+        _check(self, (self.at_ms,), (self.recovery_id, self.summary))
+
 
 class RecoveryFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="recovery_finished"):
     recovery_id: str
     at_ms: int
     outcome: str
+
+    def __post_init__(self) -> None:
+        _check(self, (self.at_ms,), (self.recovery_id, self.outcome))
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="node"):
@@ -88,6 +118,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="nod
     started_ms: int
     version: str
     gateway: str = ""
+
+    def __post_init__(self) -> None:
+        _check(self, (self.started_ms,), (self.node_id, self.version, self.gateway))
 
 
 Record = Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node
@@ -105,11 +138,9 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(records: Sequence[Record]) -> bytes:
-    """One command. Raises UsageError when a record, or the command, is beyond its cap."""
+    """One command. Raises UsageError when it is beyond its cap."""
     if not 0 < len(records) <= RECORDS_MAX:
         raise UsageError(f"a command of {len(records)} control records, limit {RECORDS_MAX}")
-    for record in records:
-        _check(record)
     body = _encoder.encode(records)
     if len(body) + 4 > COMMAND_BYTES_MAX:
         raise UsageError(f"a control command of {len(body)} bytes, limit {COMMAND_BYTES_MAX}")
@@ -128,40 +159,8 @@ def decode(command: bytes) -> list[Record]:
     try:
         told = _records.decode(body)
         records = [_decoder.decode(each) for each in told if _kind.decode(each).kind in _KINDS]
-        for record in records:
-            _check(record)
     except (msgspec.MsgspecError, UsageError, ValueError, RecursionError) as error:
         raise CorruptData("control command", 4, str(error)[:200]) from error
     if not 0 < len(told) <= RECORDS_MAX:
         raise CorruptData("control command", 4, f"{len(told)} records")
     return records
-
-
-def _check(record: Record) -> None:
-    """Raises UsageError: what is kept for ever has a bound (I22)."""
-    numbers: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-    match record:
-        case Claim() | Advanced():
-            record.partition_id  # noqa: B018  checks all four
-            numbers, texts = (record.version, record.fence, record.start_offset, record.last_offset + 1), (record.writer,)
-            if record.start_offset > record.last_offset + 1:
-                raise UsageError(f"start {record.start_offset} beyond the end {record.last_offset}")
-        case Retired():
-            PartitionId(record.cluster_id, record.topic_id, record.partition, record.topic)
-            numbers = (record.version,)
-        case TopicSettings():
-            PartitionId(record.cluster_id, record.topic_id, 0, record.topic)
-            if len(record.settings) > _SETTINGS_MAX:
-                raise UsageError(f"{len(record.settings)} settings, limit {_SETTINGS_MAX}")
-            numbers, texts = (record.revision,), (*record.settings, *record.settings.values())
-        case RecoveryStarted():
-            numbers, texts = (record.at_ms,), (record.recovery_id, record.summary)
-        case RecoveryFinished():
-            numbers, texts = (record.at_ms,), (record.recovery_id, record.outcome)
-        case Node():
-            numbers, texts = (record.started_ms,), (record.node_id, record.version, record.gateway)
-    if not all(0 <= number <= _INT_MAX for number in numbers):
-        raise UsageError(f"impossible number in {record.__class__.__name__}: {numbers}")
-    if any(len(text) > _TEXT_CHARS_MAX for text in texts):
-        raise UsageError(f"text of over {_TEXT_CHARS_MAX} characters in {record.__class__.__name__}")

@@ -30,6 +30,10 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int
     last_offset: int
 
+    def __post_init__(self) -> None:
+        if min(self.manifest_version, self.fence) < 0 or not 0 <= self.start_offset <= self.last_offset + 1:
+            raise ValueError(f"impossible state of a partition: {self}")
+
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of a topic."""

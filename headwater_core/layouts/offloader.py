@@ -23,6 +23,10 @@ class Offloaded:
     index_digest: str
     context: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.size_bytes <= 0 or self.index_bytes < 0:
+            raise ValueError(f"{self.size_bytes} bytes, index {self.index_bytes}")
+
 
 class Offloader(Protocol):
     """Writes one run as objects and reads it back as Kafka's own bytes. Holds no state; safe to use from many threads."""

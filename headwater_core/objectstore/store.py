@@ -25,6 +25,11 @@ class ObjectInfo:
     digest: str | None = None
     modified_ms: int = 0
 
+    def __post_init__(self) -> None:
+        """Any key may be listed: others write to the bucket too."""
+        if not self.key or self.size_bytes < 0:
+            raise ValueError(f"object {self.key!r} of {self.size_bytes} bytes")
+
 
 class ObjectStore(Protocol):
     """Holds the archive's objects under keys. Safe to use from many threads.

@@ -1,6 +1,7 @@
 """What a broker's directory holds, as one look at it found it: plain values, no open files."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from headwater_core.epochs import EpochHistory
@@ -16,6 +17,10 @@ class LocalSegment:
     size_bytes: int
     generation: tuple[int, int]  # inode, mtime in ns; of an active segment only the inode is stable
     is_active: bool
+
+    def __post_init__(self) -> None:
+        if self.base_offset < 0 or self.size_bytes < 0:
+            raise ValueError(f"{self.path}: base offset {self.base_offset}, {self.size_bytes} bytes")
 
     @property
     def index_path(self) -> Path:
@@ -51,6 +56,13 @@ class LocalLog:
     settled: bool = True
     leftovers: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """A checkpoint may be older than another one, so that a high watermark below the log start is none that cannot be."""
+        if self.log_start < 0 or any(each is not None and each < 0 for each in (self.high_watermark, self.cleaned_to)):
+            raise ValueError(f"log start {self.log_start}, high watermark {self.high_watermark}, cleaned to {self.cleaned_to}")
+        if any(before.base_offset >= after.base_offset for before, after in pairwise(self.segments)):
+            raise ValueError(f"segments out of order: {[each.base_offset for each in self.segments]}")
+
     @property
     def local_start(self) -> int:
         """Base of the first local segment; the log start when there is none."""
@@ -81,6 +93,10 @@ class Leadership:
     node: int  # this directory's own broker id
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.leader < -1 or self.leader_epoch < -1:
+            raise ValueError(f"leader {self.leader}, leader epoch {self.leader_epoch}")
 
     @property
     def is_ours(self) -> bool:

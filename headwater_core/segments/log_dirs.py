@@ -444,29 +444,32 @@ def _assemble(
         topic = None  # another incarnation: what the cluster says now is not about this directory
     state = topic.partitions.get(topic_partition.partition) if topic else None
     first = listing.segments[0].base_offset if listing.segments else 0
-    return LocalLog(
-        partition=PartitionId(root.properties.cluster_id, topic_id, topic_partition.partition, topic_partition.topic),
-        directory=path,
-        segments=listing.segments,
-        high_watermark=root.high_watermarks.get(topic_partition),
-        log_start=max(first, root.log_starts.get(topic_partition, first)),
-        epochs=epochs,
-        cleaned_to=root.cleaned.get(topic_partition),
-        compacted=cluster is not None and topic is not None and "compact" in cluster.policy_of(topic.name),
-        delete_retention_ms=cluster.delete_retention_ms_of(topic.name, root.properties.node_id) if cluster and topic else None,
-        leadership=None
-        if state is None
-        else Leadership(
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            node=root.properties.node_id,
-            replicas=state.replicas,
-            in_sync=state.isr,
-        ),
-        leadership_unread=metadata.unread is not None,
-        settled=listing.settled,
-        leftovers=listing.leftovers,
-    )
+    try:
+        return LocalLog(
+            partition=PartitionId(root.properties.cluster_id, topic_id, topic_partition.partition, topic_partition.topic),
+            directory=path,
+            segments=listing.segments,
+            high_watermark=root.high_watermarks.get(topic_partition),
+            log_start=max(first, root.log_starts.get(topic_partition, first)),
+            epochs=epochs,
+            cleaned_to=root.cleaned.get(topic_partition),
+            compacted=cluster is not None and topic is not None and "compact" in cluster.policy_of(topic.name),
+            delete_retention_ms=cluster.delete_retention_ms_of(topic.name, root.properties.node_id) if cluster and topic else None,
+            leadership=None
+            if state is None
+            else Leadership(
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                node=root.properties.node_id,
+                replicas=state.replicas,
+                in_sync=state.isr,
+            ),
+            leadership_unread=metadata.unread is not None,
+            settled=listing.settled,
+            leftovers=listing.leftovers,
+        )
+    except ValueError as error:  # a checkpoint, or the metadata log, says what cannot be
+        raise CorruptData(str(path), 0, str(error)) from error
 
 
 def _glimpse(path: Path, topic_partition: TopicPartition, root: _Root, cluster: ClusterMetadata | None) -> Glimpse:

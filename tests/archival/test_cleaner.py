@@ -321,7 +321,7 @@ def test_logs_that_are_not_compacted_are_not_remembered() -> None:
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 10 * CLOCK_STEP_MS)), max_size=100))
 def test_looks_are_few_and_only_ever_made_ones(rows: list[tuple[int, int, int]]) -> None:
     kept: tuple[Look, ...] = ()
-    made = [Look(*row) for row in rows]
+    made = [Look(min(first, second), max(first, second), at_ms) for first, second, at_ms in rows]
     for at, look in enumerate(made):
         kept = with_look(kept, look)
         assert len(kept) <= LOOKS_MAX

@@ -29,6 +29,10 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     end: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.end:
+            raise ValueError(f"offsets out of order: {self.first} to {self.end}")
+
     @property
     def partition_id(self) -> PartitionId:
         return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)

@@ -166,7 +166,7 @@ def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int)
 
     Where an object was replaced meanwhile the head is read again. Raises CorruptData for one that is damaged, or listed and gone.
     """
-    wanted = Predicate(first_offset=head.start_offset, end_offset=end, first_timestamp=timestamp_ms)
+    wanted = Predicate.of_offsets(head.start_offset, end, timestamp_ms)
     for _ in range(LOOKS_MAX):
         for entry in head.entries:
             if entry.gap or not wanted.may_match(entry):

@@ -93,14 +93,35 @@ class Predicate:
     first_timestamp: int | None = None
     end_timestamp: int | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.first_offset <= self.end_offset <= END_OF_OFFSETS:
+            raise ValueError(f"offsets out of order: {self.first_offset} to {self.end_offset}")
+        if self.first_timestamp is not None and self.end_timestamp is not None and self.first_timestamp > self.end_timestamp:
+            raise ValueError(f"times out of order: {self.first_timestamp} to {self.end_timestamp}")
+
+    @classmethod
+    def of_offsets(cls, first: int, end: int, first_timestamp: int | None = None) -> "Predicate":
+        """Offsets [first, end), as far as there are such; none where `end` is not past `first`."""
+        first = min(max(first, 0), END_OF_OFFSETS)
+        return cls(first_offset=first, end_offset=max(first, min(end, END_OF_OFFSETS)), first_timestamp=first_timestamp)
+
+    @classmethod
+    def of_times(cls, first: int, end: int) -> "Predicate":
+        return cls(first_timestamp=first, end_timestamp=max(first, end))
+
     def and_(self, other: "Predicate") -> "Predicate":
+        first_offset = max(self.first_offset, other.first_offset)
+        first_timestamp = max((t for t in (self.first_timestamp, other.first_timestamp) if t is not None), default=None)
+        end_timestamp = min((t for t in (self.end_timestamp, other.end_timestamp) if t is not None), default=None)
+        if first_timestamp is not None and end_timestamp is not None:
+            end_timestamp = max(first_timestamp, end_timestamp)  # nothing satisfies both
         return Predicate(
             topics=_both(self.topics, other.topics),
             partitions=_both(self.partitions, other.partitions),
-            first_offset=max(self.first_offset, other.first_offset),
-            end_offset=min(self.end_offset, other.end_offset),
-            first_timestamp=max((t for t in (self.first_timestamp, other.first_timestamp) if t is not None), default=None),
-            end_timestamp=min((t for t in (self.end_timestamp, other.end_timestamp) if t is not None), default=None),
+            first_offset=first_offset,
+            end_offset=max(first_offset, min(self.end_offset, other.end_offset)),
+            first_timestamp=first_timestamp,
+            end_timestamp=end_timestamp,
         )
 
     def may_hold(self, topic: str, partition: int) -> bool:

@@ -35,6 +35,10 @@ class Split:
     markers: tuple[Entry, ...] = ()
     size_bytes: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.end or self.size_bytes < 0:
+            raise ValueError(f"impossible split: {self}, {self.size_bytes} bytes")
+
     @property
     def partition_id(self) -> PartitionId:
         return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)

@@ -92,14 +92,14 @@ def _behind(value: object) -> int | None:
 
 
 def _offsets(first: int | None, end: int | None) -> Predicate:
-    return Predicate(first_offset=0 if first is None else max(first, 0), end_offset=END_OF_OFFSETS if end is None else max(end, 0))
+    return Predicate.of_offsets(first or 0, END_OF_OFFSETS if end is None else end)
 
 
 def _times(first_us: int | None, end_us: int | None) -> Predicate:
     """Records have whole milliseconds: not before a time means from the next of them on. What is null is in no range."""
-    return Predicate(
-        first_timestamp=_FIRST_MS if first_us is None else -(-first_us // 1000),
-        end_timestamp=_END_MS if end_us is None else -(-end_us // 1000),
+    return Predicate.of_times(
+        _FIRST_MS if first_us is None else -(-first_us // 1000),
+        _END_MS if end_us is None else -(-end_us // 1000),
     )
 
 

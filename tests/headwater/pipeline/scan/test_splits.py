@@ -64,11 +64,9 @@ def bounds(values: st.SearchStrategy[int]) -> st.SearchStrategy[int | None]:
 
 predicates = st.builds(
     lambda first_offset, end_offset, times, partitions: Predicate(
-        first_offset=first_offset or 0,
-        end_offset=1000 if end_offset is None else end_offset,
-        first_timestamp=None if times[0] is None else BASE_TIME + times[0],
-        end_timestamp=None if times[1] is None else BASE_TIME + times[1],
-        partitions=partitions,
+        first_offset=first_offset or 0, first_timestamp=None if times[0] is None else BASE_TIME + times[0], partitions=partitions
+    ).and_(
+        Predicate(end_offset=1000 if end_offset is None else end_offset, end_timestamp=None if times[1] is None else BASE_TIME + times[1])
     ),
     bounds(st.integers(0, 310)),
     bounds(st.integers(0, 310)),
