@@ -19,7 +19,7 @@ from archival.entry_reader import ArchivedEntries
 from archival.lineage import branches_at, ends_at, epoch_in
 from archival.looks import CleanerLooks
 from archival.plan import Claim, Cut, Gap, Idle, Policy, Replace, Revive, Stop, Upload, next_steps
-from archival.source import Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
+from archival.source import FoundBatch, Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from headwater_core import milestones
@@ -624,7 +624,7 @@ class PartitionArchiver:
         reason = f"the batch at offset {scan.base_offset} reaches across the end of the archive, in the same leader epoch"
         raise CorruptData(str(step.segment.path), scan.start_position, reason)
 
-    def _find_again(self, file: BinaryIO, step: Upload, size: int) -> tuple[int, int] | None:
+    def _find_again(self, file: BinaryIO, step: Upload, size: int) -> FoundBatch | None:
         """The batch for `step` where the last run of this file ended, so that a growing file is not read from its start each
         time. A guess: file names and inodes are used again; it counts when the batch begins right where it should.
         """

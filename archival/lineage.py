@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headwater_core.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory, EpochStart
 from manifests.head import Entry, Head
 
 
@@ -150,14 +150,14 @@ def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
     return Ok() if at is None else CutAt(at)
 
 
-def clip_epochs(epochs: Sequence[tuple[int, int]], first: int, last: int) -> tuple[tuple[int, int], ...]:
+def clip_epochs(epochs: Sequence[EpochStart], first: int, last: int) -> tuple[EpochStart, ...]:
     """The steps of `epochs` that matter for [first, last]; one that began before `first` begins there now."""
-    clipped: list[tuple[int, int]] = []
+    clipped: list[EpochStart] = []
     for epoch, start in epochs:
         if start > last:
             break
         if start <= first:
-            clipped = [(epoch, first)]
+            clipped = [EpochStart(epoch, first)]
         else:
-            clipped.append((epoch, start))
+            clipped.append(EpochStart(epoch, start))
     return tuple(clipped)

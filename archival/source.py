@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from headwater_core.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
 from headwater_core.files import disk_errors
@@ -57,15 +57,22 @@ def check_unchanged(segment: LocalSegment, file: BinaryIO) -> int:
     return segment.size_bytes
 
 
-def find_batch(segment: LocalSegment, file: BinaryIO, offset: int, start: int, size: int) -> tuple[int, int] | None:
-    """(position, base offset) of the first batch in file[start:size] that reaches `offset`; None when none does.
+class FoundBatch(NamedTuple):
+    """Where in a segment's file a batch begins, and its base offset."""
+
+    position: int
+    base_offset: int
+
+
+def find_batch(segment: LocalSegment, file: BinaryIO, offset: int, start: int, size: int) -> FoundBatch | None:
+    """The first batch in file[start:size] that reaches `offset`; None when none does.
 
     An active segment may end in a batch that is still being written: it reaches nothing yet.
     """
     try:
         for position, header in headers(file, start, size, where=str(segment.path)):
             if header.last_offset >= offset:
-                return position, header.base_offset
+                return FoundBatch(position, header.base_offset)
     except TruncatedData:
         if not segment.is_active:
             raise

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from headwater_core.clock import Clock
-from headwater_core.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId
 from hydration.waiting import Steps
@@ -81,16 +81,16 @@ class Extent:
 
 
 def extent_of(head: Head) -> Extent:
-    steps: list[tuple[int, int]] = []
+    steps: list[EpochStart] = []
     for entry in head.entries:
-        steps.extend(step for step in entry.epochs if not steps or step[0] > steps[-1][0])
+        steps.extend(step for step in entry.epochs if not steps or step.epoch > steps[-1].epoch)
     last = head.entries[-1] if head.entries else None
     return Extent(
         version=head.version,
         start_offset=head.start_offset,
         last_offset=head.last_offset,
         leader_epoch=head.leader_epoch,
-        epochs=EpochHistory.of(steps),
+        epochs=EpochHistory(tuple(steps)),
         open_from=last.open_from if last else None,
         gap_from=last.base_offset if last and last.gap else None,
         gaps=tuple(Gap(entry.base_offset, entry.next_offset) for entry in head.entries if entry.gap),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headwater_core.epochs import EpochStart, leader_epoch_at
 from headwater_core.errors import CorruptData, ForeignOwner, ManifestFull, UnsupportedFormat
 from headwater_core.objectstore.digest import is_digest
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX
@@ -36,7 +37,7 @@ class EpochOffset(NamedTuple):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One live or superseded run, or a gap that is known to be one. Both offsets are inclusive.
 
-    epochs        (leader epoch, its first offset in this entry), rising
+    epochs        where each leader epoch begins in this entry
     first/last_timestamp  ms, user data only; None when there is none
     size_bytes    of the whole object; live_bytes is where its live part ends: a dead branch may cut it inside
     digest        "crc64nvme:<16 hex>" of the whole object, computed by us; "" for adopted objects until verified
@@ -53,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     base_offset: int
     last_offset: int
     gap: bool = False
-    epochs: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[EpochStart, ...] = ()
     first_timestamp: int | None = None
     last_timestamp: int | None = None
     records: int = 0
@@ -100,11 +101,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         by = self.displaced_by
         if by is not None and not (0 <= by.leader_epoch <= EPOCH_MAX and 0 <= by.offset <= OFFSET_MAX):
             raise ValueError(f"displaced by what is at {by.offset}, in leader epoch {by.leader_epoch}")
-        previous = (-1, -1)
-        for step in self.epochs:
-            if not previous[0] < step[0] <= EPOCH_MAX or step[1] <= previous[1] or step[1] not in self:
-                raise ValueError(f"epochs out of order: {self.epochs}")
-            previous = step
+        before, below = -1, self.base_offset - 1
+        for epoch, first_offset in self.epochs:
+            if not before < epoch <= EPOCH_MAX or not below < first_offset <= self.last_offset:
+                raise ValueError(f"epochs out of order: {[tuple(each) for each in self.epochs]}")
+            before, below = epoch, first_offset
 
     @property
     def next_offset(self) -> int:
@@ -195,6 +196,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         """The live entry that holds `offset`, gap entries included."""
         at = bisect_right(self.entries, offset, key=lambda entry: entry.base_offset)
         return self.entries[at - 1] if at and offset in self.entries[at - 1] else None
+
+    def leader_epoch_at(self, offset: int) -> int | None:
+        """The leader epoch of what is archived at `offset`; None for a gap, for nothing, and where the entry does not know."""
+        entry = self.entry_at(offset)
+        return leader_epoch_at(entry.epochs, offset) if entry else None
 
 
 def check_head(head: Head) -> Head:

@@ -4,7 +4,7 @@ The broker that starts on a recovered directory notices neither a missing middle
 must be true is checked here, and again on the bytes when the plan is applied.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -107,6 +107,13 @@ class OffsetAhead(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
 
 
+class OffsetGap(NamedTuple):
+    """Offsets that no record of the archive has; both ends are inclusive."""
+
+    base_offset: int
+    last_offset: int
+
+
 class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One partition directory.
 
@@ -154,9 +161,8 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(entry for entry in self.entries if not entry.gap)
 
     @property
-    def gaps(self) -> tuple[tuple[int, int], ...]:
-        """(first, last) offset of each."""
-        return tuple((entry.base_offset, entry.last_offset) for entry in self.entries if entry.gap)
+    def gaps(self) -> tuple[OffsetGap, ...]:
+        return tuple(OffsetGap(entry.base_offset, entry.last_offset) for entry in self.entries if entry.gap)
 
     @property
     def records(self) -> int:

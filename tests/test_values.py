@@ -17,6 +17,7 @@ from headwater.pipeline.export.checkpoint import Pending
 from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.splits import Split
 from headwater_core.control.state import PartitionState
+from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, UsageError
 from headwater_core.layouts.offloader import Offloaded
 from headwater_core.objectstore.store import ObjectInfo
@@ -43,7 +44,7 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("an entry that is larger than its object", lambda: Entry(base_offset=0, last_offset=3, size_bytes=1, live_bytes=9)),
     ("an entry of no bytes", lambda: Entry(base_offset=0, last_offset=3)),
     ("a negative fence", lambda: Entry(base_offset=0, last_offset=3, fence=-1, **RUN)),
-    ("falling epochs", lambda: Entry(base_offset=0, last_offset=3, epochs=((2, 0), (1, 2)), **RUN)),
+    ("falling epochs", lambda: Entry(base_offset=0, last_offset=3, epochs=(EpochStart(2, 0), EpochStart(1, 2)), **RUN)),
     ("a gap with records", lambda: Entry(base_offset=0, last_offset=3, gap=True, records=1)),
     ("a gap with a context", lambda: Entry(base_offset=0, last_offset=3, gap=True, context={"a": "b"})),
     ("a head of nothing", lambda: a_head(version=0, fence=-1, start_offset=9, last_offset=1)),

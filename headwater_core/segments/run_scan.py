@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from headwater_core.epochs import EpochStart
 from headwater_core.errors import UnsupportedFormat
 from headwater_core.segments import markers, runindex
 from headwater_core.segments.batches import BatchHeader, BatchWalk
@@ -57,7 +58,7 @@ class RunScan:
         return self.end_position - self.start_position
 
     @property
-    def epochs(self) -> tuple[tuple[int, int], ...]:
+    def epochs(self) -> tuple[EpochStart, ...]:
         return self.index.epochs
 
     @property
@@ -103,7 +104,7 @@ def scan_run(
     producers = Producers()
     last_batch_of = producers.last_batch_of
     points = runindex.new_points()
-    epochs: list[tuple[int, int]] = []
+    epochs: list[EpochStart] = []
     base_offset = last_offset = -1
     first_hole: int | None = None
     leader_epoch = -1
@@ -129,7 +130,7 @@ def scan_run(
                 producers.prune(runindex.PRODUCERS_MAX)
             _check_open(transactions, where)
         if epoch != leader_epoch:
-            epochs.append((epoch, base))
+            epochs.append(EpochStart(epoch, base))
             leader_epoch = epoch
         if base != last_offset + 1 and first_hole is None and last_offset >= 0:
             first_hole = last_offset + 1
@@ -173,7 +174,7 @@ def scan_run(
             last_offset=last_offset,
             size_bytes=stop - start,
             points=points,
-            epochs=tuple(each for each in epochs if each[0] >= 0),
+            epochs=tuple(each for each in epochs if each.epoch >= 0),
             aborted=tuple(transactions.aborted),
             open_transactions=transactions.open,
             producers=producers.states(transactions.first_offsets),

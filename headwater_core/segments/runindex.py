@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from awscrt.checksums import crc32c
 
+from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import OFFSET_MAX
 from headwater_core.segments.producers import ProducerState
@@ -54,7 +55,7 @@ class Points(NamedTuple):
 class RunIndex:
     """All that a run's .index object holds. Offsets are inclusive.
 
-    epochs             (leader epoch, its first offset in this run); batches older than leader epochs have none
+    epochs             where each leader epoch begins in this run; batches older than leader epochs have none
     aborted            transactions whose abort marker lies in this run, in marker order
     open_transactions  still open behind the run's last batch, oldest first, whatever run they began in
     producers          state of the producers seen in this run, as of its end; by producer id
@@ -64,7 +65,7 @@ class RunIndex:
     last_offset: int
     size_bytes: int
     points: Points
-    epochs: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[EpochStart, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
     producers: tuple[ProducerState, ...] = ()
@@ -160,7 +161,7 @@ def decode_index(raw: bytes | bytearray | memoryview, *, where: str = "run index
         last_offset=last,
         size_bytes=size_bytes,
         points=Points(*columns),
-        epochs=tuple((epoch, first) for epoch, first in _EPOCH.iter_unpack(tables[0])),
+        epochs=tuple(EpochStart(*row) for row in _EPOCH.iter_unpack(tables[0])),
         aborted=tuple(AbortedTransaction(*row) for row in _ABORTED.iter_unpack(tables[1])),
         open_transactions=tuple(OpenTransaction(*row) for row in _OPEN.iter_unpack(tables[2])),
         producers=tuple(ProducerState(*row) for row in _PRODUCER.iter_unpack(tables[3])),

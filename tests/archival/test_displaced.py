@@ -204,7 +204,7 @@ HEAD = a_head(an_entry(0, 9), an_entry(10, 14, (0, 20)), an_entry(15, 19))
 )
 def test_a_run_lacks_something_when_what_displaced_it_is_on_a_dead_branch(by: tuple[int, int] | None, lacks: bool) -> None:
     entry = an_entry(0, 9, by)
-    assert may_lack(EpochHistory(((0, 5), (2, 20))), (entry,)) == ((entry,) if lacks else ())
+    assert may_lack(EpochHistory.of(((0, 5), (2, 20))), (entry,)) == ((entry,) if lacks else ())
 
 
 def first_step(log: LocalLog, head: Head, overtaken: str = "") -> object:
@@ -249,7 +249,7 @@ def test_what_replaces_ends_where_entries_and_segments_do() -> None:
 def test_nothing_is_released_that_the_archive_may_lack() -> None:
     log = a_branch(0, 10, 25)
     assert release_bound(log, HEAD, "me") == (0, "what is archived from 10 on may lack records that the log holds")
-    assert release_bound(replace(log, epochs=EpochHistory(((0, 0), (2, 21)))), HEAD, "me")[0] == 20
+    assert release_bound(replace(log, epochs=EpochHistory.of(((0, 0), (2, 21)))), HEAD, "me")[0] == 20
 
 
 @pytest.mark.parametrize(

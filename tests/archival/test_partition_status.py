@@ -18,7 +18,7 @@ from manifests.head import EpochOffset, Head
 from tests.manifests.builders import an_entry
 
 PARTITION = PartitionId("cluster", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "t")
-LOG = LocalLog(partition=PARTITION, directory=Path("t-0"), segments=(), high_watermark=10, log_start=10, epochs=EpochHistory(((3, 0),)))
+LOG = LocalLog(partition=PARTITION, directory=Path("t-0"), segments=(), high_watermark=10, log_start=10, epochs=EpochHistory.of(((3, 0),)))
 HEAD = Head(
     cluster_id="cluster",
     topic="t",
@@ -57,14 +57,14 @@ def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Part
         (LOG, None, "", "due"),
         (None, HEAD, "", "archive-only"),
         (replace(LOG, leadership=FOLLOWER), HEAD, "", "standby"),
-        (replace(LOG, epochs=EpochHistory(((2, 0),))), HEAD, "", "behind"),
+        (replace(LOG, epochs=EpochHistory.of(((2, 0),))), HEAD, "", "behind"),
         (replace(LOG, high_watermark=None), None, "", "waiting"),
         (replace(LOG, high_watermark=None), HEAD, "", "waiting"),
         (LOG, HEAD, "a suspected hole", "stopped"),
         (LOG, HEAD, overtaken(COMPACTED, ARCHIVED, 5, (), 0, stale_keys_below=None), "needs replacement"),
         (LOG, HEAD, str(newer_format()), "needs upgrade"),
-        (replace(LOG, epochs=EpochHistory(((3, 5),))), DISPLACED, "", "needs replacement"),
-        (replace(LOG, epochs=EpochHistory(((3, 5),)), leadership=FOLLOWER), DISPLACED, "", "standby"),
+        (replace(LOG, epochs=EpochHistory.of(((3, 5),))), DISPLACED, "", "needs replacement"),
+        (replace(LOG, epochs=EpochHistory.of(((3, 5),)), leadership=FOLLOWER), DISPLACED, "", "standby"),
     ],
 )
 def test_states(log: LocalLog | None, head: Head | None, trouble: str, state: str) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from headwater_core.epochs import EpochHistory
 
-HISTORY = EpochHistory(((2, 10), (5, 10), (6, 30)))
+HISTORY = EpochHistory.of(((2, 10), (5, 10), (6, 30)))
 
 
 def test_the_newest_of_two_epochs_at_one_offset_wrote_it() -> None:
@@ -16,13 +16,7 @@ def test_nothing_is_known_below_the_first_step() -> None:
     assert EpochHistory().epoch_at(0) is None
 
 
-def test_an_epoch_ends_where_the_next_begins_and_the_newest_at_the_log_end() -> None:
-    assert HISTORY.end_of(5, log_end=40) == 30
-    assert HISTORY.end_of(6, log_end=40) == 40
-    assert HISTORY.end_of(3, log_end=40) is None
-
-
 @pytest.mark.parametrize("steps", [((2, 10), (2, 20)), ((2, 10), (3, 9)), ((-1, 0),), ((0, -1),)])
 def test_a_history_out_of_order_cannot_be_made(steps: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError):
-        EpochHistory(steps)
+        EpochHistory.of(steps)

@@ -32,7 +32,7 @@ def a_log(
         segments=(segment,),
         high_watermark=high_watermark,
         log_start=start if log_start is None else log_start,
-        epochs=EpochHistory(epochs),
+        epochs=EpochHistory.of(epochs),
         compacted=compacted,
     )
 
@@ -40,7 +40,7 @@ def a_log(
 def an_extent(start: int, last: int, *, epochs: tuple[tuple[int, int], ...] = (), followed: int = -1) -> Extent:
     newest = max((epoch for epoch, _ in epochs), default=-1)
     return Extent(
-        version=1, start_offset=start, last_offset=last, leader_epoch=max(followed, newest), epochs=EpochHistory(epochs), open_from=None
+        version=1, start_offset=start, last_offset=last, leader_epoch=max(followed, newest), epochs=EpochHistory.of(epochs), open_from=None
     )
 
 
@@ -103,20 +103,20 @@ def test_a_compacted_log_stays_in_the_archive_only_where_a_scan_may_have_begun_t
 
 
 def test_histories_part_where_they_first_differ() -> None:
-    old, new = EpochHistory(((0, 0), (2, 47))), EpochHistory(((0, 0), (4, 47)))
+    old, new = EpochHistory.of(((0, 0), (2, 47))), EpochHistory.of(((0, 0), (4, 47)))
     assert parting_offset(old, new, 137) == 47
     assert parting_offset(old, new, 40) == 40
     assert parting_offset(old, old, 137) == 137
-    assert parting_offset(EpochHistory(((0, 0),)), EpochHistory(((0, 0), (3, 20))), 50) == 20
-    assert parting_offset(EpochHistory(((1, 10),)), EpochHistory(((0, 0), (1, 10))), 50) == 50  # compared from 10 on
-    assert parting_offset(EpochHistory(((2, 10),)), EpochHistory(((0, 0), (1, 10))), 50) == 10
+    assert parting_offset(EpochHistory.of(((0, 0),)), EpochHistory.of(((0, 0), (3, 20))), 50) == 20
+    assert parting_offset(EpochHistory.of(((1, 10),)), EpochHistory.of(((0, 0), (1, 10))), 50) == 50  # compared from 10 on
+    assert parting_offset(EpochHistory.of(((2, 10),)), EpochHistory.of(((0, 0), (1, 10))), 50) == 10
 
 
 def test_histories_are_not_compared_where_the_archive_has_a_gap() -> None:
-    archived, local = EpochHistory(((1, 0), (7, 17), (11, 18))), EpochHistory(((4, 12), (7, 17), (8, 18)))
+    archived, local = EpochHistory.of(((1, 0), (7, 17), (11, 18))), EpochHistory.of(((4, 12), (7, 17), (8, 18)))
     assert parting_offset(local, archived, 21) == 12
     assert parting_offset(local, archived, 21, [Gap(12, 17)]) == 18
-    assert parting_offset(EpochHistory(((4, 12),)), archived, 21, [Gap(12, 17)]) == 17
+    assert parting_offset(EpochHistory.of(((4, 12),)), archived, 21, [Gap(12, 17)]) == 17
 
 
 def test_a_new_leadership_without_data_cuts_nothing() -> None:
@@ -126,10 +126,10 @@ def test_a_new_leadership_without_data_cuts_nothing() -> None:
 
 
 def test_histories_of_both_tiers_join() -> None:
-    assert joined(EpochHistory(((1, 0), (3, 10))), EpochHistory(((3, 15), (6, 20)))).steps == ((1, 0), (3, 10), (6, 20))
-    assert joined(EpochHistory(((1, 0), (2, 10))), EpochHistory(((3, 15),))).steps == ((1, 0), (2, 10), (3, 15))
-    assert joined(EpochHistory(), EpochHistory(((3, 15),))).steps == ((3, 15),)
-    assert joined(EpochHistory(((1, 0), (4, 9))), EpochHistory(((1, 0), (2, 9)))).steps == ((1, 0), (4, 9))
+    assert joined(EpochHistory.of(((1, 0), (3, 10))), EpochHistory.of(((3, 15), (6, 20)))).steps == ((1, 0), (3, 10), (6, 20))
+    assert joined(EpochHistory.of(((1, 0), (2, 10))), EpochHistory.of(((3, 15),))).steps == ((1, 0), (2, 10), (3, 15))
+    assert joined(EpochHistory(), EpochHistory.of(((3, 15),))).steps == ((3, 15),)
+    assert joined(EpochHistory.of(((1, 0), (4, 9))), EpochHistory.of(((1, 0), (2, 9)))).steps == ((1, 0), (4, 9))
 
 
 @given(
@@ -168,7 +168,7 @@ def rising(jumps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def test_epoch_ends_are_kafkas() -> None:
-    epochs = EpochHistory(((1, 5), (3, 10)))
+    epochs = EpochHistory.of(((1, 5), (3, 10)))
     assert epoch_end(epochs, 0, 20) == (0, 5)
     assert epoch_end(epochs, 1, 20) == (1, 10)
     assert epoch_end(epochs, 2, 20) == (1, 10)
@@ -195,4 +195,4 @@ def test_a_log_begins_where_its_epoch_history_does_when_that_is_below_the_checkp
 
 
 def test_no_leader_epoch_has_no_end() -> None:
-    assert epoch_end(EpochHistory(((0, 3), (2, 10))), -1, 20) == (-1, -1)
+    assert epoch_end(EpochHistory.of(((0, 3), (2, 10))), -1, 20) == (-1, -1)

@@ -1,6 +1,7 @@
 """A head reads back as written, and nothing that is not one passes for it."""
 
 import contextlib
+import hashlib
 import json
 from typing import Any
 
@@ -22,6 +23,16 @@ HEAD = a_head(an_entry(0, 9), a_gap(10, 14), an_entry(15, 29, fence=2), fence=2,
 @given(heads())
 def test_what_is_written_reads_back(head: Head) -> None:
     assert decode_head(encode_head(head), PARTITION) == head
+
+
+def test_what_is_written_is_what_the_first_versions_wrote() -> None:
+    raw = encode_head(msgspec.structs.replace(HEAD, format=(1, 1)))
+    document = json.loads(raw)
+    assert document["digest"] == "crc64nvme:0e22054ce4e5f6cf"
+    assert document["entries"][0]["epochs"] == [[0, 0]]
+    assert hashlib.sha256(raw).hexdigest()[:16] == "d24c56f2e5c52433"
+    assert hashlib.sha256(msgspec.msgpack.encode(HEAD.entries)).hexdigest()[:16] == "1623b6d0837ea6ce"  # as an index keeps them
+    assert decode_head(raw, PARTITION).entries[0].epochs[0].first_offset == 0
 
 
 @given(heads(), st.data())

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.partition import PartitionId
 from manifests import keys
@@ -24,7 +25,7 @@ def an_entry(base: int, last: int, *, partition: int = 0, **changes: Any) -> Ent
     plain = Entry(
         base_offset=base,
         last_offset=last,
-        epochs=((0, base),),
+        epochs=(EpochStart(0, base),),
         first_timestamp=base,
         last_timestamp=last,
         records=last - base + 1,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headwater.pipeline.scan.archive_snapshot import WORKERS, ArchiveSnapshot, OffsetRange, place_offset
-from headwater.pipeline.scan.progress import Progress, Reached, check_progress, epoch_at
+from headwater.pipeline.scan.progress import Progress, Reached, check_progress
 from headwater.pipeline.scan.query import Query, Words
 from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, Superseded, UnsupportedFormat, UsageError
@@ -110,7 +110,7 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
         except DataLoss as error:
             failures.append(_failed(each, error))
             continue
-        ends[each] = Reached(result.end, epoch_at(result.head, result.end - 1))
+        ends[each] = Reached(result.end, result.head.leader_epoch_at(result.end - 1))
     return Backlog(heads=heads, splits=tuple(splits), reached=ends, failures=tuple(failures), given_up=frozenset(given_up))
 
 

@@ -116,7 +116,7 @@ def _check_branch(partition: TopicPartition, reached: Reached, head: Head, words
             f"{partition}: {words.reads} up to offset {reached.next_offset}, the archive ends at {head.next_offset} now: an unclean"
             f" election has cut off a branch that was read. {words.anew}"
         )
-    now = epoch_at(head, reached.next_offset - 1)
+    now = head.leader_epoch_at(reached.next_offset - 1)
     if reached.epoch is not None and now is not None and now > reached.epoch:  # compaction makes it older, never newer
         raise Superseded(
             f"{partition}: {words.reads} offset {reached.next_offset - 1} of leader epoch {reached.epoch}, the archive has one of"
@@ -124,18 +124,9 @@ def _check_branch(partition: TopicPartition, reached: Reached, head: Head, words
         )
 
 
-def epoch_at(head: Head, offset: int) -> int | None:
-    """The leader epoch of what is archived at `offset`; None for a gap, for nothing, and where the entry does not know."""
-    entry = head.entry_at(offset)
-    if entry is None:
-        return None
-    at = bisect_right(entry.epochs, offset, key=lambda step: step[1])
-    return entry.epochs[at - 1][0] if at else None
-
-
 def place_at(heads: Mapping[TopicPartition, Head], offsets: Mapping[TopicPartition, int]) -> Progress:
     """The place where everything below `offsets` has been read."""
-    reached = {partition: Reached(offset, epoch_at(heads[partition], offset - 1)) for partition, offset in offsets.items()}
+    reached = {partition: Reached(offset, heads[partition].leader_epoch_at(offset - 1)) for partition, offset in offsets.items()}
     return Progress(incarnations=_incarnations({partition: heads[partition] for partition in reached}), reached=reached)
 
 

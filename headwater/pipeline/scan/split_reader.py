@@ -15,6 +15,7 @@ from headwater.pipeline.scan.pieces import Piece, cut, fetch, read_index, whole
 from headwater.pipeline.scan.quarantine import Damage, open_quarantine
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split, gap_error, marker_entries
+from headwater_core.epochs import leader_epoch_at
 from headwater_core.errors import (
     CorruptData,
     DataLoss,
@@ -397,17 +398,17 @@ class _Reading:
             first, last = max(entry.base_offset, self._cursor), min(entry.last_offset, end - 1)
             if first <= last and not entry.gap:
                 looked_at = {first, *(start for each in now for _, start in each.epochs if first <= start <= last)}
-                partings.update(at for at in looked_at if epoch_at(now, at) > epoch_at((entry,), at))
+                partings.update(at for at in looked_at if _known_epoch(now, at) > _known_epoch((entry,), at))
         if min(partings) < end:
             raise Superseded(f"{split}: from offset {min(partings)} on a newer leader epoch has superseded what was to be read; start anew")
 
 
-def epoch_at(entries: Sequence[Entry], offset: int) -> int:
+def _known_epoch(entries: Sequence[Entry], offset: int) -> int:
     """The leader epoch that wrote `offset`, the first known one before any; -1 when none is known. Compaction may make it
     older than it was, never newer."""
-    steps = [step for entry in entries for step in entry.epochs]
-    before = [epoch for epoch, first in steps if first <= offset]
-    return before[-1] if before else steps[0][0] if steps else -1
+    starts = [start for entry in entries for start in entry.epochs]
+    epoch = leader_epoch_at(starts, offset)
+    return epoch if epoch is not None else starts[0].epoch if starts else -1
 
 
 def _release(done: Future[Buffer]) -> None:

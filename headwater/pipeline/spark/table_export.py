@@ -24,7 +24,7 @@ from headwater.pipeline.export.directory_export import check_columns
 from headwater.pipeline.export.parquet import days_of, export_schema, with_lineage
 from headwater.pipeline.runner import StorePlace
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot
-from headwater.pipeline.scan.progress import Reached, epoch_at
+from headwater.pipeline.scan.progress import Reached
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
@@ -275,7 +275,7 @@ class TableExport:
 
     def _places_after(self, splits: Iterable[Split]) -> Places:
         ends = {split.partition_id: split.end for split in splits}  # in the order of their offsets
-        reached = {each: Reached(end, epoch_at(self._backlog.heads[each], end - 1)) for each, end in ends.items()}
+        reached = {each: Reached(end, self._backlog.heads[each].leader_epoch_at(end - 1)) for each, end in ends.items()}
         return {**self._places, **reached}
 
     def _unreadable(self, splits: Sequence[Split]) -> list[tuple[Split, str]]:

@@ -65,7 +65,7 @@ def broker(tmp_path: Path) -> Broker:
 
 def test_a_look_finds_segments_checkpoints_and_epochs(broker: Broker) -> None:
     directory = broker.partition("soup-0", 5, 0, 10)
-    (directory / "leader-epoch-checkpoint").write_bytes(encode_epochs(EpochHistory(((0, 0), (3, 7)))))
+    (directory / "leader-epoch-checkpoint").write_bytes(encode_epochs(EpochHistory.of(((0, 0), (3, 7)))))
     (directory / "00000000000000000015.snapshot").write_bytes(b"")
     broker.checkpoint("replication", soup_0=14)
     broker.checkpoint("log-start", soup_0=2)
@@ -205,7 +205,7 @@ def test_a_listing_names_what_a_survey_looks_at(broker: Broker) -> None:
 def test_a_glimpse_tells_whether_anything_has_happened(broker: Broker) -> None:
     directory = broker.partition()
     epochs = directory / "leader-epoch-checkpoint"
-    epochs.write_bytes(encode_epochs(EpochHistory(((0, 0),))))
+    epochs.write_bytes(encode_epochs(EpochHistory.of(((0, 0),))))
     broker.checkpoint("replication", soup_0=3)
     logs = broker.logs
 
@@ -223,7 +223,7 @@ def test_a_glimpse_tells_whether_anything_has_happened(broker: Broker) -> None:
     broker.checkpoint("replication", soup_0=5)
     assert not seen().is_as(before)
     broker.checkpoint("replication", soup_0=3)
-    epochs.write_bytes(encode_epochs(EpochHistory(((1, 0),))))
+    epochs.write_bytes(encode_epochs(EpochHistory.of(((1, 0),))))
     assert not seen().is_as(before)
     aged(epochs)
     for name in ("log-start", "cleaner"):

@@ -8,6 +8,7 @@ from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.runindex import NO_TIMESTAMP, Points, RunIndex, decode_index, encode_index, points_of
@@ -39,7 +40,7 @@ def indexes(draw: st.DrawFn) -> RunIndex:
         last_offset=last,
         size_bytes=positions[-1] + draw(st.integers(1, 2**31)),
         points=points_of(zip(offsets, positions, [NO_TIMESTAMP, *times], strict=True)),
-        epochs=tuple(zip(epochs, firsts, strict=True)),
+        epochs=tuple(EpochStart(*each) for each in zip(epochs, firsts, strict=True)),
         aborted=tuple(AbortedTransaction(draw(i64), draw(st.integers(0, each - 1)), each, draw(i64)) for each in markers),
         open_transactions=tuple(OpenTransaction(draw(i64), each) for each in opened),
         producers=tuple(draw(st.lists(st.builds(ProducerState, i64, i16, i32, i64, i32, i64, i32, i64), max_size=3))),
@@ -51,7 +52,7 @@ AN_INDEX = RunIndex(
     last_offset=99,
     size_bytes=200_000,
     points=points_of([(10, 0, NO_TIMESTAMP), (40, 70_000, 500), (80, 140_000, 500)]),
-    epochs=((2, 10), (4, 50)),
+    epochs=(EpochStart(2, 10), EpochStart(4, 50)),
     aborted=(AbortedTransaction(7, 3, 20, 12), AbortedTransaction(8, 12, 60, 61)),
     open_transactions=(OpenTransaction(9, 5), OpenTransaction(1, 90)),
     producers=(ProducerState(7, 0, 3, 19, 2, 400, 1, -1),),

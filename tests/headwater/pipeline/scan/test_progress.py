@@ -16,9 +16,9 @@ from headwater.pipeline.scan.progress import (
     begin_of,
     check_progress,
     decode_progress,
-    epoch_at,
     place_at,
 )
+from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat
 from headwater_core.partition import TopicPartition, topic_id_text
 from manifests.head import Entry, Head
@@ -45,7 +45,13 @@ def a_head(*entries: Entry, start: int | None = None, topic: str = "soup", topic
 
 
 def an_entry(base: int, last: int, *epochs: tuple[int, int], live_bytes: int = 100) -> Entry:
-    return Entry(base_offset=base, last_offset=last, epochs=epochs or ((0, base),), size_bytes=live_bytes, live_bytes=live_bytes)
+    return Entry(
+        base_offset=base,
+        last_offset=last,
+        epochs=EpochHistory.of(epochs or [(0, base)]).steps,
+        size_bytes=live_bytes,
+        live_bytes=live_bytes,
+    )
 
 
 def a_gap(base: int, last: int) -> Entry:
@@ -105,7 +111,7 @@ def test_what_is_no_place_is_corrupt(document: dict[str, object]) -> None:
 
 def test_the_epoch_is_the_one_of_the_last_offset_that_was_read() -> None:
     head = a_head(an_entry(0, 9, (1, 0), (3, 5)), a_gap(10, 14), an_entry(15, 19, (4, 17)))
-    assert [epoch_at(head, offset) for offset in (0, 4, 5, 9, 10, 14, 15, 17, 19, 20)] == [1, 1, 3, 3, None, None, None, 4, 4, None]
+    assert [head.leader_epoch_at(offset) for offset in (0, 4, 5, 9, 10, 14, 15, 17, 19, 20)] == [1, 1, 3, 3, None, None, None, 4, 4, None]
 
 
 def test_a_log_that_grew_retention_apart_contradicts_nothing() -> None:
