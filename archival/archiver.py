@@ -11,15 +11,15 @@ from typing import BinaryIO
 import structlog
 from msgspec.structs import replace
 
-from archival import plan
+from archival import step_plan
 from archival.announcer import Announcer
 from archival.cleaner import clean_under, clean_with, displaced_by, is_clean, overtaken
 from archival.entries import entries_before, in_order, part_of, place, rest_of, with_gap
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import branches_at, ends_at, epoch_in
 from archival.looks import CleanerLooks
-from archival.plan import Claim, Cut, Gap, Idle, Policy, Replace, Revive, Stop, Upload, next_steps
 from archival.source import FoundBatch, Logs, OpenSegment, check_unchanged, find_batch, local_errors, open_segment
+from archival.step_plan import Claim, Cut, Gap, Idle, Policy, Replace, Revive, Stop, Upload, next_steps
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from headwater_core import milestones
@@ -185,7 +185,7 @@ class PartitionArchiver:
         return dataclass_replace(outcome, reason=f"{outcome.reason}; {note}" if outcome.reason else note)
 
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
-        if isinstance(acting := plan.archiving_role(log), Idle):
+        if isinstance(acting := step_plan.archiving_role(log), Idle):
             return Outcome(action="idle", reason=acting.reason)
         if not self._known:
             self._held = self._repository.load(self.partition)
@@ -312,7 +312,7 @@ class PartitionArchiver:
     def _cut(self, step: Cut, head: Head, log: LocalLog) -> Outcome:
         behind = tuple(entry for entry in head.entries if step.until is not None and entry.base_offset >= step.until)
         live, dead = self._split(head.entries[: len(head.entries) - len(behind)], step.at)
-        next_offset = live[-1].next_offset if live else min(step.at, head.entries[0].base_offset, plan.log_start(log))
+        next_offset = live[-1].next_offset if live else min(step.at, head.entries[0].base_offset, step_plan.log_start(log))
         if behind:
             live = list(with_gap(live, next_offset, behind[0].base_offset - 1))
             told, untold = self._tell_again(live, behind, head.fence)
@@ -357,7 +357,7 @@ class PartitionArchiver:
         draft = self._draft
         if draft is None or (draft.of, draft.first, draft.epochs) != (head, step.first, log.epochs):
             draft = self._draft = self._begin_draft(step, head, log)
-        for upload in plan.rereads(log, draft.head, head):
+        for upload in step_plan.rereads(log, draft.head, head):
             if reason := self._overtaken(draft.head, upload.read_from, log, policy):
                 self._draft = None
                 raise NeedsReplacement(reason)
@@ -389,7 +389,7 @@ class PartitionArchiver:
         return _Draft(head, step.first, log.epochs, replace(head, entries=tuple(live), last_offset=last_offset), tuple(dead))
 
     def _tell_irreplaceable(self, head: Head, log: LocalLog) -> None:
-        found = plan.irreplaceable(log, head)
+        found = step_plan.irreplaceable(log, head)
         if found and found != self._told_irreplaceable:
             self._log.error("records_irreplaceable", base_offset=found[0].base_offset, last_offset=found[-1].last_offset)
         self._told_irreplaceable = found
@@ -496,7 +496,7 @@ class PartitionArchiver:
                 return None
             if dead:
                 self._check_still(log, segment=step.segment)
-                return self._take(plan.supersede(log, self._held.head, scan.base_offset, head.leader_epoch, policy), log, policy)
+                return self._take(step_plan.supersede(log, self._held.head, scan.base_offset, head.leader_epoch, policy), log, policy)
             entry = self._made(*_extent(step, scan, log, file, size), scan, head.fence)
             again = self._check_still(log, entry, step.segment)
             if self._overtaken(head, step.read_from, again, policy):
@@ -654,9 +654,10 @@ class PartitionArchiver:
         both, and `segment` and all that follow it are what they were. The end of the log may have grown.
         """
         again = self._look()
-        if (again.settled, again.leftovers) != (log.settled, log.leftovers) or plan.archiving_role(again) != plan.archiving_role(log):
+        roles = step_plan.archiving_role(log), step_plan.archiving_role(again)
+        if (again.settled, again.leftovers) != (log.settled, log.leftovers) or roles[0] != roles[1]:
             raise SourceChanged(f"{self.partition}: a compaction or an election came in between")
-        if again.epochs != log.epochs or plan.log_start(again) != plan.log_start(log):
+        if again.epochs != log.epochs or step_plan.log_start(again) != step_plan.log_start(log):
             raise SourceChanged(f"{self.partition}: the leader epochs or the log start changed")
         if (again.high_watermark or 0) < (log.high_watermark or 0):
             raise SourceChanged(f"{self.partition}: the high watermark fell")

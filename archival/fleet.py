@@ -20,9 +20,9 @@ from archival.due_queue import DueQueue
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
 from archival.partition_status import KnownHead
-from archival.plan import Idle, PolicyFor, archiving_role
 from archival.release import Releaser, plan_release
 from archival.source import OpenSegment, open_segment
+from archival.step_plan import Idle, PolicyFor, archiving_role
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import Clock

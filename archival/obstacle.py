@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from archival.plan import Acting, Idle, archiving_role
+from archival.step_plan import Acting, Idle, archiving_role
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedHole, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog, LocalSegment

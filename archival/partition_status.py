@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from archival import plan
+from archival import step_plan
 from archival.lineage import Behind, verdict
-from archival.plan import Idle, Policy, Stop, log_start, next_steps
 from archival.source import open_segment
+from archival.step_plan import Idle, Policy, Stop, log_start, next_steps
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import headers, locate
@@ -90,7 +90,7 @@ def status_of(
         except HeadwaterError as error:
             trouble = trouble or str(error)
     acts = state not in ("archive-only", "standby", "behind")
-    if acts and not trouble and log and head and (lacking := plan.irreplaceable(log, head)):
+    if acts and not trouble and log and head and (lacking := step_plan.irreplaceable(log, head)):
         trouble = (
             f"needs replacement: what is archived from {lacking[0].base_offset} to {lacking[-1].last_offset} may lack records that "
             f"compaction had dropped for others, which an unclean election then took. The log begins at {log.start_offset}, so this "
@@ -120,7 +120,7 @@ def status_of(
 
 def _state(log: LocalLog, head: Head | None, lag: Backlog | None, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
     """What the one who holds the claim would do next."""
-    acting = plan.archiving_role(log)
+    acting = step_plan.archiving_role(log)
     if isinstance(acting, Idle):
         return "standby", acting.reason
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):

@@ -13,8 +13,8 @@ import structlog
 
 from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at, may_lack
-from archival.plan import Acting, Idle, archiving_role, log_start
 from archival.source import Logs, local_errors
+from archival.step_plan import Acting, Idle, archiving_role, log_start
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.files import sync_path

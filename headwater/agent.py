@@ -22,7 +22,7 @@ from headwater.gateway.metadata import Address
 from headwater.gateway.server import serve
 from headwater.options import parse_selection
 from headwater.session import PassRequest, Session, open_session, pass_rows
-from headwater.survey import Knowledge, survey
+from headwater.survey import Knowledge, survey_partitions
 from headwater.wiring import open_logs
 from headwater_core.clock import SystemClock
 from headwater_core.control.control_records import Node
@@ -149,7 +149,7 @@ class _Answers:
                 selection = question.arguments.get("selection")
                 if selection is not None:
                     parse_selection(str(selection))
-                for each in survey(self.session.config, selection, bucket=self.session.bucket, known=self._knowledge()):
+                for each in survey_partitions(self.session.config, selection, bucket=self.session.bucket, known=self._knowledge()):
                     yield asdict(each)
             case _:
                 raise UsageError(f"this agent does not know {question.verb!r}")

@@ -13,7 +13,7 @@ import structlog
 from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
-from archival.plan import Policy
+from archival.step_plan import Policy
 from headwater import agent_socket
 from headwater.config import Config
 from headwater.options import parse_selection

@@ -11,7 +11,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
-from archival.plan import Acting, Policy, PolicyFor, archiving_role
+from archival.step_plan import Acting, Policy, PolicyFor, archiving_role
 from archival.tails import Tails
 from headwater.config import Config
 from headwater.options import parse_selection
@@ -33,7 +33,7 @@ from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import parse_directory_name
-from hydration.cache import folder
+from hydration.cache.chunk_cache import folder
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from recovery import awaits_broker
@@ -58,7 +58,7 @@ class Knowledge:
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
-def survey(
+def survey_partitions(
     config: Config,
     selection: str | None,
     policy_for: PolicyFor = Policy.of,

@@ -30,7 +30,7 @@ from manifests.repository import Lost, ManifestRepository
 from manifests.topic import TopicManifest
 
 if TYPE_CHECKING:
-    from hydration.cache import ChunkCache
+    from hydration.cache.chunk_cache import ChunkCache
     from hydration.logs import Logs
 
 
@@ -105,7 +105,7 @@ def writer_id(config: Config) -> str:
 
 
 def open_cache(config: Config) -> "ChunkCache":
-    from hydration.cache import ChunkCache
+    from hydration.cache.chunk_cache import ChunkCache
 
     return ChunkCache(cache_directory(config), config.hydration.cache_bytes, config.hydration.cache_ttl_s, SystemClock())
 

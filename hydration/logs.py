@@ -25,11 +25,11 @@ from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, Survey
 from headwater_core.threads import DaemonThreads
-from hydration.archived import Archived, EntryIndex, HeldEntries
-from hydration.cache import ChunkCache
+from hydration.archive.hydrator import Hydrator
+from hydration.archive.manifest_view import Archived, EntryIndex, HeldEntries
+from hydration.cache.chunk_cache import ChunkCache
 from hydration.config import HydrationConfig, ReadPriority
-from hydration.hydrator import Hydrator
-from hydration.local import KEPT_S, LOOK_S, LocalTier, Look, OpenFiles
+from hydration.local.local_tier import KEPT_S, LOOK_S, LocalTier, Look, OpenFiles
 from hydration.partition_log import PartitionLog
 from manifests.head import Head
 from manifests.repository import ManifestRepository

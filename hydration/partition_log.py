@@ -25,19 +25,19 @@ from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import AbortedTransaction, OpenTransaction
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
-from hydration.archive_tier import ArchiveTier, Carried
-from hydration.archived import Archived, Extent
+from hydration.archive.archive_tier import ArchiveTier, Carried
+from hydration.archive.hydrator import Hydrator
+from hydration.archive.index_transactions import overlapping
+from hydration.archive.manifest_view import Archived, Extent
 from hydration.config import ReadPriority
-from hydration.hydrator import Hydrator
-from hydration.local import LocalTier, Piece
-from hydration.local_times import LocalTimes
-from hydration.local_transactions import Ending, LocalTransactions, UnknownBeginning
-from hydration.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
+from hydration.local.local_tier import LocalTier, Piece
+from hydration.local.local_times import LocalTimes
+from hydration.local.local_transactions import Ending, LocalTransactions, UnknownBeginning
+from hydration.local.open_segment import TURN_BYTES, WALK_BYTES, Allowance, LongWalk
+from hydration.local.turns import Turns
+from hydration.resumption import Pending, Steps, begin, finish
 from hydration.scope import Scope, Span, Tier, epoch_end, parting_offset, scope_of
 from hydration.times import RecordTime
-from hydration.transactions import overlapping
-from hydration.turns import Turns
-from hydration.waiting import Pending, Steps, begin, finish
 
 __all__ = ["Bounds", "Isolation", "PartitionLog", "Pending", "ReadResult", "Slice"]
 

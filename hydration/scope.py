@@ -6,7 +6,7 @@ from enum import Enum
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog
-from hydration.archived import Extent, Gap
+from hydration.archive.manifest_view import Extent, Gap
 from hydration.config import ReadPriority
 
 

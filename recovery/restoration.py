@@ -23,7 +23,6 @@ from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Entry
 from recovery import layout, once
 from recovery.endings import with_endings
-from recovery.files import publish, read_if_there
 from recovery.identity import new_kafka_id
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, partition_directory, partitions
@@ -31,6 +30,7 @@ from recovery.plan import Hole, PartitionPlan, RecoveryPlan, TopicPlan, check_pl
 from recovery.planner import without
 from recovery.runs import Restored, restore, segment_name
 from recovery.target import LOCK, MARK, Mark, broker_started, check_same, check_unused, locked, plan_name, read_mark, write_mark
+from recovery.target_files import publish, read_if_there
 
 STEPS = (
     "recover.locked",

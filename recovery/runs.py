@@ -12,8 +12,8 @@ from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import BatchWalk
 from manifests.head import Entry
-from recovery.files import publish
 from recovery.indexes import INTERVAL_BYTES, Indexes
+from recovery.target_files import publish
 
 PIECE_BYTES = 8 << 20  # of a download: what one run in flight holds in memory
 

@@ -1,10 +1,13 @@
-"""Our packages sit at the root under plain nouns, so no dependency may bring a top-level name of ours."""
+"""Names: no dependency may bring a top-level name of ours, and a module is a noun that no other module bears."""
 
+import ast
 import tomllib
+from collections import defaultdict
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+NOUNS = {"wiring"}
 
 
 def test_no_dependency_provides_a_top_level_name_of_ours() -> None:
@@ -22,3 +25,31 @@ def test_our_names_shadow_nothing_of_the_standard_library() -> None:
     ours = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert ours
     assert not ours & sys.stdlib_module_names
+
+
+def modules() -> list[Path]:
+    """Those whose names are up to us: a verb of the command line has its own module and function, and each package its config."""
+    from tests.test_layers import sources
+
+    return [path for path in sources() if path.parent.name != "commands" and path.stem not in ("__init__", "config")]
+
+
+def test_no_two_modules_bear_one_name() -> None:
+    named = defaultdict(list)
+    for path in modules():
+        named[path.stem].append(path.relative_to(ROOT).as_posix())
+    assert not {stem: paths for stem, paths in named.items() if len(paths) > 1}
+
+
+def test_a_module_is_a_noun() -> None:
+    """As far as endings tell: `archiving` and `archived` say what happens, not what is there."""
+    assert not [path for path in modules() if path.stem.endswith(("ing", "ed")) and path.stem not in NOUNS]
+
+
+def test_no_function_bears_its_modules_name() -> None:
+    alike = []
+    for path in modules():
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == path.stem:
+                alike.append(path.relative_to(ROOT).as_posix())
+    assert not alike

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from archival.cleaner import Look
 from archival.config import ArchivalConfig
-from archival.plan import Claim, Cut, Gap, Policy, Revive, Upload
+from archival.step_plan import Claim, Cut, Gap, Policy, Revive, Upload
 from headwater.pipeline.export.checkpoint import Pending
 from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.splits import Split
@@ -23,8 +23,8 @@ from headwater_core.layouts.offloader import Offloaded
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.segments.local_log import Leadership
 from hydration.answers import Bounds
-from hydration.archived import extent_of
-from hydration.chunks import Chunk
+from hydration.archive.chunks import Chunk
+from hydration.archive.manifest_view import extent_of
 from hydration.scope import Span
 from manifests.document import seal
 from manifests.head import Entry, Head, PageRef, decode_head

@@ -76,7 +76,7 @@ def _done(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _show_due(config: "Config", order: "PassRequest", form: str) -> None:
-    from headwater.survey import survey
+    from headwater.survey import survey_partitions
 
     columns = (
         Column("topic", "topic"),
@@ -86,6 +86,6 @@ def _show_due(config: "Config", order: "PassRequest", form: str) -> None:
     )
     due: list[dict[str, Any]] = []
     try:
-        due.extend(asdict(each) for each in survey(config, order.selection, order.policy) if each.state == "due")
+        due.extend(asdict(each) for each in survey_partitions(config, order.selection, order.policy) if each.state == "due")
     finally:  # what is known without the bucket, or without a damaged topic in it, comes before what is wrong
         emit(form, columns, due)

@@ -92,7 +92,7 @@ def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str
     """Rows from the agent, else from here. They are shown whatever goes wrong: what is known of the local logs is wanted most when the
     bucket cannot be reached."""
     from headwater import agent_socket
-    from headwater.survey import survey
+    from headwater.survey import survey_partitions
 
     rows: list[dict[str, Any]] = []
     try:
@@ -102,7 +102,7 @@ def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str
         except (agent_socket.NoAgent, TransientError, Unauthorised):
             if rows:
                 raise  # what the agent has concluded
-            for each in survey(config, selection):  # no agent, one that does not answer, or another user's
+            for each in survey_partitions(config, selection):  # no agent, one that does not answer, or another user's
                 rows.append(asdict(each))
     finally:
         if rows:

@@ -24,7 +24,7 @@ def api_versions(error: Code = Code.NONE) -> Facts:
     }
 
 
-async def metadata(catalogue: Catalogue, header: RequestHeader, body: Facts, node_id: int, address: Address) -> bytes:
+async def metadata_answer(catalogue: Catalogue, header: RequestHeader, body: Facts, node_id: int, address: Address) -> bytes:
     """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so answers are kept by the topics they tell of.
 
     Only known topics make a key, or clients would fill the memory with names they invent.

@@ -6,8 +6,8 @@ import sys
 
 import structlog
 
-from hydration.cache import OPEN_FILES_MAX as CACHED_FILES_MAX
-from hydration.local import OPEN_FILES_MAX as LOCAL_FILES_MAX
+from hydration.cache.chunk_cache import OPEN_FILES_MAX as CACHED_FILES_MAX
+from hydration.local.local_tier import OPEN_FILES_MAX as LOCAL_FILES_MAX
 
 SWITCH_S = 0.0005  # the event loop gets the interpreter back from a thread that computes after that; the default is ten times as long
 OTHER_FILES = 256  # store connections, control log, libraries, files that only a reader holds any more

@@ -15,7 +15,7 @@ from headwater.gateway.fetch import Fetched, Fetcher
 from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header
 from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
 from headwater.gateway.messages import Facts, load_schemas, read_request, write_header, write_response
-from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata
+from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata_answer
 from headwater.gateway.offsets import LookUps
 from headwater.gateway.produce import refuse
 from headwater.gateway.slices import Answer, Framed
@@ -94,7 +94,7 @@ class Requests:
                     fetched.close()
                     raise
             case Api.METADATA:
-                return _encoded(header, await metadata(self.catalogue, header, body, self._config.node_id, address))
+                return _encoded(header, await metadata_answer(self.catalogue, header, body, self._config.node_id, address))
             case Api.LIST_OFFSETS:
                 return await _run(beside, _reply, header, await self._look_ups.list_offsets(body))
             case Api.OFFSET_FOR_LEADER_EPOCH:

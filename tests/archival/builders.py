@@ -7,9 +7,9 @@ from pathlib import Path
 from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
 from archival.looks import CleanerLooks
-from archival.plan import Policy
 from archival.release import Releaser
 from archival.source import OpenSegment, open_segment
+from archival.step_plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import ManualClock

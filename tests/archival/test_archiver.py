@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 import headwater_core.milestones
-from archival.plan import Policy
+from archival.step_plan import Policy
 from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import (

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from archival.cleaner import displaced_by
 from archival.lineage import may_lack
-from archival.plan import SEALED_ONLY, Policy, Replace, Stop, irreplaceable, next_steps, rereads
 from archival.release import release_bound
+from archival.step_plan import SEALED_ONLY, Policy, Replace, Stop, irreplaceable, next_steps, rereads
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import ManifestFull, NeedsReplacement
 from headwater_core.segments.local_log import LocalLog

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manifests.head
-from archival.plan import Policy
+from archival.step_plan import Policy
 from headwater_core.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId

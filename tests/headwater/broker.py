@@ -8,8 +8,8 @@ from random import Random
 
 from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet, FleetEquipment
-from archival.plan import Policy
 from archival.scheduler import Scheduler
+from archival.step_plan import Policy
 from headwater_core.clock import ManualClock
 from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from archival.archiver import Outcome, PartitionArchiver
-from archival.plan import Policy
+from archival.step_plan import Policy
 from headwater.agent import _Answers
 from headwater.agent_socket import Ask
 from headwater.config import load

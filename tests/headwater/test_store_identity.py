@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from archival.plan import Policy
+from archival.step_plan import Policy
 from headwater.config import load
 from headwater.session import open_session
 from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle

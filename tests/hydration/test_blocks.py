@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hydration.blocks import PAGE_BYTES, Blocks, write_past_page_cache
+from hydration.cache.blocks import PAGE_BYTES, Blocks, write_past_page_cache
 from hydration.runfile import RunFile
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.segments.runindex import RunIndex, points_of
-from hydration.chunks import ChunkPlan, plan_chunks
+from hydration.archive.chunks import ChunkPlan, plan_chunks
 
 
 def an_index(sizes: list[int], *, stride: int = 10) -> RunIndex:

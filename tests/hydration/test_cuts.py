@@ -12,9 +12,9 @@ from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.snapshots import encode_snapshot
 from hydration.answers import Isolation, ReadResult
-from hydration.local import LocalTier
-from hydration.local_transactions import LocalTransactions
-from hydration.open_segment import Allowance
+from hydration.local.local_tier import LocalTier
+from hydration.local.local_transactions import LocalTransactions
+from hydration.local.open_segment import Allowance
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
 from tests.hydration.world import World
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hydration.downloads import GROUP_LATE_MAX, Downloads
+from hydration.archive.downloads import GROUP_LATE_MAX, Downloads
 
 PATIENCE_S = 0.05
 WAIT_S = 20.0

@@ -43,7 +43,7 @@ def without_descriptors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(os, "memfd_create", refuse)
         patch.setattr(os, "open", refuse)
-        patch.setattr("hydration.cache.open", refuse, raising=False)
+        patch.setattr("hydration.cache.chunk_cache.open", refuse, raising=False)
         yield
 
 

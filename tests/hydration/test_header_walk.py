@@ -10,11 +10,11 @@ from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import NO_TIMESTAMP
 from headwater_core.segments.transactions import OpenTransaction
-from hydration.header_walk import SMALL_WINDOW_BYTES, WINDOW_BYTES, HeaderWalk
-from hydration.open_segment import Allowance, LongWalk
+from hydration.local.header_walk import SMALL_WINDOW_BYTES, WINDOW_BYTES, HeaderWalk
+from hydration.local.open_segment import Allowance, LongWalk
 from hydration.runfile import RunFile
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_record, a_segment, an_abort
-from tests.hydration.test_scans import write
+from tests.hydration.test_segment_states import write
 
 
 def a_file(path: Path, run: bytes) -> RunFile:
@@ -25,8 +25,8 @@ def a_file(path: Path, run: bytes) -> RunFile:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_steps_lead_to_what_a_scan_finds(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
-    monkeypatch.setattr("hydration.header_walk.WINDOW_BYTES", random.choice((61, 100, 5_000, WINDOW_BYTES)))
-    monkeypatch.setattr("hydration.header_walk.SMALL_WINDOW_BYTES", random.choice((61, 200, SMALL_WINDOW_BYTES)))
+    monkeypatch.setattr("hydration.local.header_walk.WINDOW_BYTES", random.choice((61, 100, 5_000, WINDOW_BYTES)))
+    monkeypatch.setattr("hydration.local.header_walk.SMALL_WINDOW_BYTES", random.choice((61, 200, SMALL_WINDOW_BYTES)))
     log = write(random, 150)
     raw = b"".join(each.raw for each in log.batches)
     file = a_file(tmp_path / "run", raw + bytes(random.choice((0, 61, 5_000))))  # zeros are allocated ahead
@@ -58,7 +58,7 @@ def test_bodies_of_large_batches_are_not_read(tmp_path: Path) -> None:
 
 
 def test_pieces_hold_what_may_be_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hydration.header_walk.PIECE_BYTES", 1)  # one for each batch
+    monkeypatch.setattr("hydration.local.header_walk.PIECE_BYTES", 1)  # one for each batch
     times = [5, 9, 7, 12, 3]
     batches = [a_batch(at, [a_record(at, timestamp=BASE_TIME + ms)]) for at, ms in enumerate(times)]
     file = a_file(tmp_path / "run", b"".join(batches))

@@ -17,7 +17,7 @@ from hydration.config import ReadPriority
 from manifests.head import Entry
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
 from tests.hydration.moody import MoodyStore
-from tests.hydration.test_scans import Written, runs, write
+from tests.hydration.test_segment_states import Written, runs, write
 from tests.hydration.world import World
 
 AWorld = Callable[..., World]

@@ -14,8 +14,8 @@ from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.answers import Isolation
+from hydration.archive.hydrator import LOOK_WORKERS, SCAN_WORKERS
 from hydration.config import HydrationConfig
-from hydration.hydrator import LOOK_WORKERS, SCAN_WORKERS
 from hydration.logs import open_logs
 from hydration.partition_log import PartitionLog, Pending
 from tests.headwater_core.segments.builders import a_segment

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
 from hydration.answers import Isolation, ReadResult
-from hydration.cache import chunk_name, index_name
+from hydration.cache.chunk_cache import chunk_name, index_name
 from hydration.partition_log import Pending
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.moody import MoodyStore

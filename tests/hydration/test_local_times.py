@@ -10,8 +10,8 @@ import pytest
 from headwater_core.segments.batches import BatchWalk
 from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from hydration.answers import Isolation
-from hydration.local_times import LocalTimes
-from hydration.open_segment import Allowance
+from hydration.local.local_times import LocalTimes
+from hydration.local.open_segment import Allowance
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime

@@ -18,15 +18,15 @@ from headwater_core.segments.snapshots import encode_snapshot
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
 from headwater_core.segments.txnindex import encode_txnindex
 from hydration.answers import Isolation
-from hydration.hydrator import SCAN_WORKERS
-from hydration.local_transactions import LocalTransactions, UnknownBeginning
-from hydration.open_segment import Allowance, LongWalk
+from hydration.archive.hydrator import SCAN_WORKERS
+from hydration.local.local_transactions import LocalTransactions, UnknownBeginning
+from hydration.local.open_segment import Allowance, LongWalk
+from hydration.local.turns import Turns
+from hydration.resumption import begin, finish
 from hydration.runfile import RunFile
 from hydration.scope import Span
-from hydration.turns import Turns
-from hydration.waiting import begin, finish
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, a_segment, an_abort
-from tests.hydration.test_scans import Written, runs, write
+from tests.hydration.test_segment_states import Written, runs, write
 from tests.hydration.world import TOPIC, World
 
 AWorld = Callable[..., World]
@@ -340,7 +340,7 @@ def test_what_is_known_is_answered_without_a_worker(a_world: AWorld) -> None:
 
 
 def test_a_long_walk_lets_other_partitions_have_their_turns(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hydration.turns.TURN_BYTES", 200_000)
+    monkeypatch.setattr("hydration.local.turns.TURN_BYTES", 200_000)
     world = a_world()
     world.broker.write(0, a_segment(0, 900, value_bytes=1000))
     world.broker.set_high_watermark(900)
@@ -399,7 +399,7 @@ def test_an_error_is_told_to_who_asked() -> None:
 @pytest.mark.parametrize("listed_max", [1 << 16, 40])
 def test_lists_of_many_segments_cost_no_look_at_all_of_them_each(a_world: AWorld, monkeypatch: pytest.MonkeyPatch, listed_max: int) -> None:
     segments = 300
-    monkeypatch.setattr("hydration.local_transactions.LISTED_MAX", listed_max)
+    monkeypatch.setattr("hydration.local.local_transactions.LISTED_MAX", listed_max)
     world = a_world()
     for base in range(0, 2 * segments, 2):
         world.broker.write(base, a_batch(base, 2))

@@ -14,11 +14,11 @@ from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, Survey
-from hydration import local
 from hydration.answers import Isolation, ReadResult
-from hydration.local import HANGS_S, LOOK_S
+from hydration.local import local_tier
+from hydration.local.local_tier import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
-from hydration.waiting import Steps
+from hydration.resumption import Steps
 from tests.headwater.gateway.raw import RawClient, a_fetch
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import TOPIC, World
@@ -166,7 +166,7 @@ def test_what_the_archive_has_is_read_while_the_disk_hangs(a_world: AWorld, disk
 
 
 def test_the_gateway_answers_while_the_disk_hangs(a_world: AWorld, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "HANGS_S", 0.2)
+    monkeypatch.setattr(local_tier, "HANGS_S", 0.2)
     world = a_world()
     world.archive.append(a_segment(0, 10))
     world.broker.write(0, a_segment(0, 20))

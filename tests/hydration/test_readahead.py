@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.clock import ManualClock
-from hydration.readahead import Ahead, Streams
+from hydration.archive.readahead import Ahead, Streams
 
 CHUNK = 1000  # bytes; a read below takes as many, and one offset for each
 

@@ -8,13 +8,13 @@ import pytest
 
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
 from headwater_core.objectstore.memory import MemoryStore
-from hydration import hydrator as hydrator_module
 from hydration.answers import Isolation
-from hydration.blocks import Blocks
-from hydration.chunks import Chunk, ChunkPlan
-from hydration.hydrator import Hydrator
+from hydration.archive import hydrator as hydrator_module
+from hydration.archive.chunks import Chunk, ChunkPlan
+from hydration.archive.hydrator import Hydrator
+from hydration.cache.blocks import Blocks
+from hydration.resumption import finish
 from hydration.runfile import RunFile
-from hydration.waiting import finish
 from manifests.head import Entry
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.moody import MoodyStore

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from hydration.archived import Extent, Gap
+from hydration.archive.manifest_view import Extent, Gap
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
 from tests.hydration.world import PARTITION

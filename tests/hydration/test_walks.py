@@ -14,10 +14,10 @@ import pytest
 from headwater_core.errors import CorruptData, OffsetOutOfRange, TransientError
 from hydration import partition_log
 from hydration.answers import Isolation
-from hydration.hydrator import SCAN_WORKERS
-from hydration.open_segment import TURN_BYTES, WALK_BYTES
+from hydration.archive.hydrator import SCAN_WORKERS
+from hydration.local.open_segment import TURN_BYTES, WALK_BYTES
+from hydration.resumption import Pending
 from hydration.runfile import RunFile
-from hydration.waiting import Pending
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import World
 

@@ -7,7 +7,7 @@ import pytest
 
 from archival.fleet import PartitionOutcome
 from headwater.session import PassRequest, open_session
-from headwater.survey import survey
+from headwater.survey import survey_partitions
 from headwater.wiring import open_log_dirs
 from headwater_core.errors import UnrelatedLog
 from tests.archival.builders import ranges
@@ -67,7 +67,7 @@ def test_a_replaced_disk_begins_anew_in_a_newer_epoch_and_supersedes_nothing(tmp
     assert log.epochs.first_offset == 0
     assert log.epochs.oldest is not None
     assert log.epochs.oldest > before.leader_epoch
-    (standing,) = survey(headwater.config, TOPIC)
+    (standing,) = survey_partitions(headwater.config, TOPIC)
     assert (standing.state, standing.local_start, standing.last_offset) == ("stopped", 0, 4)
     assert isinstance(outcome_of(headwater).error, UnrelatedLog)
     assert headwater.heads()[TOPIC, 0] == before

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 import recovery
-from archival.plan import SEALED_ONLY
+from archival.step_plan import SEALED_ONLY
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.memory import MemoryStore
 from manifests.repository import ManifestRepository

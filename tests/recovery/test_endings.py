@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
-from archival.plan import SEALED_ONLY
+from archival.step_plan import SEALED_ONLY
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.memory import MemoryStore

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 import archival.archiver
 import archival.lineage
-import archival.plan
 import archival.release
+import archival.step_plan
 import archival.tails
 import headwater_core.layouts.segment
 import manifests.repository
@@ -33,20 +33,20 @@ from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import Behind, CutAt, Ok, Verdict
-from archival.plan import Cut, Idle, Policy, Step, Stop
 from archival.release import Releaser
+from archival.step_plan import Cut, Idle, Policy, Step, Stop
 from archival.tails import Tails
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
-from hydration.archive_tier import Carried
-from hydration.archived import Archived
-from hydration.lineage import Lineage
+from hydration.archive.archive_tier import Carried
+from hydration.archive.manifest_view import Archived
+from hydration.local.epoch_check import Lineage
 from hydration.partition_log import PartitionLog
+from hydration.resumption import Steps
 from hydration.scope import Span, Tier
-from hydration.waiting import Steps
 from manifests import keys
 from manifests.head import Entry, Head, decode_head, encode_head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
@@ -115,7 +115,7 @@ def proven_by_the_next_entry(stack: ExitStack) -> None:
 
 @mutant("a cut takes with it what is proven behind the dead run", theme="gaps", told=True)
 def cut_takes_all(stack: ExitStack) -> None:
-    _patch(stack, archival.plan, "resumes_at", lambda *_: None)
+    _patch(stack, archival.step_plan, "resumes_at", lambda *_: None)
 
 
 @mutant("a stale broker's log is taken for the lineage")
@@ -129,7 +129,7 @@ def no_behind(stack: ExitStack) -> None:
             return Ok() if at is None else CutAt(at)
         return found
 
-    _patch(stack, archival.plan, "verdict", verdict)
+    _patch(stack, archival.step_plan, "verdict", verdict)
 
 
 @mutant("dead branches are never cut", theme="lineage")
@@ -140,7 +140,7 @@ def no_cut(stack: ExitStack) -> None:
         found = real(history, acting_epoch, head)
         return Ok() if isinstance(found, CutAt) else found
 
-    _patch(stack, archival.plan, "verdict", verdict)
+    _patch(stack, archival.step_plan, "verdict", verdict)
     _patch(stack, archival.archiver, "branches_at", lambda *_: None)
 
 
@@ -154,7 +154,7 @@ def as_designed_behind(stack: ExitStack) -> None:
             return Behind("lacks the newest archived epoch")
         return real(history, acting_epoch, head)
 
-    _patch(stack, archival.plan, "verdict", verdict)
+    _patch(stack, archival.step_plan, "verdict", verdict)
 
 
 @mutant("nothing in the head recalls a newer epoch already followed")
@@ -168,7 +168,7 @@ def as_designed_claim(stack: ExitStack) -> None:
             return Behind("an older epoch")
         return real(history, acting_epoch, replace(head, leader_epoch=-1))
 
-    _patch(stack, archival.plan, "verdict", verdict)
+    _patch(stack, archival.step_plan, "verdict", verdict)
 
 
 @mutant("a log may supersede an archive that it shares nothing with", theme="disks")
@@ -176,7 +176,7 @@ def begin_anew_unasked(stack: ExitStack) -> None:
     def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut:
         return Cut(at, leader_epoch)
 
-    _patch(stack, archival.plan, "supersede", supersede)
+    _patch(stack, archival.step_plan, "supersede", supersede)
 
 
 @mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", told=True)
@@ -199,7 +199,7 @@ def forget_superseded(stack: ExitStack) -> None:
 
 @mutant("what an unclean election makes count again is not archived anew", theme="branches")
 def displaced_stays_so(stack: ExitStack) -> None:
-    _patch(stack, archival.plan, "may_lack", lambda *_: ())
+    _patch(stack, archival.step_plan, "may_lack", lambda *_: ())
 
 
 # Planning
@@ -207,7 +207,7 @@ def displaced_stays_so(stack: ExitStack) -> None:
 
 @mutant("plans up to the log's end instead of the high watermark")
 def archive_above_hw(stack: ExitStack) -> None:
-    real = archival.plan.next_steps
+    real = archival.step_plan.next_steps
 
     def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
         return real(dataclass_replace(log, high_watermark=1 << 40), head, **kwargs)
@@ -217,7 +217,7 @@ def archive_above_hw(stack: ExitStack) -> None:
 
 @mutant("a gap may, but need not, be replaced by what the log holds", theme="gaps")
 def gap_not_refilled(stack: ExitStack) -> None:
-    _patch(stack, archival.plan, "_refills", lambda *_: iter(()))
+    _patch(stack, archival.step_plan, "_refills", lambda *_: iter(()))
 
 
 @mutant("a listing is taken for atomic: no second look", theme="lineage", told=True)
@@ -237,15 +237,15 @@ def forget_open_transactions(stack: ExitStack) -> None:
 
 @mutant("acts under a leader epoch that its log has not reached", theme="lineage", told=True)
 def acts_beyond_its_log(stack: ExitStack) -> None:
-    real = archival.plan.archiving_role
+    real = archival.step_plan.archiving_role
 
     def archiving_role(log: LocalLog) -> Any:
         led = log.leadership
         if led is not None and led.is_ours:
-            return archival.plan.Acting(max(led.leader_epoch, -1 if log.epochs.newest is None else log.epochs.newest))
+            return archival.step_plan.Acting(max(led.leader_epoch, -1 if log.epochs.newest is None else log.epochs.newest))
         return real(log)
 
-    _patch(stack, archival.plan, "archiving_role", archiving_role)
+    _patch(stack, archival.step_plan, "archiving_role", archiving_role)
     _patch(stack, archival.release, "archiving_role", archiving_role)
 
 
@@ -254,7 +254,7 @@ def log_start_from_checkpoint(stack: ExitStack) -> None:
     def log_start(log: LocalLog) -> int:
         return max(log.local_start, log.log_start)
 
-    _patch(stack, archival.plan, "log_start", log_start)
+    _patch(stack, archival.step_plan, "log_start", log_start)
     _patch(stack, archival.release, "log_start", log_start)
 
 
@@ -263,14 +263,14 @@ def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
     """Either alone is not wrong. A watermark falls when a log is truncated for a newer epoch, and of a look the checkpoint is read
     first: then its epoch history is the newer one. Nothing is archived under that before a claim has put it into the head, in a step
     of its own, and the step after that takes a look of its own. Comparing watermarks is the second lock on this door."""
-    real_check, real_steps = PartitionArchiver._check_still, archival.plan.next_steps
+    real_check, real_steps = PartitionArchiver._check_still, archival.step_plan.next_steps
 
     def check(self: PartitionArchiver, log: LocalLog, *rest: Any, **how: Any) -> Any:
         return real_check(self, dataclass_replace(log, high_watermark=0), *rest, **how)
 
     def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
-        acting = archival.plan.archiving_role(log)
-        if head and isinstance(acting, archival.plan.Acting):
+        acting = archival.step_plan.archiving_role(log)
+        if head and isinstance(acting, archival.step_plan.Acting):
             head = replace(head, leader_epoch=max(head.leader_epoch, acting.leader_epoch))
         return real_steps(log, head, **kwargs)
 
@@ -534,7 +534,7 @@ def release_from_control(stack: ExitStack) -> None:
     def plan_from_control(self: Releaser, archiver: PartitionArchiver) -> Head | None:
         known = archiver._announcer._control.state().partition(archiver.partition)
         log = self._logs.look(archiver.partition.topic_partition)
-        acting = archival.plan.archiving_role(log)
+        acting = archival.step_plan.archiving_role(log)
         if known is None or isinstance(acting, Idle):
             return None
         digest = "crc64nvme:" + "0" * 16

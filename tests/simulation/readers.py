@@ -17,19 +17,19 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import hydration.cache
-import hydration.hydrator
+import hydration.archive.hydrator
+import hydration.cache.chunk_cache
 from headwater_core.errors import HeadwaterError, OffsetOutOfRange, SourceChanged, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.markers import ABORT, read_marker
 from hydration.answers import Isolation
-from hydration.archived import Archived, HeldEntries
-from hydration.cache import ChunkCache
+from hydration.archive.hydrator import Hydrator
+from hydration.archive.manifest_view import Archived, HeldEntries
+from hydration.cache.chunk_cache import ChunkCache
 from hydration.config import ReadPriority
-from hydration.hydrator import Hydrator
-from hydration.local import LocalTier, OpenFiles
+from hydration.local.local_tier import LocalTier, OpenFiles
 from hydration.partition_log import PartitionLog
 from hydration.runfile import RunFile
 from manifests.head import Head
@@ -460,9 +460,9 @@ class Reader:
         store = PausingStore(self._beside, self.store)
         self._repository = ManifestRepository(store)
         with (
-            patch.object(hydration.hydrator, "ThreadPoolExecutor", Inline),
-            patch.object(hydration.hydrator, "Downloads", Inline),
-            patch.object(hydration.cache, "ThreadPoolExecutor", Inline),
+            patch.object(hydration.archive.hydrator, "ThreadPoolExecutor", Inline),
+            patch.object(hydration.archive.hydrator, "Downloads", Inline),
+            patch.object(hydration.cache.chunk_cache, "ThreadPoolExecutor", Inline),
         ):
             cache = ChunkCache(root, random.choice((0, 2_000, 1 << 20)), 3600.0, self.clock)
             self._hydrator = hydrator = Hydrator(store, cache, chunk_bytes=_CHUNK_BYTES, readahead_chunks=0)

@@ -1,6 +1,6 @@
 """The memory that pieces of objects arrive in, used again and again: touching fresh pages can cost more than a download."""
 
-from hydration.blocks import Blocks
+from hydration.cache.blocks import Blocks
 
 PIECE_BYTES = 8 << 20  # one ranged GET
 KEPT_BYTES_MAX = 128 << 20  # by one process, as far as it ever needed so much at once

@@ -29,7 +29,7 @@ from headwater_core.errors import (
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.runindex import RunIndex
-from hydration.transactions import overlapping
+from hydration.archive.index_transactions import overlapping
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 

@@ -20,8 +20,8 @@ from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from hydration.answers import Bounds, Isolation, ReadResult
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import Logs, open_logs
+from hydration.resumption import Pending
 from hydration.scope import Scope, scope_of
-from hydration.waiting import Pending
 from tests.fixtures import unpack
 from tests.headwater.gateway.archived import archive
 from tests.headwater.gateway.raw import RawClient

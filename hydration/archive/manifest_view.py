@@ -12,7 +12,7 @@ from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId
-from hydration.waiting import Steps
+from hydration.resumption import Steps
 from manifests.head import Entry, Head
 from manifests.repository import Versioned
 

@@ -14,8 +14,8 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.answers import Slice
-from hydration.lineage import Lineage
-from hydration.open_segment import Allowance, OpenSegment, Places
+from hydration.local.epoch_check import Lineage
+from hydration.local.open_segment import Allowance, OpenSegment, Places
 from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 

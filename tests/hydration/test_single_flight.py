@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import TransientError
-from hydration.flights import Errand, Flights
+from hydration.archive.single_flight import Errand, Flights
 from hydration.runfile import RunFile
 
 

@@ -9,18 +9,18 @@ import structlog
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, TransientError
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 from hydration.answers import ReadResult, Slice
-from hydration.archived import Archived, Extent
-from hydration.chunks import Chunk, ChunkPlan
-from hydration.header_walk import HeaderWalk
-from hydration.hydrator import Hydrator
-from hydration.open_segment import Allowance
+from hydration.archive.chunks import Chunk, ChunkPlan
+from hydration.archive.hydrator import Hydrator
+from hydration.archive.index_transactions import open_at, overlapping
+from hydration.archive.manifest_view import Archived, Extent
+from hydration.archive.readahead import Ahead, Streams
+from hydration.local.header_walk import HeaderWalk
+from hydration.local.open_segment import Allowance
 from hydration.ranges import Boundary, cut, first_at, headers
-from hydration.readahead import Ahead, Streams
+from hydration.resumption import Steps
 from hydration.runfile import RunFile
 from hydration.scope import Span, parting_offset
 from hydration.times import RecordTime, first_not_older
-from hydration.transactions import open_at, overlapping
-from hydration.waiting import Steps
 from manifests.head import Entry
 
 log = structlog.get_logger()

@@ -7,14 +7,14 @@ from functools import partial
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from hydration.header_walk import HeaderWalk
-from hydration.hints import hint_by_offset, hint_by_time, largest_timestamp
-from hydration.local import LocalTier
-from hydration.open_segment import Allowance
+from hydration.local.header_walk import HeaderWalk
+from hydration.local.index_hints import hint_by_offset, hint_by_time, largest_timestamp
+from hydration.local.local_tier import LocalTier
+from hydration.local.open_segment import Allowance
+from hydration.local.recovery_point import RecoveryPoint
+from hydration.local.segment_states import SegmentStates, end_of, is_whole, segment_at
 from hydration.ranges import first_at, headers
-from hydration.recovery_point import RecoveryPoint
 from hydration.runfile import RunFile
-from hydration.scans import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
 

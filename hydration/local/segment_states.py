@@ -9,9 +9,9 @@ from typing import Generic, Protocol, TypeVar
 from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from hydration.header_walk import HeaderWalk
-from hydration.local import LocalTier
-from hydration.open_segment import Allowance, LongWalk
+from hydration.local.header_walk import HeaderWalk
+from hydration.local.local_tier import LocalTier
+from hydration.local.open_segment import Allowance, LongWalk
 from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 

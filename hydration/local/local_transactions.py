@@ -11,13 +11,13 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.snapshots import decode_snapshot, open_transactions
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 from headwater_core.segments.txnindex import decode_txnindex
-from hydration.header_walk import HeaderWalk
-from hydration.local import LocalTier
-from hydration.open_segment import Allowance
-from hydration.recovery_point import RecoveryPoint
-from hydration.scans import SegmentStates, end_of, is_whole, segment_at
+from hydration.archive.index_transactions import overlapping
+from hydration.local.header_walk import HeaderWalk
+from hydration.local.local_tier import LocalTier
+from hydration.local.open_segment import Allowance
+from hydration.local.recovery_point import RecoveryPoint
+from hydration.local.segment_states import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
-from hydration.transactions import overlapping
 
 LISTED_MAX = 1 << 16  # aborted transactions kept of those that brokers list, per partition: files of 2 MiB
 

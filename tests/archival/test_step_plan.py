@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from archival.plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, archiving_role, next_steps
+from archival.step_plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, archiving_role, next_steps
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head

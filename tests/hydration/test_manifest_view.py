@@ -5,7 +5,7 @@ import pytest
 from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError
 from headwater_core.partition import PartitionId
-from hydration.archived import Archived, HeldEntries
+from hydration.archive.manifest_view import Archived, HeldEntries
 from manifests.repository import Versioned
 from tests.manifests.builders import a_head, an_entry
 

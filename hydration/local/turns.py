@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hydration.open_segment import TURN_BYTES, Allowance, LongWalk
-from hydration.waiting import Steps
+from hydration.local.open_segment import TURN_BYTES, Allowance, LongWalk
+from hydration.resumption import Steps
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 import pytest
 
 from headwater_core.errors import NotFound, TransientError
-from hydration.waiting import Pending, Steps, begin, finish
+from hydration.resumption import Pending, Steps, begin, finish
 
 
 def adding(*futures: "Future[int]", closed: list[str] | None = None) -> Steps[int]:

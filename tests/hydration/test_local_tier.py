@@ -7,9 +7,9 @@ import pytest
 from headwater_core.clock import ManualClock
 from headwater_core.errors import SourceChanged, TransientError
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from hydration.hints import hint_by_offset, hint_by_position
-from hydration.local import LocalTier, OpenFiles
-from hydration.open_segment import Allowance
+from hydration.local.index_hints import hint_by_offset, hint_by_position
+from hydration.local.local_tier import LocalTier, OpenFiles
+from hydration.local.open_segment import Allowance
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import Broker
 

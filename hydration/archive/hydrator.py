@@ -21,15 +21,15 @@ from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import BatchWalk, check_batches
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
-from hydration.blocks import Blocks, write_all, write_past_page_cache
-from hydration.cache import ChunkCache, chunk_name, index_name
-from hydration.chunks import Chunk, ChunkPlan, plan_chunks
+from hydration.archive.chunks import Chunk, ChunkPlan, plan_chunks
+from hydration.archive.downloads import PATIENCE_S, Downloads
+from hydration.archive.single_flight import Errand, Flights, Start
+from hydration.cache.blocks import Blocks, write_all, write_past_page_cache
+from hydration.cache.chunk_cache import ChunkCache, chunk_name, index_name
 from hydration.counters import ReadCounters
 from hydration.disk_threads import DiskThreads
-from hydration.downloads import PATIENCE_S, Downloads
-from hydration.flights import Errand, Flights, Start
+from hydration.resumption import Steps
 from hydration.runfile import RunFile
-from hydration.waiting import Steps
 from manifests.head import Entry
 from manifests.keys import partition_of
 

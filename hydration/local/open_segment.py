@@ -10,8 +10,8 @@ from typing import NamedTuple
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
 from headwater_core.segments.local_log import LocalSegment
-from hydration.hints import hint_by_offset, hint_by_position
-from hydration.lineage import Lineage
+from hydration.local.epoch_check import Lineage
+from hydration.local.index_hints import hint_by_offset, hint_by_position
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
 

@@ -12,8 +12,8 @@ from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, check_bat
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.runindex import NO_TIMESTAMP
 from headwater_core.segments.transactions import OpenTransaction, Transactions
-from hydration.lineage import Lineage
-from hydration.open_segment import Allowance
+from hydration.local.epoch_check import Lineage
+from hydration.local.open_segment import Allowance
 from hydration.ranges import Boundary, Readable
 
 WINDOW_BYTES = 256 << 10  # read at once where batches are small

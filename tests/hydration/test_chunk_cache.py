@@ -13,8 +13,8 @@ import pytest
 
 from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, DiskFull, TransientError
-from hydration import cache as cache_module
-from hydration.cache import ChunkCache, chunk_name, folder
+from hydration.cache import chunk_cache as cache_module
+from hydration.cache.chunk_cache import ChunkCache, chunk_name, folder
 from hydration.runfile import RunFile
 from tests.hydration.world import PARTITION
 

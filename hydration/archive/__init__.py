@@ -1,0 +1,1 @@
+"""What the bucket holds: manifests, chunks, and bringing them here, each once however many ask."""

@@ -1,0 +1,1 @@
+"""What was brought here, for as long as it is wanted. Disposable."""
