@@ -46,7 +46,7 @@ from manifests.document import check_ours
 from manifests.head import Entry, Head, check_room, fullness
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 
-STEPS = (
+MILESTONES = (
     "archive.planned",
     "archive.claimed",
     "archive.scanned",
@@ -56,7 +56,7 @@ STEPS = (
     "archive.committed",
     "archive.announced",
 )
-"""Every step that `model.steps` is told of on the way, in order."""
+"""Those on the way, in order."""
 
 _FULLNESS_TOLD = 0.5  # of a manifest's room
 

@@ -22,7 +22,7 @@ from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 
-STEPS = ("release.head_read", "release.planned", "release.log_unlinked", "release.unlinked")
+MILESTONES = ("release.head_read", "release.planned", "release.log_unlinked", "release.unlinked")
 
 _SIDE_FILES = (".index", ".timeindex", ".txnindex", ".snapshot")
 _SIDE_FILE = re.compile(r"(\d{20})(\.index|\.timeindex|\.txnindex|\.snapshot)")

@@ -1,4 +1,4 @@
-"""Every key of the bucket, in one place (design §7). Names were checked when they entered; see model.partition."""
+"""Every key of the bucket, in one place (design §7). Names were checked when they entered; see `headwater_core.partition`."""
 
 import hashlib
 import re

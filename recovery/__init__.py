@@ -12,11 +12,11 @@ from recovery.endings import with_endings
 from recovery.identity import new_kafka_id
 from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_plan, decode_plan, encode_plan
 from recovery.planner import make_plan
-from recovery.restoration import STEPS, Progress, RecoveryReport, RecoveryStatus, apply, status
+from recovery.restoration import MILESTONES, Progress, RecoveryReport, RecoveryStatus, apply, status
 from recovery.target import awaits_broker
 
 __all__ = [
-    "STEPS",
+    "MILESTONES",
     "Options",
     "PartitionPlan",
     "Progress",

@@ -32,7 +32,7 @@ from recovery.runs import Restored, restore, segment_name
 from recovery.target import LOCK, MARK, Mark, broker_started, check_same, check_unused, locked, plan_name, read_mark, write_mark
 from recovery.target_files import publish, read_if_there
 
-STEPS = (
+MILESTONES = (
     "recover.locked",
     "recover.recorded",
     "recover.marked",
@@ -48,7 +48,7 @@ STEPS = (
     "recover.identity",
     "recover.finished",
 )
-"""Every step that `model.steps` is told of on the way, in order."""
+"""Those on the way, in order."""
 
 WORKERS = 4  # downloads at a time; each holds runs.PIECE_BYTES
 

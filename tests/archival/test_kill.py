@@ -19,7 +19,7 @@ from tests.fixtures import expected, private_copy
 
 _ROOT = Path(__file__).parents[2]
 _TOPICS = ("thermo-samples", "orders.placed", "compost")
-_STEPS = [*archiver.STEPS, *release.STEPS]
+_STEPS = [*archiver.MILESTONES, *release.MILESTONES]
 
 
 def archive_once(logs: Path, bucket: Path, kill_at: str = "") -> int:

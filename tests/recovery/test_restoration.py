@@ -442,7 +442,7 @@ def run(archive_in: Path, into: Path, *arguments: str, kill_at: str = "") -> sub
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60)
 
 
-@pytest.mark.parametrize("step", [*recovery.STEPS, "recover.fetched:7", "recover.placed:7"])
+@pytest.mark.parametrize("step", [*recovery.MILESTONES, "recover.fetched:7", "recover.placed:7"])
 def test_killed_at_any_step_a_second_run_finishes(step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)
     killed = run(kitchen_on_disk, into, kill_at=step)
@@ -458,7 +458,7 @@ def test_killed_at_any_step_a_second_run_finishes(step: str, kitchen_on_disk: Pa
 FOREIGN = b"version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
 
 
-@pytest.mark.parametrize("step", [step for step in recovery.STEPS if step not in ("recover.locked", "recover.recorded")])
+@pytest.mark.parametrize("step", [step for step in recovery.MILESTONES if step not in ("recover.locked", "recover.recorded")])
 def test_killed_and_formatted_by_somebody_it_is_not_a_success_until_that_is_undone(
     step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:

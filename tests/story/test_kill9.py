@@ -29,13 +29,13 @@ ROOT = KAFKA.parents[2]
 DIRECTORY_STEPS = ("directory.written", "directory.named")
 FLUSH = ("flush", "--set", "log.owned=true")
 ARCHIVE_KILLS = (
-    *archiver.STEPS,
-    *release.STEPS,
+    *archiver.MILESTONES,
+    *release.MILESTONES,
     *DIRECTORY_STEPS,
     *(f"{step}:{times}" for step in ("archive.data_put", "release.log_unlinked") for times in (2, 5)),
     *(f"{step}:{times}" for step in DIRECTORY_STEPS for times in (12, 45)),  # a topic's first documents; heads and data
 )
-RECOVER_KILLS = (*recovery.STEPS, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
+RECOVER_KILLS = (*recovery.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
 
 
 def killed(stage: Stage, step: str, *arguments: str) -> None:
@@ -112,7 +112,7 @@ def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
 def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
     """One log, one bucket, one data directory, and a process that never lives for long."""
     log = a_shelf(stage.root)
-    deaths = (*archiver.STEPS, *release.STEPS)
+    deaths = (*archiver.MILESTONES, *release.MILESTONES)
     for step in deaths:
         killed(stage, step, *FLUSH, "--log-dir", str(log))
     assert stage.run(*FLUSH, log=log).code == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headwater.pipeline.export.backlog import WORDS, Failure, find_backlog
 from headwater.pipeline.export.checkpoint import Checkpoint, Pending, pending_of
-from headwater.pipeline.export.parquet import STEPS as FILE_STEPS
+from headwater.pipeline.export.parquet import MILESTONES as FILE_STEPS
 from headwater.pipeline.export.parquet import Files, files_of, write_range
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.scan.archive_snapshot import OffsetRange
@@ -25,7 +25,7 @@ from headwater_core.errors import DataLoss, DiskFull, HeadwaterError, Partial, U
 from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Head
 
-STEPS = ("export.planned", "export.counted", "export.saved", *FILE_STEPS)
+MILESTONES = ("export.planned", "export.counted", "export.saved", *FILE_STEPS)
 NEEDED = ("partition", "offset", "timestamp")  # with these a row can be found again, and has a day
 _SAVE_EVERY = 16  # ranges
 

@@ -28,7 +28,7 @@ from headwater_core.errors import UsageError
 from headwater_core.files import PARTIAL, disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
 
-STEPS = ("export.written", "export.placed")
+MILESTONES = ("export.written", "export.placed")
 LINEAGE = pa.schema(
     [
         pa.field("topicId", pa.string()),

@@ -10,7 +10,7 @@ from headwater_core.errors import CorruptData, UsageError
 from headwater_core.files import disk_errors, rename_synced, write_partial
 from manifests.document import FORMAT, seal, unseal
 
-STEPS = ("scrub.state_written", "scrub.state_renamed")
+MILESTONES = ("scrub.state_written", "scrub.state_renamed")
 
 
 class SeenDocument(msgspec.Struct, frozen=True, kw_only=True):

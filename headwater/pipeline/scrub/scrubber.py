@@ -14,7 +14,7 @@ from headwater.pipeline.scrub.findings import Finding
 from headwater.pipeline.scrub.head_check import Check, swaps
 from headwater.pipeline.scrub.inventory import Inventory, Look, Place, look, take_inventory
 from headwater.pipeline.scrub.object_check import CheckedObject, check_object
-from headwater.pipeline.scrub.scrub_state import STEPS as SEEN_STEPS
+from headwater.pipeline.scrub.scrub_state import MILESTONES as SEEN_STEPS
 from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater_core import milestones
 from headwater_core.clock import Clock
@@ -22,7 +22,7 @@ from headwater_core.errors import HeadwaterError, NothingExamined, Partial, Usag
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
 
-STEPS = ("scrub.examined", *SEEN_STEPS)
+MILESTONES = ("scrub.examined", *SEEN_STEPS)
 GRACE_MS = 24 * 3600 * 1000
 _DAY_MS = 24 * 3600 * 1000
 _LOOKERS = 8  # heads and listings under way: they wait for the store

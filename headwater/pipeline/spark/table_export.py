@@ -37,7 +37,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository
 
-STEPS = ("export.table_created", "export.table_committed", "export.table_mirrored")
+MILESTONES = ("export.table_created", "export.table_committed", "export.table_mirrored")
 COMMIT_BYTES = 4 << 30  # of the archive in one commit at least: what a killed run has to do again
 ROUNDS = 3  # of tasks for each core in one commit, so that cores seldom wait for the last of them
 PACKAGES = {  # table format: a class of it, and who brings that

@@ -19,7 +19,7 @@ import pytest
 
 from headwater.pipeline.export import parquet
 from headwater.pipeline.export.checkpoint import open_checkpoint
-from headwater.pipeline.export.directory_export import STEPS, DirectoryExport, Summary
+from headwater.pipeline.export.directory_export import MILESTONES, DirectoryExport, Summary
 from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.decoder import COLUMNS, arrow_schema
@@ -141,7 +141,7 @@ def test_runs_that_end_early_and_are_repeated_end_like_an_undisturbed_one(seed: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", MILESTONES)
 def test_killed_at_any_step_the_next_run_finishes(step: str, tmp_path: Path) -> None:
     bucket = a_bucket()
     bucket.write_to(tmp_path / "bucket")

@@ -21,7 +21,7 @@ from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scrub.findings import Kind
 from headwater.pipeline.scrub.head_check import token_of
 from headwater.pipeline.scrub.scrub_state import ScrubState
-from headwater.pipeline.scrub.scrubber import GRACE_MS, STEPS, Report, Sample, Scope, Scrubber
+from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scope, Scrubber
 from headwater_core.clock import ManualClock
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
@@ -475,7 +475,7 @@ def test_what_was_found_whole_is_remembered_after_a_power_loss(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("kill_at", ["scrub.examined", "scrub.examined:9", "scrub.state_written", "scrub.state_renamed"])
 def test_killed_at_any_step_the_next_run_finishes(kill_at: str, tmp_path: Path) -> None:
-    assert kill_at.partition(":")[0] in STEPS
+    assert kill_at.partition(":")[0] in MILESTONES
     bucket = a_bucket()
     _, entry = bucket.entries()[3]
     bucket.put(entry.index_key, b"damaged")
