@@ -1,4 +1,4 @@
-"""The line to one client: the receiving side of its socket, and what has come that is not answered yet."""
+"""The connection to one client: the receiving side of its socket, and what has come that is not answered yet."""
 
 import asyncio
 import socket
@@ -49,7 +49,7 @@ class LongRequests:
         self._waiting.discard(freed)
 
 
-class Line:
+class Connection:
     """Use as a context: from its beginning to its end the event loop takes in what comes, while answers are made too.
 
     Once RECEIVE_BYTES have come that are not answered, less than twice as many, nothing more is taken in before it is
@@ -57,13 +57,13 @@ class Line:
 
     received  what has come and is not answered yet
     is_gone   the client has closed its end, or the connection is lost: seen behind what it sent before, as far as that is taken in
-    stirred   set when that is seen; others may set it too, for whoever waits
+    wakeup    set when that is seen; others may set it too, for whoever waits
     """
 
     def __init__(self, client: socket.socket, config: GatewayConfig, long_requests: LongRequests | None = None) -> None:
         self.received = bytearray()
         self.is_gone = False
-        self.stirred = asyncio.Event()
+        self.wakeup = asyncio.Event()
         self._client, self._config = client, config
         self._long_requests = long_requests or LongRequests()
         self._long_bytes = 0  # room taken for the request that is received or answered, where it is a long one
@@ -75,7 +75,7 @@ class Line:
         self._in_turn = 0  # requests since the event loop had its turn
         self._lost: OSError | None = None
 
-    def __enter__(self) -> "Line":
+    def __enter__(self) -> "Connection":
         self._resume()
         return self
 
@@ -163,7 +163,7 @@ class Line:
         """Until somebody stirs, `timeout_s` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self.stirred.wait()
+                await self.wakeup.wait()
 
     def _check_end(self) -> None:
         if self._lost is not None:
@@ -181,7 +181,7 @@ class Line:
         self.received += some
         if not some:
             self.is_gone = True
-            self.stirred.set()
+            self.wakeup.set()
         if self.is_gone or len(self.received) >= RECEIVE_BYTES:
             self._pause()
         self._came.set()

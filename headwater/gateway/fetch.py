@@ -9,13 +9,13 @@ from typing import Any
 
 from headwater.gateway.apis import Code, code_for
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.connection import Line
+from headwater.gateway.connection import Connection
 from headwater.gateway.failures import report_failure
 from headwater.gateway.messages import Facts
 from headwater.gateway.offsets import check_leader_epoch, isolation_of, once_each
 from headwater.gateway.patience import Patience, Place
 from headwater.gateway.slices import NO_RECORDS, Records
-from headwater.gateway.topic_snapshot import Catalogue
+from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
@@ -56,11 +56,11 @@ class Fetched:
 
 
 class Fetcher:
-    def __init__(self, logs: Logs, catalogue: Catalogue, config: GatewayConfig) -> None:
-        self._logs, self._catalogue, self._config = logs, catalogue, config
+    def __init__(self, logs: Logs, snapshots: TopicSnapshots, config: GatewayConfig) -> None:
+        self._logs, self._snapshots, self._config = logs, snapshots, config
         self._patience = Patience(config.storage_wait_s)
 
-    async def fetch(self, body: Facts, version: int, line: Line) -> Fetched:
+    async def fetch(self, body: Facts, version: int, connection: Connection) -> Fetched:
         """Answer at once when `min_bytes` are there or something failed; else when they are, or after `max_wait`.
 
         A chunk that must come from the bucket is waited for a little longer than a client that cannot know of it asks,
@@ -78,8 +78,8 @@ class Fetcher:
         try:
             gathered = await self._read(wanted, isolation, max_bytes, 0)
             if not _is_enough(wanted, gathered, min_bytes):
-                line.forget_request()
-                await self._wait(wanted, isolation, max_bytes, gathered, min_bytes, max_wait_s, line)
+                connection.forget_request()
+                await self._wait(wanted, isolation, max_bytes, gathered, min_bytes, max_wait_s, connection)
             self._end_waits(wanted, isolation)
             return _fetched(wanted, isolation, version)
         except BaseException:
@@ -95,7 +95,7 @@ class Fetcher:
     async def _wanted(self, body: Facts, version: int) -> list[_Wanted]:
         by_id = version >= 13
         asked_for = once_each(body["topics"], "topic_id" if by_id else "topic", "partition")
-        names = await self._catalogue.topic_names(asked_for.keys()) if by_id else {}
+        names = await self._snapshots.topic_names(asked_for.keys()) if by_id else {}
         wanted = []
         for topic, partitions in asked_for.items():
             name = names.get(topic) if by_id else topic
@@ -103,9 +103,9 @@ class Fetcher:
                 each = _Wanted(topic, partition, None, asked["fetch_offset"], asked["partition_max_bytes"])
                 wanted.append(each)
                 if name is None:
-                    each.code = Code.UNKNOWN_TOPIC_ID if self._catalogue.is_whole else Code.KAFKA_STORAGE_ERROR
+                    each.code = Code.UNKNOWN_TOPIC_ID if self._snapshots.is_whole else Code.KAFKA_STORAGE_ERROR
                     continue
-                told = self._catalogue.told_epoch(name, partition)
+                told = self._snapshots.advertised_epoch(name, partition)
                 each.code = check_leader_epoch(asked.get("current_leader_epoch", -1), told)
                 try:
                     each.log = self._logs.partition(name, partition)
@@ -115,7 +115,14 @@ class Fetcher:
         return wanted
 
     async def _wait(
-        self, wanted: list[_Wanted], isolation: Isolation, max_bytes: int, gathered: int, min_bytes: int, max_wait_s: float, line: Line
+        self,
+        wanted: list[_Wanted],
+        isolation: Isolation,
+        max_bytes: int,
+        gathered: int,
+        min_bytes: int,
+        max_wait_s: float,
+        connection: Connection,
     ) -> None:
         """Look again and again, until there is enough, the time is over or the client has gone."""
         loop = asyncio.get_running_loop()
@@ -126,11 +133,11 @@ class Fetcher:
         while not _is_enough(wanted, gathered, min_bytes):
             pending = [each.pending.future for each in wanted if each.pending is not None]
             left_s = (deadline_s if gathered or not pending else hydrated_s) - loop.time()
-            if left_s <= 0 or line.is_gone:
+            if left_s <= 0 or connection.is_gone:
                 return
-            line.stirred.clear()
-            _stir_when_done(pending, line.stirred)
-            await line.wait(left_s if pending else min(left_s, self._config.poll_s))
+            connection.wakeup.clear()
+            _wake_when_done(pending, connection.wakeup)
+            await connection.wait(left_s if pending else min(left_s, self._config.poll_s))
             gathered = await self._read(wanted, isolation, max_bytes, gathered)
 
     async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int, gathered: int) -> int:
@@ -216,13 +223,13 @@ def _abandon(pending: Pending[ReadResult]) -> None:
         pending.future.add_done_callback(close)
 
 
-def _stir_when_done(futures: Iterable[Future[ReadResult]], stirred: asyncio.Event) -> None:
-    """Set `stirred` when a worker thread has completed one of them. What came of it is the waiter's to ask."""
+def _wake_when_done(futures: Iterable[Future[ReadResult]], wakeup: asyncio.Event) -> None:
+    """Set `wakeup` when a worker thread has completed one of them. What came of it is the waiter's to ask."""
     loop = asyncio.get_running_loop()
 
     def stir(_: Future[ReadResult]) -> None:
         with suppress(RuntimeError):  # the loop has ended; so has whoever waited
-            loop.call_soon_threadsafe(stirred.set)
+            loop.call_soon_threadsafe(wakeup.set)
 
     for future in futures:
         future.add_done_callback(stir)

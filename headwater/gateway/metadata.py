@@ -7,7 +7,7 @@ from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.frames import MalformedRequest, RequestHeader
 from headwater.gateway.messages import Facts, response_schema
 from headwater.gateway.slices import Answer
-from headwater.gateway.topic_snapshot import Catalogue, Snapshot, TopicView
+from headwater.gateway.topic_snapshot import Snapshot, TopicSnapshots, TopicView
 
 Address = tuple[str, int]
 
@@ -24,7 +24,7 @@ def api_versions(error: Code = Code.NONE) -> Facts:
     }
 
 
-async def metadata_answer(catalogue: Catalogue, header: RequestHeader, body: Facts, node_id: int, address: Address) -> bytes:
+async def metadata_answer(snapshots: TopicSnapshots, header: RequestHeader, body: Facts, node_id: int, address: Address) -> bytes:
     """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so answers are kept by the topics they tell of.
 
     Only known topics make a key, or clients would fill the memory with names they invent.
@@ -33,7 +33,7 @@ async def metadata_answer(catalogue: Catalogue, header: RequestHeader, body: Fac
     """
     version = header.api_version
     wanted = _wanted(body["topics"], version)
-    snapshot = await (catalogue.topics() if wanted is None else catalogue.snapshot())
+    snapshot = await (snapshots.topics() if wanted is None else snapshots.snapshot())
     found = None if wanted is None else _found(snapshot, wanted)
 
     def write(answer: Answer) -> None:
@@ -44,7 +44,7 @@ async def metadata_answer(catalogue: Catalogue, header: RequestHeader, body: Fac
         write(answer)
         return bytes(answer.gathered)
     names = None if found is None else tuple(topic.name for topic in found if topic is not None)
-    return catalogue.encoded((Api.METADATA, version, node_id, address, names), write)
+    return snapshots.encoded((Api.METADATA, version, node_id, address, names), write)
 
 
 def describe_cluster(snapshot: Snapshot, node_id: int, address: Address) -> Facts:

@@ -51,8 +51,8 @@ class LookUps:
     before is told, and everything else is to be asked again.
     """
 
-    def __init__(self, logs: Logs, told_epoch: ToldEpoch, executor: Executor) -> None:
-        self._logs, self._told_epoch, self._executor = logs, told_epoch, executor
+    def __init__(self, logs: Logs, advertised_epoch: ToldEpoch, executor: Executor) -> None:
+        self._logs, self._advertised_epoch, self._executor = logs, advertised_epoch, executor
 
     async def list_offsets(self, body: Facts) -> Facts:
         isolation = isolation_of(body.get("isolation_level", 0))
@@ -107,7 +107,7 @@ class LookUps:
             for each, number in zip(lookups, numbers, strict=True):
                 try:
                     each.log = self._logs.partition(each.topic, number)
-                    each.code = check_leader_epoch(each.asked.get("current_leader_epoch", -1), self._told_epoch(each.topic, number))
+                    each.code = check_leader_epoch(each.asked.get("current_leader_epoch", -1), self._advertised_epoch(each.topic, number))
                     if each.code is Code.NONE:
                         each.bounds = each.log.try_bounds(isolation)
                 except Exception as error:

@@ -10,7 +10,7 @@ import structlog
 
 from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.connection import Line
+from headwater.gateway.connection import Connection
 from headwater.gateway.fetch import Fetched, Fetcher
 from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header
 from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
@@ -19,7 +19,7 @@ from headwater.gateway.metadata import Address, api_versions, describe_cluster, 
 from headwater.gateway.offsets import LookUps
 from headwater.gateway.produce import refuse
 from headwater.gateway.slices import Answer, Framed
-from headwater.gateway.topic_snapshot import Catalogue
+from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.clock import Clock
 from hydration.logs import Logs
 
@@ -46,9 +46,9 @@ class Requests:
 
     def __init__(self, logs: Logs, config: GatewayConfig, executor: Executor, clock: Clock) -> None:
         self._config, self._executor = config, executor
-        self.catalogue = Catalogue(logs, executor, clock, config.metadata_ttl_s)
-        self._fetcher = Fetcher(logs, self.catalogue, config)
-        self._look_ups = LookUps(logs, self.catalogue.told_epoch, executor)
+        self.snapshots = TopicSnapshots(logs, executor, clock, config.metadata_ttl_s)
+        self._fetcher = Fetcher(logs, self.snapshots, config)
+        self._look_ups = LookUps(logs, self.snapshots.advertised_epoch, executor)
         self._loader = ThreadPoolExecutor(1, "gateway-schemas")  # behind nothing that waits for a store
         self._loaded: set[tuple[int, int]] = set()
 
@@ -59,14 +59,14 @@ class Requests:
             await self._load(api_key, versions[-1])
 
     async def close(self) -> None:
-        await self.catalogue.close()
+        await self.snapshots.close()
         self._loader.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, frame: bytes, address: Address, line: Line) -> Reply | None:
+    async def answer(self, frame: bytes, address: Address, connection: Connection) -> Reply | None:
         """The reply to one request; None for the kind that expects none.
 
-        address   where this client is told to connect to
-        line      watched while the answer waits for data
+        address     where this client is told to connect to
+        connection  watched while the answer waits for data
 
         Raises MalformedRequest when the frame is no request, or not one that was offered.
         """
@@ -85,7 +85,7 @@ class Requests:
         del frame
         match header.api_key:
             case Api.FETCH:
-                fetch = self._fetcher.fetch(body, header.api_version, line)
+                fetch = self._fetcher.fetch(body, header.api_version, connection)
                 del body  # a fetch that waits keeps the partitions only that are there
                 fetched = await fetch
                 try:
@@ -94,13 +94,13 @@ class Requests:
                     fetched.close()
                     raise
             case Api.METADATA:
-                return _encoded(header, await metadata_answer(self.catalogue, header, body, self._config.node_id, address))
+                return _encoded(header, await metadata_answer(self.snapshots, header, body, self._config.node_id, address))
             case Api.LIST_OFFSETS:
                 return await _run(beside, _reply, header, await self._look_ups.list_offsets(body))
             case Api.OFFSET_FOR_LEADER_EPOCH:
                 return await _run(beside, _reply, header, await self._look_ups.offset_for_leader_epoch(body))
             case Api.DESCRIBE_CLUSTER:
-                return _reply(header, describe_cluster(await self.catalogue.snapshot(), self._config.node_id, address))
+                return _reply(header, describe_cluster(await self.snapshots.snapshot(), self._config.node_id, address))
             case _:
                 return await _run(beside, self._at_once, header, body, address)
 

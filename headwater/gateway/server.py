@@ -13,7 +13,7 @@ from types import TracebackType
 import structlog
 
 from headwater.gateway.config import GatewayConfig, split_address
-from headwater.gateway.connection import LONG_BYTES_MAX, Line, LongRequests, PeerGone
+from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequests, PeerGone
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.metadata import Address
 from headwater.gateway.process import prepare_process
@@ -57,7 +57,7 @@ class Gateway:
         connections_max = prepare_process(self._config.connections_max)
         try:
             await self._requests.load_schemas()
-            await self._requests.catalogue.snapshot()
+            await self._requests.snapshots.snapshot()
             with self._logs.kept_fresh():
                 await self._accept(connections_max)
         finally:
@@ -107,12 +107,12 @@ class Gateway:
         """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits."""
         host, port = client.getsockname()[:2]
         address = self._advertised or (host, port)
-        with Line(client, self._config, self._long_requests) as line:
-            while (frame := await line.next_frame()) is not None:
-                answer = self._requests.answer(frame, address, line)
+        with Connection(client, self._config, self._long_requests) as connection:
+            while (frame := await connection.next_frame()) is not None:
+                answer = self._requests.answer(frame, address, connection)
                 del frame  # it may be as long as a request may be, and its answer may wait
                 reply = await answer
-                line.forget_request()
+                connection.forget_request()
                 if reply is None:
                     continue
                 try:

@@ -47,7 +47,7 @@ class Snapshot:
     is_whole: bool = True
 
 
-class Catalogue:
+class TopicSnapshots:
     """Topics as of at most `ttl_s` ago, looked at off the event loop, one look at a time.
 
     When bucket or disk do not answer, what was known goes on being told: nobody waits for a look that takes longer than WAIT_S. While
@@ -89,7 +89,7 @@ class Catalogue:
     def is_whole(self) -> bool:
         return self._snapshot.is_whole
 
-    def told_epoch(self, topic: str, partition: int) -> int:
+    def advertised_epoch(self, topic: str, partition: int) -> int:
         """The leader epoch that Metadata tells of, -1 when it tells of none. Safe to call from any thread."""
         return self._epochs.get((topic, partition), -1)
 
@@ -180,4 +180,4 @@ class Catalogue:
                 epoch = None if epoch.future.cancel() else epoch.future.result(timeout=0)
             except Exception:
                 epoch = None
-        return self.told_epoch(topic, partition) if epoch is None else epoch
+        return self.advertised_epoch(topic, partition) if epoch is None else epoch

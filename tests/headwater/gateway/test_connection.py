@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.gateway.config import GatewayConfig
-from headwater.gateway.connection import RECEIVE_BYTES, Line, LongRequests, PeerGone
+from headwater.gateway.connection import RECEIVE_BYTES, Connection, LongRequests, PeerGone
 from headwater.gateway.frames import MalformedRequest
 
 Sends = Callable[[bytes], Coroutine[Any, Any, None]]
@@ -22,11 +22,11 @@ def a_frame(body: bytes) -> bytes:
     return struct.pack(">i", 10 + len(body)) + bytes(10) + body
 
 
-Check = Callable[[Line, socket.socket, Sends], Awaitable[None]]
+Check = Callable[[Connection, socket.socket, Sends], Awaitable[None]]
 
 
 def with_line(check: Check, long_requests: LongRequests | None = None, **config: Any) -> None:
-    """Run `check` with a line, its client's socket and what sends from there; afterwards nothing is left in the loop."""
+    """Run `check` with a connection, its client's socket and what sends from there; afterwards nothing is left in the loop."""
 
     async def main() -> None:
         await beside(check, long_requests, **config)
@@ -43,8 +43,8 @@ async def beside(check: Check, long_requests: LongRequests | None = None, **conf
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        with Line(ours, GatewayConfig(**config), long_requests) as line:
-            await check(line, theirs, lambda data: loop.sock_sendall(theirs, data))
+        with Connection(ours, GatewayConfig(**config), long_requests) as connection:
+            await check(connection, theirs, lambda data: loop.sock_sendall(theirs, data))
         assert not loop.remove_reader(ours), "it was still registered"
 
 
@@ -59,7 +59,7 @@ def test_frames_come_as_they_were_sent_however_they_were_cut(bodies: list[bytes]
     sent = b"".join(map(a_frame, bodies))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=10)))
 
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         async def sending() -> None:
             for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
                 await send(sent[start:end])
@@ -68,8 +68,8 @@ def test_frames_come_as_they_were_sent_however_they_were_cut(bodies: list[bytes]
 
         task = asyncio.create_task(sending())
         for body in bodies:
-            assert await line.next_frame() == a_frame(body)[4:]
-        assert await line.next_frame() is None
+            assert await connection.next_frame() == a_frame(body)[4:]
+        assert await connection.next_frame() is None
         await task
 
     with_line(check)
@@ -78,15 +78,15 @@ def test_frames_come_as_they_were_sent_however_they_were_cut(bodies: list[bytes]
 def test_a_client_that_sends_on_and_on_is_taken_in_no_further_than_the_limit() -> None:
     many = [a_frame(b"%06d" % at + bytes(1000)) for at in range(2000)]
 
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         sending = asyncio.create_task(send(b"".join(many)))
-        await until(lambda: len(line.received) >= RECEIVE_BYTES)
+        await until(lambda: len(connection.received) >= RECEIVE_BYTES)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert len(line.received) < 2 * RECEIVE_BYTES
+        assert len(connection.received) < 2 * RECEIVE_BYTES
         for each in many:
-            assert await line.next_frame() == each[4:]
-            assert len(line.received) < 2 * RECEIVE_BYTES
+            assert await connection.next_frame() == each[4:]
+            assert len(connection.received) < 2 * RECEIVE_BYTES
         await sending
 
     with_line(check)
@@ -95,71 +95,71 @@ def test_a_client_that_sends_on_and_on_is_taken_in_no_further_than_the_limit() -
 def test_a_long_request_is_taken_in_when_it_is_its_turn() -> None:
     long = a_frame(bytes(1_000_000))
 
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         sending = asyncio.create_task(send(a_frame(b"first") + long + a_frame(b"last")))
-        assert await line.next_frame() == a_frame(b"first")[4:]
-        await until(lambda: len(line.received) >= RECEIVE_BYTES)
+        assert await connection.next_frame() == a_frame(b"first")[4:]
+        await until(lambda: len(connection.received) >= RECEIVE_BYTES)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert len(line.received) < 2 * RECEIVE_BYTES
-        assert await line.next_frame() == long[4:]
-        assert await line.next_frame() == a_frame(b"last")[4:]
+        assert len(connection.received) < 2 * RECEIVE_BYTES
+        assert await connection.next_frame() == long[4:]
+        assert await connection.next_frame() == a_frame(b"last")[4:]
         await sending
 
     with_line(check)
 
 
 def test_a_client_that_leaves_is_seen_behind_what_it_has_sent() -> None:
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(a_frame(b"one") + a_frame(b"two"))
-        assert await line.next_frame() == a_frame(b"one")[4:]
-        assert not line.stirred.is_set()
+        assert await connection.next_frame() == a_frame(b"one")[4:]
+        assert not connection.wakeup.is_set()
         client.close()
-        await line.wait(30.0)
-        assert line.is_gone
-        assert await line.next_frame() == a_frame(b"two")[4:]
-        assert await line.next_frame() is None
+        await connection.wait(30.0)
+        assert connection.is_gone
+        assert await connection.next_frame() == a_frame(b"two")[4:]
+        assert await connection.next_frame() is None
 
     with_line(check)
 
 
 def test_what_is_sent_meanwhile_does_not_stir_a_wait() -> None:
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(a_frame(b"one"))
-        await until(lambda: bool(line.received))
-        assert not line.stirred.is_set()
+        await until(lambda: bool(connection.received))
+        assert not connection.wakeup.is_set()
 
     with_line(check)
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_connection_that_is_reset_is_an_error_behind_what_came_before(begun: bool) -> None:
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(a_frame(b"one") + (b"\0" if begun else b""))
-        await until(lambda: bool(line.received))
+        await until(lambda: bool(connection.received))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
-        await until(lambda: line.is_gone)
-        assert await line.next_frame() == a_frame(b"one")[4:]
+        await until(lambda: connection.is_gone)
+        assert await connection.next_frame() == a_frame(b"one")[4:]
         with pytest.raises(ConnectionResetError):
-            await line.next_frame()
+            await connection.next_frame()
 
     with_line(check)
 
 
 @pytest.mark.parametrize(("sent", "reason"), [(b"", "idle"), (a_frame(b"one")[:-1], "did not end in time")])
 def test_a_client_is_let_go_when_its_time_is_over(sent: bytes, reason: str) -> None:
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(sent)
         with pytest.raises(PeerGone, match=reason):
-            await line.next_frame()
+            await connection.next_frame()
 
     with_line(check, idle_timeout_s=0.02, request_timeout_s=0.02)
 
 
 def test_a_request_that_has_begun_must_end_in_its_own_time_and_not_in_that_of_an_idle_client() -> None:
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
-        waiting = asyncio.create_task(line.next_frame())
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
+        waiting = asyncio.create_task(connection.next_frame())
         await asyncio.sleep(0)
         await send(a_frame(b"one")[:5])
         with pytest.raises(PeerGone, match="did not end in time"):
@@ -169,18 +169,18 @@ def test_a_request_that_has_begun_must_end_in_its_own_time_and_not_in_that_of_an
 
 
 def test_a_frame_cut_short_is_malformed() -> None:
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(a_frame(b"one")[:-1])
         client.close()
         with pytest.raises(MalformedRequest, match="ended 16 bytes into a frame"):
-            await line.next_frame()
+            await connection.next_frame()
 
     with_line(check)
 
 
 def test_a_wait_that_is_cancelled_leaves_nothing_behind() -> None:
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
-        waiting = asyncio.create_task(line.next_frame())
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
+        waiting = asyncio.create_task(connection.next_frame())
         await asyncio.sleep(0)
         waiting.cancel()
         with suppress(asyncio.CancelledError):
@@ -192,7 +192,7 @@ def test_a_wait_that_is_cancelled_leaves_nothing_behind() -> None:
 def test_a_client_with_many_requests_lets_others_have_their_turn() -> None:
     turns = 0
 
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         async def another() -> None:
             nonlocal turns
             while True:
@@ -202,7 +202,7 @@ def test_a_client_with_many_requests_lets_others_have_their_turn() -> None:
         await send(a_frame(b"") * 1000)
         other = asyncio.create_task(another())
         for _ in range(1000):
-            await line.next_frame()
+            await connection.next_frame()
         other.cancel()
         with suppress(asyncio.CancelledError):
             await other
@@ -216,23 +216,23 @@ def test_long_requests_share_what_all_connections_may_hold() -> None:
     long_requests = LongRequests(200_000)
     frame = a_frame(bytes(150_000))
 
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
-        first = asyncio.create_task(line.next_frame())
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
+        first = asyncio.create_task(connection.next_frame())
         sending = asyncio.create_task(send(frame))
         assert await first is not None
 
-        async def other(line: Line, _: socket.socket, send: Sends) -> None:
-            second = asyncio.create_task(line.next_frame())
+        async def other(connection: Connection, _: socket.socket, send: Sends) -> None:
+            second = asyncio.create_task(connection.next_frame())
             also_sending = asyncio.create_task(send(frame))
-            await until(lambda: len(line.received) >= RECEIVE_BYTES)
+            await until(lambda: len(connection.received) >= RECEIVE_BYTES)
             await asyncio.sleep(0.05)
             assert not second.done()
-            assert len(line.received) < 2 * RECEIVE_BYTES
-            first_line.forget_request()
+            assert len(connection.received) < 2 * RECEIVE_BYTES
+            first_connection.forget_request()
             assert await second == frame[4:]
             await also_sending
 
-        first_line = line
+        first_connection = connection
         await sending
         await beside(other, long_requests)
 
@@ -246,14 +246,14 @@ def test_who_announces_a_long_request_and_does_not_send_it_keeps_no_other_waitin
     long_requests = LongRequests(300_000)
     frame = a_frame(bytes(200_000))
 
-    async def check(line: Line, client: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(frame[:arrived])
-        first = asyncio.create_task(line.next_frame())
-        await until(lambda: len(line.received) == arrived)
+        first = asyncio.create_task(connection.next_frame())
+        await until(lambda: len(connection.received) == arrived)
 
-        async def other(line: Line, _: socket.socket, send: Sends) -> None:
+        async def other(connection: Connection, _: socket.socket, send: Sends) -> None:
             sending = asyncio.create_task(send(frame))
-            assert await asyncio.wait_for(line.next_frame(), 20) == frame[4:]
+            assert await asyncio.wait_for(connection.next_frame(), 20) == frame[4:]
             assert not first.done()
             await sending
 
@@ -270,10 +270,10 @@ def test_a_long_request_that_finds_no_room_is_let_go_in_time() -> None:
     long_requests = LongRequests(200_000)
     assert long_requests.take(150_000, asyncio.Event())
 
-    async def check(line: Line, _: socket.socket, send: Sends) -> None:
+    async def check(connection: Connection, _: socket.socket, send: Sends) -> None:
         sending = asyncio.create_task(send(a_frame(bytes(150_000))))
         with pytest.raises(PeerGone):
-            await line.next_frame()
+            await connection.next_frame()
         sending.cancel()
         await asyncio.wait([sending])
 

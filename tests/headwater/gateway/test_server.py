@@ -23,7 +23,7 @@ from headwater.gateway.connection import RECEIVE_BYTES
 from headwater.gateway.messages import Schema
 from headwater.gateway.patience import Patience, Place
 from headwater.gateway.server import GatewayServer
-from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Catalogue, Snapshot
+from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Snapshot, TopicSnapshots
 from headwater_core.clock import ManualClock, SystemClock
 from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
@@ -573,7 +573,7 @@ def test_what_is_sent_while_a_fetch_waits_is_not_lost(client: RawClient, soup: F
 
 
 def test_names_that_clients_invent_are_not_kept(server: GatewayServer, client: RawClient) -> None:
-    kept = server._gateway._requests.catalogue._encodings
+    kept = server._gateway._requests.snapshots._encodings
     for at in range(5):
         asked = [{"name": "soup"}, {"name": f"nobody-{at}" + "x" * 10_000}]
         answer = client.ask(Api.METADATA, 4, topics=asked, allow_auto_topic_creation=False)
@@ -588,11 +588,11 @@ def test_names_that_clients_invent_are_not_kept(server: GatewayServer, client: R
 
 def test_kept_encodings_are_bounded_in_bytes() -> None:
     with ThreadPoolExecutor(1) as executor:
-        catalogue = Catalogue(FakeLogs(), executor, SystemClock(), 1.0)
+        snapshots = TopicSnapshots(FakeLogs(), executor, SystemClock(), 1.0)
         for at in range(100):
-            catalogue.encoded(at, lambda answer: answer.gathered.extend(bytes(1 << 20)))
-    assert sum(len(each) for each in catalogue._encodings.values()) <= ENCODINGS_BYTES_MAX
-    assert 99 in catalogue._encodings
+            snapshots.encoded(at, lambda answer: answer.gathered.extend(bytes(1 << 20)))
+    assert sum(len(each) for each in snapshots._encodings.values()) <= ENCODINGS_BYTES_MAX
+    assert 99 in snapshots._encodings
 
 
 @pytest.mark.parametrize(
@@ -631,14 +631,14 @@ def test_unknown_topic_ids_wait_for_news_once(
     server: GatewayServer, client: RawClient, soup: FakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.ask(Api.METADATA, 7, topics=[], allow_auto_topic_creation=False)
-    catalogue, asked = server._gateway._requests.catalogue, []
-    real = catalogue.snapshot
+    snapshots, asked = server._gateway._requests.snapshots, []
+    real = snapshots.snapshot
 
     async def snapshot() -> Snapshot:
         asked.append(1)
         return await real()
 
-    monkeypatch.setattr(catalogue, "snapshot", snapshot)
+    monkeypatch.setattr(snapshots, "snapshot", snapshot)
     facts = a_fetch(*[("soup", 0, 0)] * 500)
     for at, topic in enumerate(facts["topics"]):
         topic["topic_id"] = at.to_bytes(16, "big")
