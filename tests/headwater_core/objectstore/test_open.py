@@ -53,5 +53,6 @@ def test_a_directory_has_no_region(tmp_path: Path) -> None:
 
 
 def test_boto3_is_loaded_only_where_it_is_needed() -> None:
-    code = "import sys, objectstore; objectstore.open_store('file:///x'); sys.exit('boto3' in sys.modules or 'botocore' in sys.modules)"
+    code = "import sys; from headwater_core import objectstore; objectstore.open_store('file:///x'); "
+    code += "sys.exit('boto3' in sys.modules or 'botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
