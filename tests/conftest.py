@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+from _pytest.nodeid import coerce_node_id
 from hypothesis import settings
 
 pytest_plugins = ["tests.s3server"]
@@ -9,3 +11,16 @@ pytest_plugins = ["tests.s3server"]
 settings.register_profile("headwater", deadline=None)  # the machine is shared, and some examples sync files
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headwater"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of one xdist_group run in one process: they share a Spark session, or what the simulation's seeds have shown.
+
+    xdist 3.8 means to do so itself, by the end of a test's id, and looks for that id where pytest 9.2 no longer keeps it.
+    """
+    if config.getoption("loadgroup", default=False):
+        for item in items:
+            groups = {str(mark.args[0]) for mark in item.iter_markers("xdist_group")}
+            if groups:
+                item._id = coerce_node_id(f"{item.nodeid}@{'_'.join(sorted(groups))}")
