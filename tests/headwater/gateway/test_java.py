@@ -1,5 +1,6 @@
 """The Java client through the gateway, and the broker's own answers beside ours. `make peers`."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -19,7 +20,15 @@ from tests.headwater.gateway.archived import archive
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition
 from tests.headwater.gateway.test_clients import ISOLATIONS
 from tests.headwater.gateway.test_tiers import drop_sealed_segments
-from tests.peers.kafka import KafkaBroker, console_consume, java_consume, java_offsets_for_times, java_seek, produce_aborts_over_segments
+from tests.peers.kafka import (
+    JavaRead,
+    KafkaBroker,
+    console_consume,
+    java_consume,
+    java_offsets_for_times,
+    java_seek,
+    produce_aborts_over_segments,
+)
 
 pytestmark = pytest.mark.peer
 _READY_S = 60
@@ -132,16 +141,27 @@ def _listed(admin: AdminClient, places: list[tuple[str, int]], spec: OffsetSpec)
             sleep(0.1)
 
 
-@pytest.mark.parametrize("local_segments", [0, 1, 3])
-def test_aborts_over_several_segments_and_across_the_border(tmp_path: Path, local_segments: int) -> None:
-    """Abort markers in later segments than their data; some of either in the archive, some on disk."""
-    root = tmp_path / "kafka"
-    with KafkaBroker(root, tmp_path / "work") as broker:
+@pytest.fixture(scope="module")
+def aborts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryStore, dict[Isolation, JavaRead]]:
+    """A broker's directory, its archive, and what the Java client read from the broker."""
+    place = tmp_path_factory.mktemp("aborts")
+    root, store = place / "kafka", MemoryStore()
+    with KafkaBroker(root, place / "work") as broker:
         produce_aborts_over_segments(broker, "returns")
         wanted = {isolation: java_consume(broker.bootstrap, ["returns"], isolation) for isolation in ISOLATIONS}
         broker.stop()
-    store = MemoryStore()
     archive(root, store)
+    return root, store, wanted
+
+
+@pytest.mark.parametrize("local_segments", [0, 1, 3])
+def test_aborts_over_several_segments_and_across_the_border(
+    tmp_path: Path, aborts: tuple[Path, MemoryStore, dict[Isolation, JavaRead]], local_segments: int
+) -> None:
+    """Abort markers in later segments than their data; some of either in the archive, some on disk."""
+    archived, store, wanted = aborts
+    root = tmp_path / "kafka"
+    shutil.copytree(archived, root)
     segments = sorted((root / "returns-0").glob("*.log"))
     for path in segments[: len(segments) - local_segments]:
         for each in (root / "returns-0").glob(f"{path.stem}.*"):
