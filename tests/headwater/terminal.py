@@ -46,6 +46,7 @@ def on_terminal(
         stderr=its,
         cwd=cwd,
         env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job would ignore Ctrl-C
     )
     os.close(its)
     printed, deadline, pressed = b"", time.monotonic() + DEADLINE_S, False
