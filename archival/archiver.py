@@ -139,7 +139,7 @@ class PartitionArchiver:
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has) since the last commit
         self._sent: tuple[Entry, Entry] | None = None  # (what was wanted, how it was named) by an upload that failed
         self._draft: _Draft | None = None
-        self._told_irreplaceable: tuple[Entry, ...] = ()
+        self._reported_irreplaceable: tuple[Entry, ...] = ()
         self._told_fullness = _FULLNESS_TOLD
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=writer)
 
@@ -194,7 +194,7 @@ class PartitionArchiver:
             self._announcer.announce(self._held.head)
             if self._held.head.writer == self._writer:
                 self._topics.ensure(self.partition)
-            self._tell_irreplaceable(self._held.head, log)
+            self._report_irreplaceable(self._held.head, log)
         for step in next_steps(
             log,
             self.head,
@@ -388,11 +388,11 @@ class PartitionArchiver:
         last_offset = live[-1].last_offset if live else head.start_offset - 1
         return _Draft(head, step.first, log.epochs, replace(head, entries=tuple(live), last_offset=last_offset), tuple(dead))
 
-    def _tell_irreplaceable(self, head: Head, log: LocalLog) -> None:
+    def _report_irreplaceable(self, head: Head, log: LocalLog) -> None:
         found = step_plan.irreplaceable(log, head)
-        if found and found != self._told_irreplaceable:
+        if found and found != self._reported_irreplaceable:
             self._log.error("records_irreplaceable", base_offset=found[0].base_offset, last_offset=found[-1].last_offset)
-        self._told_irreplaceable = found
+        self._reported_irreplaceable = found
 
     def _revive(self, step: Revive, head: Head, log: LocalLog) -> Outcome | None:
         """The same object goes on being listed as long as its index is still true. It is not when the run was archived

@@ -36,7 +36,7 @@ FAILED_S = 1.0  # a pause, so that a mistake that repeats itself does not fill t
 
 
 class Work(Protocol):
-    """What is done for partitions: headwater.fleet."""
+    """What is done for partitions: archival.fleet."""
 
     def listing(self) -> Listing:
         """Which partitions there are."""
