@@ -156,6 +156,6 @@ def backlog(log: LocalLog, archive_end: int) -> Backlog | None:
                 stop = locate(file, log.high_watermark, start, stop, where=where)
             if oldest_ms is None and start < stop:
                 _, header = next(headers(file, start, stop, where=where))
-                oldest_ms = header.first_timestamp if header.first_timestamp >= 0 else None
+                oldest_ms = header.first_timestamp_ms if header.first_timestamp_ms >= 0 else None
         size_bytes += stop - start
     return Backlog(size_bytes=size_bytes, oldest_ms=oldest_ms)

@@ -13,7 +13,7 @@ class RecordTime(NamedTuple):
     """Where a record is, and its own timestamp."""
 
     offset: int
-    timestamp: int
+    timestamp_ms: int
 
 
 def first_not_older(file: RunFile, start: int, end: int, timestamp_ms: int, span: Span) -> RecordTime | None:
@@ -23,11 +23,11 @@ def first_not_older(file: RunFile, start: int, end: int, timestamp_ms: int, span
     before this record: whoever reads from there meets this record first.
     """
     for position, header in headers(file, start, end):
-        if header.max_timestamp < timestamp_ms or header.is_control or header.last_offset < span.start:
+        if header.max_timestamp_ms < timestamp_ms or header.is_control or header.last_offset < span.start:
             continue
         batch = file.read(position, header.size_bytes)
         check_batch(batch, where=file.where)
         for record in decode_batch(batch, where=file.where):
-            if record.timestamp >= timestamp_ms and record.offset in span:
-                return RecordTime(record.offset, record.timestamp)
+            if record.timestamp_ms >= timestamp_ms and record.offset in span:
+                return RecordTime(record.offset, record.timestamp_ms)
     return None

@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One live or superseded run, or a gap that is known to be one. Both offsets are inclusive.
 
     epochs        where each leader epoch begins in this entry
-    first/last_timestamp  ms, user data only; None when there is none
+    first/last_timestamp_ms  user data only; None when there is none
     size_bytes    of the whole object; live_bytes is where its live part ends: a dead branch may cut it inside
     digest        "crc64nvme:<16 hex>" of the whole object, computed by us; "" for adopted objects until verified
     context       the layout's own words, opaque to everyone else
@@ -55,8 +55,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_offset: int
     gap: bool = False
     epochs: tuple[EpochStart, ...] = ()
-    first_timestamp: int | None = None
-    last_timestamp: int | None = None
+    first_timestamp_ms: int | None = msgspec.field(default=None, name="first_timestamp")
+    last_timestamp_ms: int | None = msgspec.field(default=None, name="last_timestamp")
     records: int = 0
     uid: str = ""
     fence: int = 0
@@ -88,8 +88,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"impossible lengths: {self.live_bytes} of {self.size_bytes}, index {self.index_bytes}")
         if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.records <= OFFSET_MAX or not 0 <= self.aborted <= OFFSET_MAX:
             raise ValueError(f"impossible counts: fence {self.fence}, {self.records} records, {self.aborted} aborted")
-        if not all(-(2**63) <= number < 2**63 for number in (self.first_timestamp or 0, self.last_timestamp or 0)):
-            raise ValueError(f"impossible timestamps: {self.first_timestamp}, {self.last_timestamp}")
+        if not all(-(2**63) <= number < 2**63 for number in (self.first_timestamp_ms or 0, self.last_timestamp_ms or 0)):
+            raise ValueError(f"impossible timestamps: {self.first_timestamp_ms}, {self.last_timestamp_ms}")
         if not -1 <= self.max_producer_id < 2**63:
             raise ValueError(f"impossible producer id: {self.max_producer_id}")
         if not all(digest == "" or is_digest(digest) for digest in (self.digest, self.index_digest)):

@@ -7,7 +7,7 @@ change by others, the index starts empty and fills again from heads, and therefo
 Keys begin with the partition: 8 bytes BLAKE2b of the cluster id, the topic id (16), the partition number (u32). Then
 
     entries    base offset (u64)                          → MessagePack of the Entry
-    times      highest last_timestamp so far (i64 + 2^63), base offset (u64)   → nothing; where that highest rises
+    times      highest last_timestamp_ms so far (i64 + 2^63), base offset (u64)   → nothing; where that highest rises
     heads      nothing                                    → manifest version (u64)
 """
 
@@ -171,8 +171,8 @@ def _rises(head: Head) -> Iterator[bytes]:
     always one of them, in whatever order timestamps come."""
     highest = None
     for entry in head.entries:
-        if entry.last_timestamp is not None and (highest is None or entry.last_timestamp > highest):
-            highest = entry.last_timestamp
+        if entry.last_timestamp_ms is not None and (highest is None or entry.last_timestamp_ms > highest):
+            highest = entry.last_timestamp_ms
             yield _TIME.pack(highest + _TIME_BIAS, entry.base_offset)
 
 

@@ -280,7 +280,7 @@ def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: i
     """How many of the oldest entries retention leaves out. Control records and gaps are no reason to keep anything."""
     by_age = by_size = 0
     if before_ms is not None:
-        young = (at for at, entry in enumerate(entries) if entry.last_timestamp is not None and entry.last_timestamp >= before_ms)
+        young = (at for at, entry in enumerate(entries) if entry.last_timestamp_ms is not None and entry.last_timestamp_ms >= before_ms)
         by_age = next(young, len(entries))
     if retention_bytes is not None:
         spare = sum(entry.live_bytes for entry in entries) - retention_bytes

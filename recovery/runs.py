@@ -117,10 +117,10 @@ def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int
     first = last = -1
     records = 0
     epochs: set[int] = set()
-    for position, (base, _, epoch, _, _, attributes, delta, _, max_timestamp, _, _, _, count) in walk:
+    for position, (base, _, epoch, _, _, attributes, delta, _, max_timestamp_ms, _, _, _, count) in walk:
         first = base if first < 0 else first
         last = base + delta
-        indexes.add(position, last, max_timestamp)
+        indexes.add(position, last, max_timestamp_ms)
         epochs.add(epoch)
         records += 0 if attributes & 0x20 else count
     if not entry.base_offset <= first <= last <= entry.last_offset:

@@ -80,7 +80,7 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a log start above the high watermark", lambda: Bounds(log_start=9, local_start=None, last_offset=None, high_watermark=3)),
     ("a stable offset that is not readable", lambda: replace(BOUNDS, last_stable_offset=11)),
     ("offsets out of order", lambda: Predicate(first_offset=9, end_offset=3)),
-    ("times out of order", lambda: Predicate(first_timestamp=9, end_timestamp=3)),
+    ("times out of order", lambda: Predicate(first_timestamp_ms=9, end_timestamp_ms=3)),
     ("a task of no offsets", lambda: Split(**TOPIC, partition=0, first=3, end=3, entries=())),
     ("an exported range of no offsets", lambda: Pending(**TOPIC, partition=0, first=3, end=3)),
     ("a recovered log that starts behind its end", lambda: PartitionPlan(partition=0, start_offset=9, next_offset=3)),

@@ -82,7 +82,7 @@ def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> 
             "topic": topic,
             "partition": partition,
             "offset": record.offset,
-            "timestamp": record.timestamp,
+            "timestamp": record.timestamp_ms,
             "timestamp_type": "LogAppendTime" if log_append_time else "CreateTime",
             "leader_epoch": leader_epoch,
             "key": _text(record.key),

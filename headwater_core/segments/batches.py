@@ -33,8 +33,8 @@ class BatchHeader(NamedTuple):
 
     leader_epoch    -1 when the batch was written before leader epochs
     last_offset_delta  kept by compaction, even when the last records are gone
-    base_timestamp  the delete horizon when has_delete_horizon
-    max_timestamp   of every record when log_append_time; -1 when the batch has none
+    base_timestamp_ms  the delete horizon when has_delete_horizon
+    max_timestamp_ms  of every record when log_append_time; -1 when the batch has none
     producer_id     -1 for a producer without idempotence
     records         0 where compaction kept an empty batch for its producer's sequence
     """
@@ -46,8 +46,8 @@ class BatchHeader(NamedTuple):
     crc: int
     attributes: int
     last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -87,9 +87,9 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _DELETE_HORIZON)
 
     @property
-    def first_timestamp(self) -> int:
+    def first_timestamp_ms(self) -> int:
         """The first record's, as far as a header tells: where the base timestamp means something else, the largest."""
-        return self.max_timestamp if self.attributes & (_LOG_APPEND_TIME | _DELETE_HORIZON) else self.base_timestamp
+        return self.max_timestamp_ms if self.attributes & (_LOG_APPEND_TIME | _DELETE_HORIZON) else self.base_timestamp_ms
 
 
 def read_batch_header(buffer: bytes | bytearray | memoryview, position: int = 0, *, where: str = "batch") -> BatchHeader:

@@ -12,7 +12,7 @@ class ProducerState(NamedTuple):
     """One producer, as one entry of a .snapshot file says it, in its field order.
 
     last_sequence, last_offset, offset_delta   of its last data batch; -1, -1, 0 when its epoch has none
-    timestamp          of its last batch, the largest of the records'
+    timestamp_ms       of its last batch, the largest of the records'
     coordinator_epoch  of its last marker, -1 before any
     open_from          first offset of its open transaction, -1 for none
     """
@@ -22,7 +22,7 @@ class ProducerState(NamedTuple):
     last_sequence: int
     last_offset: int
     offset_delta: int
-    timestamp: int
+    timestamp_ms: int
     coordinator_epoch: int
     open_from: int
 
@@ -80,7 +80,7 @@ class Producers:
         marker, coordinator_epoch = self._last_marker_of.get(producer_id, (None, -1))
         if fields is None:
             assert marker is not None
-            return ProducerState(producer_id, marker.producer_epoch, -1, -1, 0, marker.max_timestamp, coordinator_epoch, open_from)
+            return ProducerState(producer_id, marker.producer_epoch, -1, -1, 0, marker.max_timestamp_ms, coordinator_epoch, open_from)
         batch = BatchHeader(*fields)
         newest = marker if marker is not None and marker.base_offset > batch.base_offset else batch
         return ProducerState(
@@ -89,7 +89,7 @@ class Producers:
             (batch.base_sequence + batch.last_offset_delta) % _SEQUENCES if batch.base_sequence >= 0 else -1,
             batch.last_offset,
             batch.last_offset_delta,
-            newest.max_timestamp,
+            newest.max_timestamp_ms,
             coordinator_epoch,
             open_from,
         )

@@ -20,7 +20,7 @@ class Record(NamedTuple):
     """
 
     offset: int
-    timestamp: int
+    timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -45,8 +45,8 @@ def decode_batch(batch: bytes | bytearray | memoryview, *, limit_bytes: int = co
             raise CorruptData(where, HEADER_BYTES, "bytes in a batch without records")
         return
     body = bytes(codecs.decompress(header.codec, view[HEADER_BYTES:], limit_bytes, where=where))
-    fixed_timestamp = header.max_timestamp if header.log_append_time else None
-    base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
+    fixed_timestamp = header.max_timestamp_ms if header.log_append_time else None
+    base_offset, base_timestamp_ms, last_delta = header.base_offset, header.base_timestamp_ms, header.last_offset_delta
     at, previous_delta = 0, -1
     for _ in range(header.records):
         length, at = read_varint(body, at, where)
@@ -63,8 +63,8 @@ def decode_batch(batch: bytes | bytearray | memoryview, *, limit_bytes: int = co
         if not previous_delta < offset_delta <= last_delta:
             raise CorruptData(where, at, f"offset delta {offset_delta} follows {previous_delta}, the last is {last_delta}")
         previous_delta = offset_delta
-        timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
-        yield Record(base_offset + offset_delta, timestamp, key, value, headers)
+        timestamp_ms = base_timestamp_ms + timestamp_delta if fixed_timestamp is None else fixed_timestamp
+        yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
     if at != len(body):
         raise CorruptData(where, at, f"{len(body) - at} bytes behind the last of {header.records} records")
 

@@ -21,7 +21,7 @@ _SPARE_ROWS = 1 << 12  # how far a section of the index may grow between two poi
 class RunScan:
     """What scan_run found in file[start_position:end_position].
 
-    first_timestamp, last_timestamp  smallest and largest of user data, in ms; None when there is none
+    first_timestamp_ms, last_timestamp_ms  smallest and largest of user data; None when there is none
     records          user data records, as batch headers count them
     offsets          how many of the run's offsets hold a record of any kind
     digest           "crc64nvme:<16 hex>" of exactly these bytes, taken from the same window the CRCs were
@@ -32,8 +32,8 @@ class RunScan:
 
     start_position: int
     end_position: int
-    first_timestamp: int | None
-    last_timestamp: int | None
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None
     records: int
     offsets: int
     digest: str
@@ -112,7 +112,7 @@ def scan_run(
     records = offsets = 0
     stop = next_point = start
     for position, fields in walk:
-        base, length, epoch, _, _, attributes, delta, base_timestamp, max_timestamp, producer_id, _, _, count = fields
+        base, length, epoch, _, _, attributes, delta, base_timestamp_ms, max_timestamp_ms, producer_id, _, _, count = fields
         if position >= next_point:
             if base_offset < 0:
                 base_offset = base
@@ -124,7 +124,7 @@ def scan_run(
                 walk.finish()
             points.offsets.append(base)
             points.positions.append(position - start)
-            points.max_timestamps.append(latest)
+            points.max_timestamps_ms.append(latest)
             next_point = position + runindex.POINT_SPACING_BYTES
             if len(producers) > 2 * runindex.PRODUCERS_MAX:
                 producers.prune(runindex.PRODUCERS_MAX)
@@ -150,9 +150,9 @@ def scan_run(
                 transactions.data(producer_id, base)
         if count:
             records += count
-            if max_timestamp >= 0:
-                latest = max(latest, max_timestamp)
-                first = max_timestamp if attributes & 0x48 else base_timestamp  # else the base timestamp is no record's
+            if max_timestamp_ms >= 0:
+                latest = max(latest, max_timestamp_ms)
+                first = max_timestamp_ms if attributes & 0x48 else base_timestamp_ms  # else the base timestamp is no record's
                 if 0 <= first < earliest:
                     earliest = first
     if base_offset < 0:
@@ -162,8 +162,8 @@ def scan_run(
     return RunScan(
         start_position=start,
         end_position=stop,
-        first_timestamp=min(earliest, latest) if latest >= 0 else None,
-        last_timestamp=latest if latest >= 0 else None,
+        first_timestamp_ms=min(earliest, latest) if latest >= 0 else None,
+        last_timestamp_ms=latest if latest >= 0 else None,
         records=records,
         offsets=offsets,
         digest=walk.digest_to(stop),

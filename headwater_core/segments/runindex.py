@@ -43,12 +43,12 @@ class Points(NamedTuple):
 
     offsets         the batch's base offset, rising
     positions       where it begins, from the run's own start; the first is 0
-    max_timestamps  largest timestamp of user data in all batches before the point; -2**63 while there is none
+    max_timestamps_ms  largest timestamp of user data in all batches before the point; -2**63 while there is none
     """
 
     offsets: "array[int]"
     positions: "array[int]"
-    max_timestamps: "array[int]"
+    max_timestamps_ms: "array[int]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class RunIndex:
 
     def position_for_time(self, timestamp_ms: int) -> int:
         """Where to start looking for the first record at or after `timestamp_ms`: everything before it is older."""
-        return self.points.positions[max(bisect_left(self.points.max_timestamps, timestamp_ms) - 1, 0)]
+        return self.points.positions[max(bisect_left(self.points.max_timestamps_ms, timestamp_ms) - 1, 0)]
 
 
 def new_points() -> Points:
@@ -90,10 +90,10 @@ def new_points() -> Points:
 
 def points_of(rows: Iterable[tuple[int, int, int]]) -> Points:
     points = new_points()
-    for offset, position, timestamp in rows:
+    for offset, position, timestamp_ms in rows:
         points.offsets.append(offset)
         points.positions.append(position)
-        points.max_timestamps.append(timestamp)
+        points.max_timestamps_ms.append(timestamp_ms)
     return points
 
 
@@ -182,7 +182,7 @@ def _check(index: RunIndex, where: str) -> RunIndex:
         raise bad("the first point is not the run's start")
     if not _rises(points.offsets) or not _rises(points.positions) or points.offsets[-1] > last or points.positions[-1] >= index.size_bytes:
         raise bad("points out of order")
-    if not all(map(operator.le, points.max_timestamps, points.max_timestamps[1:])):
+    if not all(map(operator.le, points.max_timestamps_ms, points.max_timestamps_ms[1:])):
         raise bad("timestamps of points fall")
     if not _rises([epoch for epoch, _ in index.epochs]) or not _rises([first for _, first in index.epochs]):
         raise bad("leader epochs out of order")

@@ -203,7 +203,7 @@ class ArchiveTier:
         """The first record in `span` that is not older than `timestamp_ms`."""
         entry = self.archived.entry_for_time(timestamp_ms)
         while entry is not None and entry.base_offset < span.end:
-            newest = entry.last_timestamp
+            newest = entry.last_timestamp_ms
             if newest is not None and newest >= timestamp_ms and entry.next_offset > span.start:
                 found = yield from self._first_not_older(entry, timestamp_ms, span)
                 if found is not None:

@@ -116,7 +116,7 @@ class HeldEntries:
     def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None:
         head = self._heads.get(partition)
         entries = head.entries if head else ()
-        return next((each for each in entries if each.last_timestamp is not None and each.last_timestamp >= timestamp_ms), None)
+        return next((each for each in entries if each.last_timestamp_ms is not None and each.last_timestamp_ms >= timestamp_ms), None)
 
 
 class Archived:

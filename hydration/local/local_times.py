@@ -94,7 +94,7 @@ class LocalTimes:
         try:
             start = _start(file, segment, newest.offset)
             batch = first_at(partial(headers, file), newest.offset, start, min(start + HINTED_BYTES, file.size_bytes))
-            return newest.timestamp if batch is not None and batch[1].max_timestamp == newest.timestamp else None
+            return newest.timestamp_ms if batch is not None and batch[1].max_timestamp_ms == newest.timestamp_ms else None
         except (CorruptData, UnsupportedFormat):
             return None
         finally:

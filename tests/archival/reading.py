@@ -29,7 +29,7 @@ def _row(partition: PartitionId, record: Record, kind: str, epoch: int) -> dict[
         "topic": partition.topic,
         "partition": partition.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp,
+        "timestamp": record.timestamp_ms,
         "timestamp_type": kind,
         "leader_epoch": epoch,
         "key": _text(record.key),

@@ -65,7 +65,7 @@ def read(logs: Logs, isolation: Isolation, max_bytes: int) -> dict[tuple[str, in
                         "topic": topic.name,
                         "partition": partition,
                         "offset": row.record.offset,
-                        "timestamp": row.record.timestamp,
+                        "timestamp": row.record.timestamp_ms,
                         "timestamp_type": "LogAppendTime" if row.log_append_time else "CreateTime",
                         "leader_epoch": row.leader_epoch,
                         "key": text(row.record.key),

@@ -44,7 +44,7 @@ def test_any_steps_lead_to_what_a_scan_finds(tmp_path: Path, seed: int, monkeypa
         assert walk.transactions.open == (scan.open_transactions if scan else before)
         assert walk.transactions.aborted == list(scan.aborted if scan else ())
         assert walk.position == (scan.end_position if scan else 0)
-        assert walk.newest_ms == (scan.last_timestamp if scan and scan.last_timestamp is not None else NO_TIMESTAMP)
+        assert walk.newest_ms == (scan.last_timestamp_ms if scan and scan.last_timestamp_ms is not None else NO_TIMESTAMP)
     file.release()
 
 

@@ -29,7 +29,7 @@ OTHERS = (
 
 
 def first_at_or_past(head: Head, timestamp_ms: int) -> Entry | None:
-    return next((entry for entry in head.entries if entry.last_timestamp is not None and entry.last_timestamp >= timestamp_ms), None)
+    return next((entry for entry in head.entries if entry.last_timestamp_ms is not None and entry.last_timestamp_ms >= timestamp_ms), None)
 
 
 def assert_answers_as(index: ManifestIndex, head: Head) -> None:
@@ -40,7 +40,7 @@ def assert_answers_as(index: ManifestIndex, head: Head) -> None:
     for offset in offsets:
         assert index.floor(partition, offset) == head.entry_at(offset), offset
     times = {-(2**63), 0, 2**63 - 1, 2**70}
-    times |= {at for entry in head.entries for at in ((entry.last_timestamp or 0), (entry.last_timestamp or 0) + 1)}
+    times |= {at for entry in head.entries for at in ((entry.last_timestamp_ms or 0), (entry.last_timestamp_ms or 0) + 1)}
     for timestamp in times:
         assert index.floor_time(partition, timestamp) == first_at_or_past(head, timestamp), timestamp
 
@@ -96,7 +96,7 @@ def test_a_floor_beyond_the_entry_is_no_answer(tmp_path: Path) -> None:
 
 def test_timestamps_out_of_order_lead_to_the_first_entry_that_reaches_them(tmp_path: Path) -> None:
     stamps = [100, 50, None, 300, 200, -5]
-    entries = [an_entry(at * 10, at * 10 + 9, last_timestamp=stamp) for at, stamp in enumerate(stamps)]
+    entries = [an_entry(at * 10, at * 10 + 9, last_timestamp_ms=stamp) for at, stamp in enumerate(stamps)]
     with ManifestIndex(tmp_path / "index") as index:
         head = a_head(*entries)
         index.replace(head)

@@ -20,7 +20,7 @@ from tests.recovery.archived import archive_in_memory
 def made_of(run: bytes, base_offset: int) -> dict[str, bytes]:
     indexes = Indexes(base_offset)
     for position, header in walk(io.BytesIO(run), 0, len(run), where="run"):
-        indexes.add(position, header.last_offset, header.max_timestamp)
+        indexes.add(position, header.last_offset, header.max_timestamp_ms)
     return indexes.files()
 
 
@@ -43,10 +43,10 @@ def test_every_restored_segment_has_indexes_that_say_where_its_batches_are(name:
         assert all(later - earlier <= interval + largest for earlier, later in pairwise(positions))
         times = list(struct.iter_unpack(">qI", log.with_suffix(".timeindex").read_bytes()))
         assert all(one < other for one, other in pairwise(times))
-        assert times[-1][0] == max(header.max_timestamp for header in batches.values())
+        assert times[-1][0] == max(header.max_timestamp_ms for header in batches.values())
         for timestamp, relative in times:
-            first = next(header for header in batches.values() if header.max_timestamp >= timestamp)
-            assert (first.max_timestamp, first.last_offset) == (timestamp, base + relative)
+            first = next(header for header in batches.values() if header.max_timestamp_ms >= timestamp)
+            assert (first.max_timestamp_ms, first.last_offset) == (timestamp, base + relative)
         entries += len(found)
     assert entries
 

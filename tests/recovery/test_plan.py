@@ -26,8 +26,8 @@ def an_entry(base: int, last: int, *, partition: int = 0, **changes: Any) -> Ent
         base_offset=base,
         last_offset=last,
         epochs=(EpochStart(0, base),),
-        first_timestamp=base,
-        last_timestamp=last,
+        first_timestamp_ms=base,
+        last_timestamp_ms=last,
         records=last - base + 1,
         uid=uid,
         fence=1,
@@ -120,7 +120,7 @@ def test_an_open_transaction_is_the_last_entry_s() -> None:
 # Retention
 
 
-ENTRIES = (an_entry(0, 9, last_timestamp=100), an_entry(10, 19, last_timestamp=500), an_entry(20, 29, last_timestamp=300))
+ENTRIES = (an_entry(0, 9, last_timestamp_ms=100), an_entry(10, 19, last_timestamp_ms=500), an_entry(20, 29, last_timestamp_ms=300))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,10 @@ def test_retention_leaves_out_whole_runs_from_the_oldest_on(before_ms: int | Non
 
 
 def test_runs_without_user_data_are_no_reason_to_keep_what_is_older() -> None:
-    markers = an_entry(10, 10, last_timestamp=None, first_timestamp=None, records=0)
-    assert bases(plan_partition(a_head(an_entry(0, 9, last_timestamp=100), markers, an_entry(11, 20, last_timestamp=900)), 200)) == [11]
+    markers = an_entry(10, 10, last_timestamp_ms=None, first_timestamp_ms=None, records=0)
+    assert bases(plan_partition(a_head(an_entry(0, 9, last_timestamp_ms=100), markers, an_entry(11, 20, last_timestamp_ms=900)), 200)) == [
+        11
+    ]
 
 
 def test_retention_is_held_back_unless_it_was_asked_for() -> None:

@@ -194,10 +194,10 @@ def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timest
                 header = check_batch(buffer, at, where=where)
                 batch = buffer[at : at + header.size_bytes]
                 at += header.size_bytes
-                if header.max_timestamp < timestamp_ms or header.is_control or header.last_offset < first:
+                if header.max_timestamp_ms < timestamp_ms or header.is_control or header.last_offset < first:
                     continue
                 for record in decode_batch(batch, where=where):
-                    if record.timestamp >= timestamp_ms and first <= record.offset < end:
+                    if record.timestamp_ms >= timestamp_ms and first <= record.offset < end:
                         return record.offset
     return None
 

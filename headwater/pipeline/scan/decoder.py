@@ -47,7 +47,7 @@ class Wanted:
 
     columns          of COLUMNS, in the order they shall have; none of them is a count of rows
     first, end       offsets in [first, end)
-    first_timestamp, end_timestamp  milliseconds in [first, end), None for no bound
+    first_timestamp_ms, end_timestamp_ms  in [first, end), None for no bound
     aborted          (producer id, first offset, last offset) of transactions to leave out, the last offset being the marker's
     """
 
@@ -56,8 +56,8 @@ class Wanted:
     columns: tuple[str, ...]
     first: int
     end: int
-    first_timestamp: int | None = None
-    end_timestamp: int | None = None
+    first_timestamp_ms: int | None = None
+    end_timestamp_ms: int | None = None
     aborted: tuple[tuple[int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,20 +107,20 @@ class _Scan:
         self._where, self._position = where, position
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._depth = max((_DEPTHS.get(name, kernels.TIMES) for name in wanted.columns), default=kernels.TIMES)
-        self._first_timestamp = max(_INT64_MIN, min(_or(wanted.first_timestamp, _INT64_MIN), _INT64_MAX))
-        self._last_timestamp = max(_INT64_MIN, min(_or(wanted.end_timestamp, _INT64_MAX + 1) - 1, _INT64_MAX))
+        self._first_timestamp_ms = max(_INT64_MIN, min(_or(wanted.first_timestamp_ms, _INT64_MIN), _INT64_MAX))
+        self._last_timestamp_ms = max(_INT64_MIN, min(_or(wanted.end_timestamp_ms, _INT64_MAX + 1) - 1, _INT64_MAX))
         self._schema = arrow_schema(wanted.columns)
         self._unpacked = memoryview(b"")
 
     def tables(self) -> Iterator[Longs]:
         """The batches of the buffer, some ten thousand at a time, every CRC verified."""
         wanted, aborted = self._wanted, _by_producer(self._wanted.aborted)
-        timed = wanted.first_timestamp is not None or wanted.end_timestamp is not None
+        timed = wanted.first_timestamp_ms is not None or wanted.end_timestamp_ms is not None
         table = np.empty((min(_TABLE_ROWS, len(self._raw) // HEADER_BYTES + 1), kernels.TABLE_COLUMNS), np.int64)
         at, last_offset, last_epoch = 0, -1, -1
         while at < len(self._raw):
             rows, at, last_offset, last_epoch, sound = kernels.scan_batches(
-                self._raw, at, last_offset, last_epoch, wanted.first, wanted.end, self._first_timestamp, self._last_timestamp, timed,
+                self._raw, at, last_offset, last_epoch, wanted.first, wanted.end, self._first_timestamp_ms, self._last_timestamp_ms, timed,
                 aborted, self._depth, "offset" in wanted.columns, "timestamp" in wanted.columns,
                 LIMIT_BYTES // kernels.RECORD_BYTES_MIN, table,
             )  # fmt: skip
@@ -194,8 +194,8 @@ class _Scan:
         header_at = np.empty(rows_most if "headers" in columns else 0, np.int64)
         header_count = np.empty(len(header_at), np.int32)
         (malformed, rows, key_bytes, value_bytes, null_keys, null_values, headers, name_bytes, header_bytes, lost) = kernels.scan_records(
-            self._raw, _read_only(self._unpacked), table, start, stop, wanted.first, wanted.end, self._first_timestamp,
-            self._last_timestamp, self._depth, offsets, timestamps, timestamp_types, keys.writable(), keys.ends, keys.valid,
+            self._raw, _read_only(self._unpacked), table, start, stop, wanted.first, wanted.end, self._first_timestamp_ms,
+            self._last_timestamp_ms, self._depth, offsets, timestamps, timestamp_types, keys.writable(), keys.ends, keys.valid,
             values.writable(), values.ends, values.valid, header_at, header_count,
         )  # fmt: skip
         if malformed >= 0:

@@ -176,14 +176,14 @@ def _is_aborted(aborted: Longs, producer_id: int, offset: int) -> bool:
 
 @compiled
 def scan_batches(
-    raw: Bytes, position: int, last_offset: int, last_epoch: int, first: int, end: int, first_timestamp: int, last_timestamp: int,
+    raw: Bytes, position: int, last_offset: int, last_epoch: int, first: int, end: int, first_timestamp_ms: int, last_timestamp_ms: int,
     timed: bool, aborted: Longs, depth: int, offsets: bool, timestamps: bool, records_max: int, table: Longs,
 ) -> tuple[int, int, int, int, bool]:  # fmt: skip
     """Fill `table` with the batches of `raw` from `position` on, checked as segments.batches.BatchWalk does, and plan each.
 
     last_offset, last_epoch          of the batch before; -1 at the start
     first, end                       offsets wanted, [first, end)
-    first_timestamp, last_timestamp  both inclusive; `timed` when they leave anything out
+    first_timestamp_ms, last_timestamp_ms  both inclusive; `timed` when they leave anything out
     aborted                          rows (producer id, first offset, last offset), sorted, the last offsets of a producer rising
     depth, offsets, timestamps       how far into records the wanted columns reach, and whether those two are among them
     records_max                      of a compressed batch: more cannot come out
@@ -208,7 +208,7 @@ def scan_batches(
                 return rows, position, last_offset, last_epoch, False
             crc = -1
         attributes, body_bytes = _number(raw, position + 21, 2), batch_end - position - HEADER_BYTES
-        max_timestamp, producer_id = _number(raw, position + 35, 8), _number(raw, position + 43, 8)
+        max_timestamp_ms, producer_id = _number(raw, position + 35, 8), _number(raw, position + 43, 8)
         append_time = attributes & _LOG_APPEND_TIME != 0
         last_offset, last_epoch = base + delta, epoch
 
@@ -219,7 +219,7 @@ def scan_batches(
             or (records == 0 and body_bytes == 0)
             or last_offset < first
             or base >= end
-            or (timed and (max_timestamp < first_timestamp or (append_time and max_timestamp > last_timestamp)))
+            or (timed and (max_timestamp_ms < first_timestamp_ms or (append_time and max_timestamp_ms > last_timestamp_ms)))
             or (attributes & _TRANSACTIONAL and _is_aborted(aborted, producer_id, base))
         ):
             plan = LEAVE_OUT
@@ -232,7 +232,7 @@ def scan_batches(
 
         row = table[rows]
         row[POSITION], row[END], row[CRC], row[BASE_OFFSET], row[LAST_DELTA] = position, batch_end, crc, base, delta
-        row[BASE_TIMESTAMP], row[MAX_TIMESTAMP], row[ATTRIBUTES] = _number(raw, position + 27, 8), max_timestamp, attributes
+        row[BASE_TIMESTAMP], row[MAX_TIMESTAMP], row[ATTRIBUTES] = _number(raw, position + 27, 8), max_timestamp_ms, attributes
         row[RECORDS], row[PLAN] = 0 if plan == LEAVE_OUT else records, plan
         row[BODY_FROM], row[BODY_TO] = position + HEADER_BYTES, batch_end
         rows += 1
@@ -242,7 +242,7 @@ def scan_batches(
 
 @compiled
 def scan_records(
-    raw: Bytes, unpacked: Bytes, table: Longs, start: int, stop: int, first: int, end: int, first_timestamp: int, last_timestamp: int,
+    raw: Bytes, unpacked: Bytes, table: Longs, start: int, stop: int, first: int, end: int, first_timestamp_ms: int, last_timestamp_ms: int,
     depth: int, offsets: Longs, timestamps: Longs, timestamp_types: Ints, keys: Bytes, key_ends: Ints, key_valid: Flags, values: Bytes,
     value_ends: Ints, value_valid: Flags, header_at: Longs, header_count: Ints,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:  # fmt: skip
@@ -295,7 +295,7 @@ def scan_records(
                 break
             previous = delta
             time = table[batch, MAX_TIMESTAMP] if append_time else _later(table[batch, BASE_TIMESTAMP], time_delta)
-            if not (first <= base + delta < end and first_timestamp <= time <= last_timestamp):
+            if not (first <= base + delta < end and first_timestamp_ms <= time <= last_timestamp_ms):
                 at = record_end
                 done += 1
                 continue

@@ -60,15 +60,15 @@ def whole(entry: Entry) -> Piece:
     return Piece(entry, 0, entry.live_bytes, entry.base_offset, entry.next_offset, 0, by_index=False)
 
 
-def cut(entry: Entry, index: RunIndex, first: int, end: int, first_timestamp: int | None, piece_bytes: int) -> list[Piece]:
+def cut(entry: Entry, index: RunIndex, first: int, end: int, first_timestamp_ms: int | None, piece_bytes: int) -> list[Piece]:
     """The pieces in which offsets in [first, end) may lie, about `piece_bytes` each, larger only for a batch that is.
 
-    first_timestamp  what is older may be left out: the index tells up to which byte everything is
+    first_timestamp_ms  what is older may be left out: the index tells up to which byte everything is
     """
     offsets, positions, timestamps = index.points
     begin = max(bisect_right(offsets, first) - 1, 0)
-    if first_timestamp is not None and first_timestamp >= 0:  # of times before 1970 an index says nothing
-        begin = max(begin, bisect_left(timestamps, first_timestamp) - 1)
+    if first_timestamp_ms is not None and first_timestamp_ms >= 0:  # of times before 1970 an index says nothing
+        begin = max(begin, bisect_left(timestamps, first_timestamp_ms) - 1)
     live = bisect_left(positions, entry.live_bytes)  # points from here on lie on a dead branch
     stop = min(bisect_left(offsets, end), live)
     stop_position = positions[stop] if stop < live else entry.live_bytes

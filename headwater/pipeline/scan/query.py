@@ -90,43 +90,43 @@ class Predicate:
     partitions: frozenset[int] | None = None
     first_offset: int = 0
     end_offset: int = END_OF_OFFSETS
-    first_timestamp: int | None = None
-    end_timestamp: int | None = None
+    first_timestamp_ms: int | None = None
+    end_timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_offset <= self.end_offset <= END_OF_OFFSETS:
             raise ValueError(f"offsets out of order: {self.first_offset} to {self.end_offset}")
-        if self.first_timestamp is not None and self.end_timestamp is not None and self.first_timestamp > self.end_timestamp:
-            raise ValueError(f"times out of order: {self.first_timestamp} to {self.end_timestamp}")
+        if self.first_timestamp_ms is not None and self.end_timestamp_ms is not None and self.first_timestamp_ms > self.end_timestamp_ms:
+            raise ValueError(f"times out of order: {self.first_timestamp_ms} to {self.end_timestamp_ms}")
 
     @classmethod
-    def of_offsets(cls, first: int, end: int, first_timestamp: int | None = None) -> "Predicate":
+    def of_offsets(cls, first: int, end: int, first_timestamp_ms: int | None = None) -> "Predicate":
         """Offsets [first, end), as far as there are such; none where `end` is not past `first`."""
         first = min(max(first, 0), END_OF_OFFSETS)
-        return cls(first_offset=first, end_offset=max(first, min(end, END_OF_OFFSETS)), first_timestamp=first_timestamp)
+        return cls(first_offset=first, end_offset=max(first, min(end, END_OF_OFFSETS)), first_timestamp_ms=first_timestamp_ms)
 
     @classmethod
     def of_times(cls, first: int, end: int) -> "Predicate":
-        return cls(first_timestamp=first, end_timestamp=max(first, end))
+        return cls(first_timestamp_ms=first, end_timestamp_ms=max(first, end))
 
     def and_(self, other: "Predicate") -> "Predicate":
         first_offset = max(self.first_offset, other.first_offset)
-        first_timestamp = max((t for t in (self.first_timestamp, other.first_timestamp) if t is not None), default=None)
-        end_timestamp = min((t for t in (self.end_timestamp, other.end_timestamp) if t is not None), default=None)
-        if first_timestamp is not None and end_timestamp is not None:
-            end_timestamp = max(first_timestamp, end_timestamp)  # nothing satisfies both
+        first_timestamp_ms = max((t for t in (self.first_timestamp_ms, other.first_timestamp_ms) if t is not None), default=None)
+        end_timestamp_ms = min((t for t in (self.end_timestamp_ms, other.end_timestamp_ms) if t is not None), default=None)
+        if first_timestamp_ms is not None and end_timestamp_ms is not None:
+            end_timestamp_ms = max(first_timestamp_ms, end_timestamp_ms)  # nothing satisfies both
         return Predicate(
             topics=_both(self.topics, other.topics),
             partitions=_both(self.partitions, other.partitions),
             first_offset=first_offset,
             end_offset=max(first_offset, min(self.end_offset, other.end_offset)),
-            first_timestamp=first_timestamp,
-            end_timestamp=end_timestamp,
+            first_timestamp_ms=first_timestamp_ms,
+            end_timestamp_ms=end_timestamp_ms,
         )
 
     def may_hold(self, topic: str, partition: int) -> bool:
         """Whether records of this partition may satisfy it."""
-        if self.first_timestamp is not None and self.end_timestamp is not None and self.first_timestamp >= self.end_timestamp:
+        if self.first_timestamp_ms is not None and self.end_timestamp_ms is not None and self.first_timestamp_ms >= self.end_timestamp_ms:
             return False
         return (self.topics is None or topic in self.topics) and (self.partitions is None or partition in self.partitions)
 
@@ -139,11 +139,11 @@ class Predicate:
         """
         if entry.base_offset >= self.end_offset or entry.next_offset <= self.first_offset:
             return False
-        if self.first_timestamp is None or entry.gap:
+        if self.first_timestamp_ms is None or entry.gap:
             return True
-        if entry.last_timestamp is None:
+        if entry.last_timestamp_ms is None:
             return entry.records > 0  # records from before 1970, or without a time
-        return entry.last_timestamp >= self.first_timestamp
+        return entry.last_timestamp_ms >= self.first_timestamp_ms
 
 
 EVERYTHING = Predicate()

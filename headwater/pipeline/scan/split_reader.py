@@ -152,11 +152,11 @@ class _Reading:
                 except CorruptData as error:
                     self._set_aside(error, entry.index_key, 0, first, end - 1)
                     continue
-                yield from cut(entry, index, first, end, predicate.first_timestamp, PIECE_BYTES)
+                yield from cut(entry, index, first, end, predicate.first_timestamp_ms, PIECE_BYTES)
 
     def _wants_all(self, entry: Entry, first: int, end: int) -> bool:
-        oldest = self._query.predicate.first_timestamp
-        as_old = oldest is None or (entry.first_timestamp is not None and oldest <= entry.first_timestamp)
+        oldest = self._query.predicate.first_timestamp_ms
+        as_old = oldest is None or (entry.first_timestamp_ms is not None and oldest <= entry.first_timestamp_ms)
         return as_old and (first, end) == (entry.base_offset, entry.next_offset)
 
     def _fetched(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Piece, Buffer | CorruptData]]:
@@ -253,8 +253,8 @@ class _Reading:
             columns=self._query.columns,
             first=first,
             end=max(min(self._split.end, entry.next_offset, predicate.end_offset), first),
-            first_timestamp=predicate.first_timestamp,
-            end_timestamp=predicate.end_timestamp,
+            first_timestamp_ms=predicate.first_timestamp_ms,
+            end_timestamp_ms=predicate.end_timestamp_ms,
             aborted=self._aborted or (),
         )
         if only_looks:

@@ -146,8 +146,8 @@ def _contradictions(entry: Entry, scan: RunScan, index: RunIndex | None) -> Iter
         return
     told: list[tuple[str, object, object]] = [
         ("records", entry.records, scan.records),
-        ("first timestamp", entry.first_timestamp, scan.first_timestamp),
-        ("last timestamp", entry.last_timestamp, scan.last_timestamp),
+        ("first timestamp", entry.first_timestamp_ms, scan.first_timestamp_ms),
+        ("last timestamp", entry.last_timestamp_ms, scan.last_timestamp_ms),
         ("leader epochs", entry.epochs, tuple(step for step in scan.epochs if step[1] <= entry.last_offset)),
         ("highest producer id", entry.max_producer_id, scan.max_producer_id),
     ]

@@ -107,9 +107,9 @@ class FakeLog(PartitionLog):
         data = self.path.read_bytes()
         for position in self._positions[:-1]:
             header = read_batch_header(data, position)
-            if header.max_timestamp >= timestamp_ms:
-                at = max(0, timestamp_ms - header.base_timestamp)
-                return RecordTime(header.base_offset + at, header.base_timestamp + at)
+            if header.max_timestamp_ms >= timestamp_ms:
+                at = max(0, timestamp_ms - header.base_timestamp_ms)
+                return RecordTime(header.base_offset + at, header.base_timestamp_ms + at)
         return None
 
     def epoch_end(self, epoch: int, *, timeout_s: float | None = 30.0) -> tuple[int, int]:

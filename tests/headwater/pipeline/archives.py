@@ -118,7 +118,7 @@ def read_through_the_agent(store: ObjectStore, topic: str, partition: int, isola
                     "topic": topic,
                     "partition": partition,
                     "offset": row.record.offset,
-                    "timestamp": row.record.timestamp,
+                    "timestamp": row.record.timestamp_ms,
                     "timestamp_type": "LogAppendTime" if row.log_append_time else "CreateTime",
                     "key": text(row.record.key),
                     "value": text(row.record.value),

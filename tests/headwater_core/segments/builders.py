@@ -44,7 +44,7 @@ def a_batch(
     log_append_time: int | None = None,
     delete_horizon: int | None = None,
     last_offset: int | None = None,
-    max_timestamp: int | None = None,
+    max_timestamp_ms: int | None = None,
     xerial: bool = False,
 ) -> bytes:
     """One whole batch.
@@ -56,18 +56,18 @@ def a_batch(
     if isinstance(records, int):
         records = [f"value-{base_offset + n}".encode() for n in range(records)]
     rows = [row if isinstance(row, Record) else a_record(base_offset + n, row) for n, row in enumerate(records)]
-    base_timestamp = rows[0].timestamp if rows else BASE_TIME
+    base_timestamp_ms = rows[0].timestamp_ms if rows else BASE_TIME
     if delete_horizon is not None:
-        base_timestamp = delete_horizon
+        base_timestamp_ms = delete_horizon
     if last_offset is None:
         last_offset = rows[-1].offset if rows else base_offset
-    if max_timestamp is None:
-        max_timestamp = max((row.timestamp for row in rows), default=-1)
+    if max_timestamp_ms is None:
+        max_timestamp_ms = max((row.timestamp_ms for row in rows), default=-1)
     if log_append_time is not None:
-        max_timestamp = log_append_time
+        max_timestamp_ms = log_append_time
     if isinstance(producer, int):
         producer = Producer(id=producer)
-    body = compress(codec, b"".join(_encode(row, base_offset, base_timestamp) for row in rows), xerial=xerial) if rows else b""
+    body = compress(codec, b"".join(_encode(row, base_offset, base_timestamp_ms) for row in rows), xerial=xerial) if rows else b""
     attributes = (
         codec
         | (0x08 if log_append_time is not None else 0)
@@ -84,8 +84,8 @@ def a_batch(
             0,
             attributes,
             last_offset - base_offset,
-            base_timestamp,
-            max_timestamp,
+            base_timestamp_ms,
+            max_timestamp_ms,
             producer.id if producer else -1,
             producer.epoch if producer else -1,
             producer.sequence if producer and not control else -1,
@@ -136,15 +136,15 @@ def compress(codec: int, data: bytes, *, xerial: bool = False) -> bytes:
     return data
 
 
-def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
-    return b"".join(_encode(record, base_offset, base_timestamp) for record in records)
+def encode_records(records: Iterable[Record], base_offset: int, base_timestamp_ms: int) -> bytes:
+    return b"".join(_encode(record, base_offset, base_timestamp_ms) for record in records)
 
 
-def _encode(record: Record, base_offset: int, base_timestamp: int) -> bytes:
+def _encode(record: Record, base_offset: int, base_timestamp_ms: int) -> bytes:
     fields = b"".join(
         (
             b"\x00",
-            encode_varint(record.timestamp - base_timestamp),
+            encode_varint(record.timestamp_ms - base_timestamp_ms),
             encode_varint(record.offset - base_offset),
             _bytes(record.key),
             _bytes(record.value),

@@ -108,7 +108,7 @@ def test_a_marker_is_byte_for_byte_what_a_broker_writes() -> None:
     for _, header, raw in (*batches("pantry"), *batches("kitchen")):
         if not header.is_control or not header.records or header.has_delete_horizon:  # the cleaner writes those anew
             continue
-        if header.base_timestamp != header.max_timestamp:  # the coordinator's clock, then the broker's: ours is one
+        if header.base_timestamp_ms != header.max_timestamp_ms:  # the coordinator's clock, then the broker's: ours is one
             continue
         marker = markers.read_marker(raw)
         made = encode_marker(
@@ -118,7 +118,7 @@ def test_a_marker_is_byte_for_byte_what_a_broker_writes() -> None:
             producer_epoch=header.producer_epoch,
             coordinator_epoch=marker.coordinator_epoch,
             leader_epoch=header.leader_epoch,
-            timestamp_ms=header.base_timestamp,
+            timestamp_ms=header.base_timestamp_ms,
             log_append_time=header.log_append_time,
         )
         assert made == raw
@@ -131,6 +131,6 @@ def test_what_is_encoded_reads_back() -> None:
     raw = encode_batch(40, rows, leader_epoch=3, timestamp_ms=77)
     header = read_batch_header(raw)
     assert (header.base_offset, header.last_offset, header.leader_epoch, header.producer_id) == (40, 42, 3, -1)
-    assert [(record.offset, record.timestamp, record.key, record.value) for record in decode_batch(raw)] == [
+    assert [(record.offset, record.timestamp_ms, record.key, record.value) for record in decode_batch(raw)] == [
         (40 + at, 77, *row) for at, row in enumerate(rows)
     ]

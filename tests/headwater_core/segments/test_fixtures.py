@@ -80,7 +80,7 @@ def line(log: LocalLog, header: BatchHeader, record: Record) -> dict[str, Any]:
         "topic": log.partition.topic,
         "partition": log.partition.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp,
+        "timestamp": record.timestamp_ms,
         "timestamp_type": "LogAppendTime" if header.log_append_time else "CreateTime",
         "leader_epoch": header.leader_epoch,
         "key": text(record.key),
@@ -167,7 +167,7 @@ def carried(known: dict[int, ProducerState], scan: RunScan) -> dict[int, Produce
     for state in scan.index.producers:
         before = merged.get(state.producer_id)
         if before is not None and state.last_offset < 0 and before.producer_epoch == state.producer_epoch:
-            state = before._replace(timestamp=state.timestamp, coordinator_epoch=state.coordinator_epoch)
+            state = before._replace(timestamp_ms=state.timestamp_ms, coordinator_epoch=state.coordinator_epoch)
         if before is not None and state.coordinator_epoch < 0:
             state = state._replace(coordinator_epoch=before.coordinator_epoch)
         merged[state.producer_id] = state

@@ -37,12 +37,12 @@ def test_offsets_count_from_the_batch_even_when_its_first_records_are_gone() -> 
 
 
 def test_append_time_is_every_records_timestamp() -> None:
-    assert {each.timestamp for each in decode_batch(a_batch(0, 3, log_append_time=42))} == {42}
+    assert {each.timestamp_ms for each in decode_batch(a_batch(0, 3, log_append_time=42))} == {42}
 
 
 def test_a_delete_horizon_is_still_what_timestamps_count_from() -> None:
     (record,) = decode_batch(a_batch(0, [a_record(0, timestamp=5000)], delete_horizon=9000))
-    assert record.timestamp == 5000
+    assert record.timestamp_ms == 5000
 
 
 def test_null_and_empty_differ_everywhere() -> None:

@@ -24,7 +24,7 @@ def test_a_scan_tells_what_an_entry_lists() -> None:
     found = scanned(raw)
     assert (found.base_offset, found.last_offset, found.next_offset, found.records) == (10, 15, 16, 6)
     assert (found.start_position, found.end_position, found.size_bytes) == (0, len(raw), len(raw))
-    assert (found.first_timestamp, found.last_timestamp) == (BASE_TIME + 10, BASE_TIME + 15)
+    assert (found.first_timestamp_ms, found.last_timestamp_ms) == (BASE_TIME + 10, BASE_TIME + 15)
     assert found.epochs == ((2, 10), (4, 15))
     assert found.digest == f"crc64nvme:{crc64nvme(raw):016x}"
     assert (found.open_from, found.aborted, found.max_producer_id, found.first_hole) == (None, (), -1, None)
@@ -46,21 +46,21 @@ def test_nothing_below_the_high_watermark_is_no_run() -> None:
 def test_markers_are_no_user_data() -> None:
     found = scanned(a_batch(0, 2, producer=7, transactional=True) + a_commit(2, 7))
     assert (found.records, found.last_offset) == (2, 2)
-    assert found.last_timestamp == BASE_TIME + 1
+    assert found.last_timestamp_ms == BASE_TIME + 1
     only_markers = scanned(a_commit(0, 7))
-    assert (only_markers.records, only_markers.first_timestamp, only_markers.last_timestamp) == (0, None, None)
+    assert (only_markers.records, only_markers.first_timestamp_ms, only_markers.last_timestamp_ms) == (0, None, None)
 
 
 def test_append_time_and_delete_horizon_replace_the_base_timestamp() -> None:
-    found = scanned(a_batch(0, 2, log_append_time=BASE_TIME + 500) + a_batch(2, 1, delete_horizon=5, max_timestamp=BASE_TIME + 600))
-    assert (found.first_timestamp, found.last_timestamp) == (BASE_TIME + 500, BASE_TIME + 600)
+    found = scanned(a_batch(0, 2, log_append_time=BASE_TIME + 500) + a_batch(2, 1, delete_horizon=5, max_timestamp_ms=BASE_TIME + 600))
+    assert (found.first_timestamp_ms, found.last_timestamp_ms) == (BASE_TIME + 500, BASE_TIME + 600)
 
 
 def test_timestamps_need_not_rise_and_may_be_absent() -> None:
     found = scanned(
         a_batch(0, [a_record(0, timestamp=50)]) + a_batch(1, [a_record(1, timestamp=20)]) + a_batch(2, [a_record(2, timestamp=-1)])
     )
-    assert (found.first_timestamp, found.last_timestamp, found.records) == (20, 50, 3)
+    assert (found.first_timestamp_ms, found.last_timestamp_ms, found.records) == (20, 50, 3)
 
 
 def test_empty_batches_keep_their_offsets() -> None:
@@ -134,14 +134,14 @@ def test_points_lie_64_kib_apart_and_lead_to_every_offset() -> None:
     raw = a_segment(100, 300, records=2, value_bytes=1000)
     index = scanned(raw).index
     assert len(index.points.offsets) == pytest.approx(len(raw) / (64 << 10), abs=2)
-    assert (index.points.offsets[0], index.points.positions[0], index.points.max_timestamps[0]) == (100, 0, runindex.NO_TIMESTAMP)
+    assert (index.points.offsets[0], index.points.positions[0], index.points.max_timestamps_ms[0]) == (100, 0, runindex.NO_TIMESTAMP)
     for offset in range(100, 700, 7):
         position = index.position_for(offset)
         found = scanned(raw, start=position)
         assert found.base_offset <= offset < found.base_offset + 70
     for timestamp in range(BASE_TIME + 90, BASE_TIME + 700, 13):
         position = index.position_for_time(timestamp)
-        assert position == 0 or scanned(raw[:position]).last_timestamp < timestamp  # type: ignore[operator]
+        assert position == 0 or scanned(raw[:position]).last_timestamp_ms < timestamp  # type: ignore[operator]
 
 
 def test_a_full_index_ends_the_run_and_the_rest_is_another(monkeypatch: pytest.MonkeyPatch) -> None:

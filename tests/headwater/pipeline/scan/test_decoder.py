@@ -84,8 +84,8 @@ def is_aborted(header: BatchHeader, aborted: Iterable[tuple[int, int, int]]) -> 
 def is_wanted(record: Record, wanted: Wanted) -> bool:
     return (
         wanted.first <= record.offset < wanted.end
-        and (wanted.first_timestamp is None or wanted.first_timestamp <= record.timestamp)
-        and (wanted.end_timestamp is None or record.timestamp < wanted.end_timestamp)
+        and (wanted.first_timestamp_ms is None or wanted.first_timestamp_ms <= record.timestamp_ms)
+        and (wanted.end_timestamp_ms is None or record.timestamp_ms < wanted.end_timestamp_ms)
     )
 
 
@@ -96,7 +96,7 @@ def row(record: Record, append_time: bool, wanted: Wanted) -> Row:
         "topic": wanted.topic,
         "partition": wanted.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp * 1000 if abs(record.timestamp * 1000) <= MICROSECONDS_MAX else None,
+        "timestamp": record.timestamp_ms * 1000 if abs(record.timestamp_ms * 1000) <= MICROSECONDS_MAX else None,
         "timestampType": int(append_time),
         "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
     }
@@ -143,8 +143,8 @@ columns = st.lists(st.sampled_from(COLUMNS), unique=True).map(tuple)
 @given(
     raw=runs(),
     bounds=offset_bounds,
-    first_timestamp=time_bounds,
-    end_timestamp=time_bounds,
+    first_timestamp_ms=time_bounds,
+    end_timestamp_ms=time_bounds,
     aborted=transactions,
     columns=columns | st.just(COLUMNS),
     rows_max=st.sampled_from([1, 7, 1 << 18]),
@@ -153,8 +153,8 @@ columns = st.lists(st.sampled_from(COLUMNS), unique=True).map(tuple)
 def test_any_run_of_batches_decodes_as_in_plain_python(
     raw: bytes,
     bounds: Sequence[int],
-    first_timestamp: int | None,
-    end_timestamp: int | None,
+    first_timestamp_ms: int | None,
+    end_timestamp_ms: int | None,
     aborted: tuple[tuple[int, int, int], ...],
     columns: tuple[str, ...],
     rows_max: int,
@@ -166,8 +166,8 @@ def test_any_run_of_batches_decodes_as_in_plain_python(
         columns=columns,
         first=bounds[0],
         end=bounds[1],
-        first_timestamp=first_timestamp,
-        end_timestamp=end_timestamp,
+        first_timestamp_ms=first_timestamp_ms,
+        end_timestamp_ms=end_timestamp_ms,
         aborted=aborted,
     )
     assert rows(raw, wanted, rows_max=rows_max, bytes_max=bytes_max) == wanted_rows(raw, wanted)
@@ -313,7 +313,7 @@ patches = (
 def test_damage_behind_a_right_checksum_means_the_same_to_both(
     records: list[Record], codec: int, at: float, cut: int, patch: bytes, count: int | None, append_time: int | None
 ) -> None:
-    body = encode_records(records, 5, records[0].timestamp)
+    body = encode_records(records, 5, records[0].timestamp_ms)
     place = int(len(body) * at)
     batch = a_batch(5, records, codec=codec, log_append_time=append_time, last_offset=5 + 30)
     raw = with_body(batch, body[:place] + patch + body[place + cut :], count)
@@ -336,7 +336,7 @@ def test_any_body_means_the_same_to_both(body: bytes, count: int, codec: int) ->
 def test_a_count_that_lies_is_refused_before_it_takes_memory(codec: int, records: int) -> None:
     batch = a_batch(0, 3, codec=codec, last_offset=2**31 - 2)
     with pytest.raises(CorruptData, match="run, byte 0: batch at offset 0: "):
-        rows(with_body(batch, encode_records([a_record(n) for n in range(3)], 0, a_record(0).timestamp), records))
+        rows(with_body(batch, encode_records([a_record(n) for n in range(3)], 0, a_record(0).timestamp_ms), records))
 
 
 @each_codec
@@ -417,7 +417,7 @@ def test_batches_outside_the_bounds_are_not_decompressed(monkeypatch: pytest.Mon
     raw = a_batch(0, 3, codec=codecs.ZSTD) + a_batch(3, 2) + a_batch(5, 3, codec=codecs.ZSTD)
     assert [each["offset"] for each in rows(raw, replace(EVERYTHING, first=3, end=5))] == [3, 4]
     later = a_batch(0, 3, codec=codecs.ZSTD) + a_batch(3, [a_record(3, timestamp=2**41)])
-    assert [each["offset"] for each in rows(later, replace(EVERYTHING, first_timestamp=2**41))] == [3]
+    assert [each["offset"] for each in rows(later, replace(EVERYTHING, first_timestamp_ms=2**41))] == [3]
 
 
 # Values
@@ -427,7 +427,7 @@ def test_a_time_that_microseconds_cannot_hold_is_null_and_a_missing_one_stays() 
     times = [0, -1, 2**63 - 1, (2**63 - 1) // 1000, (2**63 - 1) // 1000 + 1]
     raw = a_batch(0, [a_record(n, timestamp=time) for n, time in enumerate(times)])
     assert [each["timestamp"] for each in rows(raw)] == [0, -1000, None, (2**63 - 1) // 1000 * 1000, None]
-    assert [each["offset"] for each in rows(raw, replace(EVERYTHING, first_timestamp=1))] == [2, 3, 4]
+    assert [each["offset"] for each in rows(raw, replace(EVERYTHING, first_timestamp_ms=1))] == [2, 3, 4]
     horizon = bytearray(a_batch(0, [a_record(0, timestamp=5)], delete_horizon=0))
     struct.pack_into(">q", horizon, 27, 2**63 - 1)  # and the sum is more than 64 bits hold
     assert rows(with_crc(bytes(horizon)))[0]["timestamp"] is None

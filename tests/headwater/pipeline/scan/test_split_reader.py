@@ -267,7 +267,7 @@ def test_a_narrow_range_fetches_little_of_a_large_object(store: MemoryStore) -> 
 
 def test_a_time_filter_leaves_out_what_is_older_by_entries_and_by_index_points(store: MemoryStore) -> None:
     metered = MeteredStore(store)
-    query = a_query().where(Predicate(first_timestamp=BASE_TIME + 280))
+    query = a_query().where(Predicate(first_timestamp_ms=BASE_TIME + 280))
     splits = plan(metered, query)
     metered.reset()
     assert offsets(metered, query, splits) == list(range(280, 300))

@@ -64,9 +64,11 @@ def bounds(values: st.SearchStrategy[int]) -> st.SearchStrategy[int | None]:
 
 predicates = st.builds(
     lambda first_offset, end_offset, times, partitions: Predicate(
-        first_offset=first_offset or 0, first_timestamp=None if times[0] is None else BASE_TIME + times[0], partitions=partitions
+        first_offset=first_offset or 0, first_timestamp_ms=None if times[0] is None else BASE_TIME + times[0], partitions=partitions
     ).and_(
-        Predicate(end_offset=1000 if end_offset is None else end_offset, end_timestamp=None if times[1] is None else BASE_TIME + times[1])
+        Predicate(
+            end_offset=1000 if end_offset is None else end_offset, end_timestamp_ms=None if times[1] is None else BASE_TIME + times[1]
+        )
     ),
     bounds(st.integers(0, 310)),
     bounds(st.integers(0, 310)),
@@ -79,8 +81,8 @@ def satisfies(row: dict[str, int], predicate: Predicate) -> bool:
     return (
         (predicate.partitions is None or row["partition"] in predicate.partitions)
         and predicate.first_offset <= row["offset"] < predicate.end_offset
-        and (predicate.first_timestamp is None or row["timestamp"] >= predicate.first_timestamp)
-        and (predicate.end_timestamp is None or row["timestamp"] < predicate.end_timestamp)
+        and (predicate.first_timestamp_ms is None or row["timestamp"] >= predicate.first_timestamp_ms)
+        and (predicate.end_timestamp_ms is None or row["timestamp"] < predicate.end_timestamp_ms)
     )
 
 

@@ -182,8 +182,8 @@ def false_count(data: st.DataObject, bucket: Bucket, target: Target) -> Found:
         st.sampled_from(
             [
                 {"records": entry.records + 1},
-                {"first_timestamp": (entry.first_timestamp or 0) - 1},
-                {"last_timestamp": None},
+                {"first_timestamp_ms": (entry.first_timestamp_ms or 0) - 1},
+                {"last_timestamp_ms": None},
                 {"aborted": entry.aborted + 1},
                 {"open_from": 0 if entry.open_from is None else None},
                 {"max_producer_id": 77_777},
@@ -199,7 +199,7 @@ def another_index(data: st.DataObject, bucket: Bucket, target: Target) -> Found:
     """Whole, with the digest that the head says, and not of these data."""
     entry = data.draw(st.sampled_from(target.entries))
     index = decode_index(bucket.content(entry.index_key))
-    index.points.max_timestamps[0] = 7
+    index.points.max_timestamps_ms[0] = 7
     lying = encode_index(replace(index, epochs=index.epochs[:1], producers=()))
     if lying == bucket.content(entry.index_key):
         return set()

@@ -94,8 +94,8 @@ def satisfies(predicate: Predicate, row: Row) -> bool:
         (predicate.topics is None or row["topic"] in predicate.topics)
         and (predicate.partitions is None or row["partition"] in predicate.partitions)
         and predicate.first_offset <= row["offset"] < predicate.end_offset
-        and (predicate.first_timestamp is None or timestamp >= predicate.first_timestamp)
-        and (predicate.end_timestamp is None or timestamp < predicate.end_timestamp)
+        and (predicate.first_timestamp_ms is None or timestamp >= predicate.first_timestamp_ms)
+        and (predicate.end_timestamp_ms is None or timestamp < predicate.end_timestamp_ms)
     )
 
 
