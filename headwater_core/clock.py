@@ -1,7 +1,6 @@
 """Time, passed in so that tests and the simulation own it."""
 
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -21,19 +20,3 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
-
-
-@dataclass(slots=True)
-class ManualClock:
-    """Stands still until told."""
-
-    at_ms: int = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.at_ms
-
-    def monotonic_s(self) -> float:
-        return self.at_ms / 1000
-
-    def advance(self, by_ms: int) -> None:
-        self.at_ms += by_ms

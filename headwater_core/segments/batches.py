@@ -33,7 +33,7 @@ class BatchHeader(NamedTuple):
 
     leader_epoch    -1 when the batch was written before leader epochs
     last_offset_delta  kept by compaction, even when the last records are gone
-    base_timestamp_ms  the delete horizon when has_delete_horizon
+    base_timestamp_ms  the delete horizon where attributes has its bit
     max_timestamp_ms  of every record when log_append_time; -1 when the batch has none
     producer_id     -1 for a producer without idempotence
     records         0 where compaction kept an empty batch for its producer's sequence
@@ -81,10 +81,6 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & _CONTROL)
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        return bool(self.attributes & _DELETE_HORIZON)
 
     @property
     def first_timestamp_ms(self) -> int:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from headwater_core.errors import CorruptData, TruncatedData
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
-from headwater_core.segments.markers import read_marker
 from headwater_core.segments.varint import read_varint
 
 _RECORD_BYTES_MIN = 6  # five one-byte fields behind the length, and the header count
@@ -67,11 +66,6 @@ def decode_batch(batch: bytes | bytearray | memoryview, *, limit_bytes: int = co
         yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
     if at != len(body):
         raise CorruptData(where, at, f"{len(body) - at} bytes behind the last of {header.records} records")
-
-
-def control_type(batch: bytes | bytearray | memoryview) -> int:
-    """0 for an ABORT marker, 1 for COMMIT; the metadata log has others. For control batches that hold a record."""
-    return read_marker(batch).type
 
 
 def _read_bytes(body: bytes, at: int, end: int, where: str) -> tuple[bytes | None, int]:

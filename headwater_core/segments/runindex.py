@@ -4,8 +4,8 @@ import operator
 import struct
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,10 +75,6 @@ class RunIndex:
         """First offset of the oldest transaction still open at the run's end."""
         return self.open_transactions[0].first_offset if self.open_transactions else None
 
-    def position_for(self, offset: int) -> int:
-        """Where to start reading for `offset`: the last point at or before it, the run's start for an earlier offset."""
-        return self.points.positions[max(bisect_right(self.points.offsets, offset) - 1, 0)]
-
     def position_for_time(self, timestamp_ms: int) -> int:
         """Where to start looking for the first record at or after `timestamp_ms`: everything before it is older."""
         return self.points.positions[max(bisect_left(self.points.max_timestamps_ms, timestamp_ms) - 1, 0)]
@@ -86,15 +82,6 @@ class RunIndex:
 
 def new_points() -> Points:
     return Points(array("q"), array("q"), array("q"))
-
-
-def points_of(rows: Iterable[tuple[int, int, int]]) -> Points:
-    points = new_points()
-    for offset, position, timestamp_ms in rows:
-        points.offsets.append(offset)
-        points.positions.append(position)
-        points.max_timestamps_ms.append(timestamp_ms)
-    return points
 
 
 def encode_index(index: RunIndex) -> bytes:

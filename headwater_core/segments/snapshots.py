@@ -36,12 +36,6 @@ def decode_snapshot(raw: bytes | bytearray | memoryview, *, where: str) -> tuple
     return tuple(ProducerState(*row) for row in _ENTRY.iter_unpack(entries))
 
 
-def encode_snapshot(producers: Iterable[ProducerState]) -> bytes:
-    rows = [_ENTRY.pack(*producer) for producer in producers]
-    covered = _COUNT.pack(len(rows)) + b"".join(rows)
-    return _HEAD.pack(_VERSION, crc32c(covered)) + covered
-
-
 def open_transactions(producers: Iterable[ProducerState]) -> tuple[OpenTransaction, ...]:
     """Those open at the snapshot's offset, oldest first: where a scan starts that has no archive to carry on from."""
     found = [OpenTransaction(each.producer_id, each.open_from) for each in producers if each.open_from >= 0]

@@ -36,7 +36,3 @@ def decode_txnindex(raw: bytes | memoryview, base_offset: int, next_offset: int,
         last, stable = each.last_offset, each.last_stable_offset
         found.append(each)
     return tuple(found)
-
-
-def encode_txnindex(aborted: tuple[AbortedTransaction, ...]) -> bytes:
-    return b"".join(_ENTRY.pack(_VERSION, *each) for each in aborted)

@@ -12,11 +12,8 @@ from archival.source import OpenSegment, open_segment
 from archival.step_plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
-from headwater_core.clock import ManualClock
-from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
@@ -25,6 +22,9 @@ from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
+from tests.headwater_core.control.local_control import LocalControl
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 PARTITION = PartitionId("kitchen-1", topic_id_text(bytes(range(16))), 0, "soup")
 EVERYTHING = Policy(tail_after_ms=0)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from archival.announcer import RETRY_S, Announcer, advanced_of, claim_of
-from headwater_core.clock import ManualClock, SystemClock
-from headwater_core.control.control_log import LocalControl
+from headwater_core.clock import SystemClock
 from headwater_core.control.control_records import Advanced, Record, Retired
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError
 from headwater_core.partition import PartitionId
 from tests.archival.builders import Agent, Directory
+from tests.headwater_core.control.local_control import LocalControl
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.builders import PARTITION, a_head, an_entry
 

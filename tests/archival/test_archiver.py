@@ -8,7 +8,6 @@ import structlog
 
 import headwater_core.milestones
 from archival.step_plan import Policy
-from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import (
     CorruptData,
@@ -20,12 +19,13 @@ from headwater_core.errors import (
     UnknownOutcome,
     UnrelatedLog,
 )
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments.local_log import LocalLog
 from manifests import keys
 from manifests.head import Head
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, batches_of, live_bytes, load, ranges
+from tests.headwater_core.control.local_control import LocalControl
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
 from tests.manifests.builders import a_gap
 

@@ -14,12 +14,12 @@ from archival.cleaner import CLOCK_STEP_MS, Look, clean_below, clean_under, clea
 from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
 from archival.source import open_segment
 from archival.step_plan import Policy
-from headwater_core.clock import ManualClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Entry
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, a_log
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_batch, a_record, a_segment
 from tests.manifests.builders import a_gap, a_head, an_entry

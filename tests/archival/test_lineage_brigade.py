@@ -4,7 +4,6 @@ import base64
 
 import pytest
 
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.records import decode_batch
@@ -12,6 +11,7 @@ from manifests.head import Head
 from tests.archival.builders import Agent, batches_of, load
 from tests.archival.reading import archived, read_archive
 from tests.fixtures import expected, unpack
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 BRANCH = "brigade-node2-dead-branch"
 ORDERS = {

@@ -2,12 +2,12 @@
 
 import pytest
 
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.archivedrun import ArchivedRun
 from tests.archival.builders import Agent, load
 from tests.archival.reading import archived
 from tests.fixtures import expected, expected_offsets, unpack
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 
 @pytest.mark.parametrize("name", ["pantry", "pantry-live", "kitchen"])

@@ -16,9 +16,8 @@ from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOut
 from archival.scheduler import QUIET_S, Scheduler
 from archival.step_plan import SEALED_ONLY, PolicyFor
 from headwater.repeated_events import LINES_MAX
-from headwater_core.clock import ManualClock, SystemClock
+from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
@@ -28,6 +27,8 @@ from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
 from tests.events import written_events
 from tests.headwater.broker import Bench
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.hung_disk import within
 
 

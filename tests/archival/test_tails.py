@@ -6,10 +6,10 @@ import pytest
 
 from archival.config import ArchivalConfig
 from archival.tails import Tails
-from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import PartitionId
 from tests.archival.builders import PARTITION
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from archival.topics import MOVED_LATELY_MS, NAME_RETRY_S, TopicFacts, TopicRecords
-from headwater_core.clock import ManualClock
 from headwater_core.errors import ForeignOwner, StoreGone
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight
 from tests.archival.builders import PARTITION
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.manifests import builders
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import manifests.head
 from archival.step_plan import Policy
 from headwater_core.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, seal
@@ -23,6 +22,7 @@ from manifests.head import decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, live_bytes, ranges
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_segment
 
 SEALED = Policy()

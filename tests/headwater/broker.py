@@ -10,16 +10,16 @@ from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet, FleetEquipment
 from archival.scheduler import Scheduler
 from archival.step_plan import Policy
-from headwater_core.clock import ManualClock
-from headwater_core.control.control_log import LocalControl
 from headwater_core.epochs import EpochHistory
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Head
 from manifests.repository import ManifestRepository
+from tests.headwater_core.control.local_control import LocalControl
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 
 CLUSTER = "kitchen-1"

@@ -14,8 +14,8 @@ from headwater import event_log
 from headwater.config import load
 from headwater.event_log import LogFormat, LogLevel
 from headwater.job_options import PROCESSES_FROM_BYTES, JobPlacement
-from headwater_core.objectstore.memory import MemoryStore
 from tests.headwater.conftest import Stage
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import Superseded
 from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.answers import Isolation
 from tests.headwater.broker import Broker, topic_id
 from tests.headwater.conftest import Stage
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import PARTITION, TOPIC, World
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headwater.repeated_events import FORGOTTEN_S, LINES_MAX, OPPOSITES, REASONS_MAX, SUBJECTS_MAX, WINDOW_S, RepeatedEvents, Summary
-from headwater_core.clock import ManualClock
+from tests.headwater_core.manual_clock import ManualClock
 
 
 class Log:

@@ -11,16 +11,16 @@ from archival.step_plan import Policy
 from headwater.config import load
 from headwater.session import open_session
 from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
-from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.probe import probe_store
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner, decode_owner, encode_owner
 from tests.headwater.broker import CLUSTER, Broker
 from tests.headwater.conftest import Stage
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 ID, OTHER = "0" * 32, "1" * 32
 KNOWN = StoreIdentity(url="file:///a", cluster_id="kitchen", store_id=ID)

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 from headwater_core.errors import HeadwaterError
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 
 class MoodyStore(MemoryStore):

@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, DiskFull, TransientError
 from hydration.cache import chunk_cache as cache_module
 from hydration.cache.chunk_cache import ChunkCache, chunk_name, folder
 from hydration.runfile import RunFile
+from tests.headwater_core.manual_clock import ManualClock
 from tests.hydration.world import PARTITION
 
 SIZE = 1_000

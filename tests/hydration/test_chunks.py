@@ -1,11 +1,14 @@
 """Cutting runs into chunks."""
 
+from bisect import bisect_right
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater_core.segments.runindex import RunIndex, points_of
+from headwater_core.segments.runindex import RunIndex
 from hydration.archive.chunks import ChunkPlan, plan_chunks
+from tests.headwater_core.segments.builders import points_of
 
 
 def an_index(sizes: list[int], *, stride: int = 10) -> RunIndex:
@@ -60,4 +63,4 @@ def test_chunks_abut_cover_the_live_part_and_find_every_offset(sizes: list[int],
         start = plan.start_for(chunk, offset)
         assert start.offset <= offset
         assert start.position >= 0
-        assert chunk.position + start.position == index.position_for(offset) or after is None
+        assert chunk.position + start.position == index.points.positions[bisect_right(index.points.offsets, offset) - 1] or after is None

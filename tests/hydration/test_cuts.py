@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, SourceChanged
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.producers import ProducerState
-from headwater_core.segments.snapshots import encode_snapshot
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LocalTier
 from hydration.local.local_transactions import LocalTransactions
 from hydration.local.open_segment import Allowance
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.segments.broker_files import encode_snapshot
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
 from tests.hydration.world import World
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.batches import locate
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
@@ -16,6 +15,7 @@ from hydration.logs import Logs, open_logs
 from hydration.reader import records
 from tests.fixtures import Isolation as IsolationName
 from tests.fixtures import expected, expected_offsets, private_copy, unpack
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.test_fixtures import text
 from tests.hydration.world import Archive
 

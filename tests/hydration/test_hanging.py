@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import HeadwaterError
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId
 from hydration.answers import Isolation
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from manifests.repository import ManifestRepository
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, a_topic
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.segments.producers import ProducerState
-from headwater_core.segments.snapshots import encode_snapshot
 from headwater_core.segments.transactions import OpenTransaction
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from manifests.head import Entry
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.segments.broker_files import encode_snapshot
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
 from tests.hydration.moody import MoodyStore
 from tests.hydration.test_segment_states import Written, runs, write

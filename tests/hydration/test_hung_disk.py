@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.answers import Isolation
@@ -18,6 +16,8 @@ from hydration.archive.hydrator import LOOK_WORKERS, SCAN_WORKERS
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from hydration.partition_log import PartitionLog, Pending
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hung_disk import hung_disk, within
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, Broker

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from structlog.testing import capture_logs
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
 from hydration.answers import Isolation, ReadResult
 from hydration.cache.chunk_cache import chunk_name, index_name
 from hydration.partition_log import Pending
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, World

@@ -10,13 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, OffsetOutOfRange, SourceChanged, TransientError
 from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from headwater_core.segments.producers import ProducerState
-from headwater_core.segments.snapshots import encode_snapshot
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
-from headwater_core.segments.txnindex import encode_txnindex
 from hydration.answers import Isolation
 from hydration.archive.hydrator import SCAN_WORKERS
 from hydration.local.local_transactions import LocalTransactions, UnknownBeginning
@@ -25,6 +22,8 @@ from hydration.local.turns import Turns
 from hydration.resumption import begin, finish
 from hydration.runfile import RunFile
 from hydration.scope import Span
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.segments.broker_files import encode_snapshot, encode_txnindex
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, a_segment, an_abort
 from tests.hydration.test_segment_states import Written, runs, write
 from tests.hydration.world import TOPIC, World

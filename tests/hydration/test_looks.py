@@ -9,7 +9,6 @@ import pytest
 from headwater.gateway.apis import Api
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
-from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
@@ -20,6 +19,7 @@ from hydration.local.local_tier import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
 from hydration.resumption import Steps
 from tests.headwater.gateway.raw import RawClient, a_fetch
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import TOPIC, World
 

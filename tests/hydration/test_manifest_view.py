@@ -2,11 +2,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import TransientError
 from headwater_core.partition import PartitionId
 from hydration.archive.manifest_view import Archived, HeldEntries
 from manifests.repository import Versioned
+from tests.headwater_core.manual_clock import ManualClock
 from tests.manifests.builders import a_head, an_entry
 
 HEAD = a_head(an_entry(0, 9))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, OffsetOutOfRange, TransientError, UsageError
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.answers import Isolation
 from manifests import keys
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_batch, a_segment
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, TOPIC, Archive, World, a_topic

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import OffsetOutOfRange, TransientError
 from headwater_core.partition import PartitionId
@@ -14,6 +13,7 @@ from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from hydration.reader import batches, records
 from manifests.head import Entry
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, World, a_topic

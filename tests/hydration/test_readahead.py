@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater_core.clock import ManualClock
 from hydration.archive.readahead import Ahead, Streams
+from tests.headwater_core.manual_clock import ManualClock
 
 CHUNK = 1000  # bytes; a read below takes as many, and one offset for each
 

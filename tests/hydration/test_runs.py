@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
-from headwater_core.objectstore.memory import MemoryStore
 from hydration.answers import Isolation
 from hydration.archive import hydrator as hydrator_module
 from hydration.archive.chunks import Chunk, ChunkPlan
@@ -16,6 +15,7 @@ from hydration.cache.blocks import Blocks
 from hydration.resumption import finish
 from hydration.runfile import RunFile
 from manifests.head import Entry
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.moody import MoodyStore
 from tests.hydration.world import PARTITION, World

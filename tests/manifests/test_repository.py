@@ -21,13 +21,13 @@ from headwater_core.errors import (
     UnknownOutcome,
 )
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import TopicManifest
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.manifests.builders import PARTITION, TOPIC_ID, a_head, an_entry
 
 

@@ -10,9 +10,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 import recovery
 from archival.step_plan import SEALED_ONLY
 from headwater_core.clock import SystemClock
-from headwater_core.objectstore.memory import MemoryStore
 from manifests.repository import ManifestRepository
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.peers.kafka import KafkaBroker, expect_same, java_consume, produce
 from tests.recovery.archived import archive
 

@@ -8,12 +8,12 @@ import pytest
 import recovery
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, TransientError, VerificationFailed
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from manifests import keys
 from manifests.repository import ManifestRepository
 from recovery.discovery import discover
 from tests.fixtures import unpack
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive, batches
 
 TOPIC = "specials"

@@ -13,7 +13,6 @@ import recovery
 from archival.step_plan import SEALED_ONLY
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments import checkpoints, flexible
 from headwater_core.segments.batches import BatchHeader, walk
@@ -30,6 +29,7 @@ from manifests.topic import TopicManifest
 from recovery.endings import open_after, run_index
 from recovery.plan import Abort, PartitionPlan, RecoveryPlan, decode_plan, encode_plan
 from tests.fixtures import unpack
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import Producer, a_batch
 from tests.recovery.archived import archive, archive_in_memory, batches
 from tests.recovery.test_plan import CLUSTER, an_entry

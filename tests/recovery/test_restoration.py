@@ -12,8 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 import recovery
-from headwater_core.clock import ManualClock
-from headwater_core.control.control_log import LocalControl
 from headwater_core.errors import (
     CorruptData,
     DiskFull,
@@ -28,7 +26,6 @@ from headwater_core.errors import (
     VerificationFailed,
 )
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.log_dirs import LogDirs
@@ -38,6 +35,9 @@ from recovery import layout, runs
 from recovery.plan import decode_plan, encode_plan
 from recovery.target import locked
 from tests.fixtures import unpack
+from tests.headwater_core.control.local_control import LocalControl
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive, archive_in_memory, batches, bounds
 from tests.recovery.test_plan import a_head, a_topic, an_entry, planned
 

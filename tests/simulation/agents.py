@@ -17,7 +17,6 @@ from archival.source import open_segment
 from archival.step_plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicRecords
-from headwater_core.control.control_log import LocalControl
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout
@@ -26,6 +25,7 @@ from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests import keys
 from manifests.repository import ManifestRepository
+from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.faulty import FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers

@@ -6,7 +6,6 @@ from typing import Any
 from headwater_core.clock import Clock
 from headwater_core.control.state import ControlState
 from headwater_core.errors import HeadwaterError, NotFound
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.markers import ABORT, read_marker
@@ -16,6 +15,7 @@ from manifests import keys
 from manifests.head import Entry, EpochOffset, Head, check_head, decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import decode_current
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.simulation.brokers import Batch, Brokers, Place, Replica, Row, table_of
 
 

@@ -12,13 +12,13 @@ from random import Random
 from unittest.mock import patch
 
 from headwater_core import milestones
-from headwater_core.control.control_log import LocalControl
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.probe import probe_store
 from manifests import keys
 from manifests.head import Head, check_head, decode_head
 from tests.archival.builders import PARTITION, Agent, Directory, batches_of
+from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_batch
 from tests.simulation.actors import Crash

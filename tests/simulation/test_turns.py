@@ -15,9 +15,9 @@ import pytest
 from archival.due_queue import PAUSE_MAX_S, DueQueue
 from archival.fleet import ArchiverFleet, PartitionOutcome
 from headwater_core.errors import CorruptData, DiskFull, Unauthorised, UnknownOutcome
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.partition import TopicPartition
 from tests.headwater.broker import Bench, Broker
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.simulation.bucket import Violation
 from tests.simulation.world import quiet
 

@@ -11,12 +11,12 @@ from archival.step_plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import SystemClock
-from headwater_core.control.control_log import LocalControl
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.repository import ManifestRepository
+from tests.headwater_core.control.local_control import LocalControl
 
 TAILS_TOO = Policy(tail_after_ms=0)
 

@@ -9,7 +9,6 @@ import pytest
 
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.batches import headers
 from headwater_core.segments.codecs import GZIP, NONE
 from headwater_core.segments.log_dirs import LogDirs
@@ -18,6 +17,7 @@ from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, unpack
 from tests.headwater.gateway.archived import archive
 from tests.headwater.gateway.readers import Places, Rows, in_order, read_with_aiokafka, read_with_kafka_python, read_with_librdkafka
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 NAMES = ("pantry", "pantry-live", "kitchen")

@@ -14,13 +14,13 @@ from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
 from headwater.wiring import Bucket
 from headwater_core.errors import TransientError
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from manifests.repository import ManifestRepository
 from tests.headwater.gateway.raw import RawClient, a_fetch
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import PARTITION, TOPIC, Archive, Broker
 

@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import unpack
 from tests.headwater.gateway.raw import RawClient
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # its own, on being imported

@@ -11,7 +11,6 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
@@ -20,6 +19,7 @@ from tests.headwater.gateway.archived import archive
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition
 from tests.headwater.gateway.test_clients import ISOLATIONS
 from tests.headwater.gateway.test_tiers import drop_sealed_segments
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.peers.kafka import (
     JavaRead,
     KafkaBroker,

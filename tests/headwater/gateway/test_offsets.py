@@ -15,7 +15,6 @@ from headwater.gateway.apis import Api, Code
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
 from headwater_core.errors import TransientError
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from hydration.answers import Bounds, Isolation, ReadResult
 from hydration.config import HydrationConfig, ReadPriority
@@ -25,6 +24,7 @@ from hydration.scope import Scope, scope_of
 from tests.fixtures import unpack
 from tests.headwater.gateway.archived import archive
 from tests.headwater.gateway.raw import RawClient
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 EARLIEST, LATEST = -2, -1
 

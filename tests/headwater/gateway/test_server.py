@@ -24,13 +24,14 @@ from headwater.gateway.messages import Schema
 from headwater.gateway.patience import Patience, Place
 from headwater.gateway.server import GatewayServer
 from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Snapshot, TopicSnapshots
-from headwater_core.clock import ManualClock, SystemClock
+from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
 from hydration.partition_log import Isolation
 from tests.events import written_events
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition, on_its_way
 from tests.headwater.gateway.raw import RawClient, a_fetch, a_request
+from tests.headwater_core.manual_clock import ManualClock
 
 
 def a_config(**more: Any) -> GatewayConfig:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments import codecs
 from headwater_core.segments.records import Record
@@ -20,6 +19,7 @@ from hydration.reader import records
 from manifests.head import Entry
 from tests.fixtures import unpack
 from tests.headwater.gateway.archived import archive
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, an_abort
 from tests.headwater_core.segments.test_fixtures import text
 from tests.hydration.test_fixtures import archived

@@ -11,14 +11,14 @@ import msgspec
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.scrubber import Report, Scope, Scrubber
-from headwater_core.clock import ManualClock
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
 from manifests.document import seal
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from tests.fixtures import unpack
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive
 
 TOPICS = ("thermo-samples", "till.sales", "stock.levels", "compost", "orders.placed")

@@ -23,13 +23,13 @@ from headwater_core.control.node import ControlNode, check_config
 from headwater_core.control.snapshot import read_snapshot, write_snapshot
 from headwater_core.control.state import EMPTY, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from tests.headwater_core.control.builders import PARTITION, TOPIC_ID, advanced, claim, settings
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.manifests.builders import a_head, an_entry
 
 

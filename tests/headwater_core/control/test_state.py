@@ -6,11 +6,11 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater_core.control.control_log import LocalControl
 from headwater_core.control.control_records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired
 from headwater_core.control.state import EMPTY, NODES_MAX, RECOVERIES_MAX, RETIRED_MAX, apply, apply_all, decode_state, encode_state
 from headwater_core.partition import PartitionId, topic_id_text
 from tests.headwater_core.control.builders import PARTITION, TOPIC_ID, advanced, claim, records, retired, settings
+from tests.headwater_core.control.local_control import LocalControl
 
 
 def last_offset(*some: Record) -> int | None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import headwater_core.control.journal
-from headwater_core.clock import ManualClock
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.node import ControlNode
 from headwater_core.control.supervisor import LEADERLESS_S, REOPEN_S, ControlSupervisor
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, UsageError
 from tests.headwater_core.control.builders import PARTITION, advanced
+from tests.headwater_core.manual_clock import ManualClock
 from tests.peers.kafka import free_port
 
 WAIT_S = 20.0

@@ -7,9 +7,9 @@ import pytest
 
 from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, TransientError, UnknownOutcome
 from headwater_core.layouts import Offloader
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.segments.run_scan import RunScan, scan_run
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
 
 KEY, INDEX_KEY = "data/run.log", "data/run.index"

@@ -6,8 +6,8 @@ import pytest
 
 from headwater_core.errors import UnsupportedFormat
 from headwater_core.layouts import Offloader, open_layout
-from headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.layouts.contract import INDEX_KEY, KEY, RUN, OffloaderContract, scanned
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 
 class TestSegmentLayout(OffloaderContract):

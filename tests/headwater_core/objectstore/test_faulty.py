@@ -3,12 +3,12 @@ import random
 
 import pytest
 
-from headwater_core.clock import ManualClock
 from headwater_core.errors import AlreadyExists, Conflict, HeadwaterError, NotFound, TransientError, UnknownOutcome
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.contract import ObjectStoreContract, put
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, Faults, FaultyStore
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 
 class TestFaultyStoreOnAGoodDay(ObjectStoreContract):

@@ -1,9 +1,9 @@
 import pytest
 
-from headwater_core.clock import ManualClock
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.contract import ObjectStoreContract
+from tests.headwater_core.objectstore.memory import MemoryStore
 
 
 class TestMemoryStore(ObjectStoreContract):

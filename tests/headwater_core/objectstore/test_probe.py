@@ -5,10 +5,10 @@ import pytest
 
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.probe import PROBE_KEY, Capabilities, probe_store
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.s3server import S3Server
 
 EVERYTHING = Capabilities(conditional_create=True, conditional_replace=True, digest_confirmed=True)

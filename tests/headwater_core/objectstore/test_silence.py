@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from headwater_core.clock import ManualClock, SystemClock
+from headwater_core.clock import SystemClock
 from headwater_core.errors import NotFound, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.guard import GuardedStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.silence import REPEAT_S, SILENCE_S, SilenceWatch
 from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.contract import ObjectStoreContract
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.s3server import S3Server
 
 

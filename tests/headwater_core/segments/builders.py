@@ -13,6 +13,7 @@ from awscrt.checksums import crc32c
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, headers
 from headwater_core.segments.records import Record
+from headwater_core.segments.runindex import Points, new_points
 from headwater_core.segments.varint import encode_uvarint, encode_varint
 
 BASE_TIME = 1_700_000_000_000
@@ -171,3 +172,13 @@ def newer_metadata(root: Path) -> None:
     end = max(header.next_offset for _, header in headers(BytesIO(raw), 0, len(raw), where=log.name))
     record = Record(end, 0, None, encode_uvarint(1) + encode_uvarint(2) + encode_uvarint(99), ())
     log.write_bytes(raw + a_batch(end, [record], epoch=1))
+
+
+def points_of(rows: Iterable[tuple[int, int, int]]) -> Points:
+    """An index's points, from (offset, position, largest timestamp before it)."""
+    points = new_points()
+    for offset, position, timestamp_ms in rows:
+        points.offsets.append(offset)
+        points.positions.append(position)
+        points.max_timestamps_ms.append(timestamp_ms)
+    return points

@@ -22,7 +22,7 @@ def test_a_header_tells_what_its_bits_mean() -> None:
     header = read_batch_header(a_batch(7, 3, epoch=5, codec=4, producer=9, transactional=True, last_offset=20, delete_horizon=99))
     assert (header.base_offset, header.last_offset, header.next_offset, header.records) == (7, 20, 21, 3)
     assert (header.leader_epoch, header.codec, header.producer_id, header.magic) == (5, 4, 9, 2)
-    assert (header.is_transactional, header.is_control, header.log_append_time, header.has_delete_horizon) == (True, False, False, True)
+    assert (header.is_transactional, header.is_control, header.log_append_time) == (True, False, False)
     assert header.first_timestamp_ms == header.max_timestamp_ms  # the base timestamp is the delete horizon
 
 

@@ -15,10 +15,11 @@ from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.records import Record, decode_batch
 from headwater_core.segments.run_scan import RunScan, scan_run
-from headwater_core.segments.snapshots import decode_snapshot, encode_snapshot, open_transactions
+from headwater_core.segments.snapshots import decode_snapshot, open_transactions
 from headwater_core.segments.transactions import OpenTransaction
-from headwater_core.segments.txnindex import decode_txnindex, encode_txnindex
+from headwater_core.segments.txnindex import decode_txnindex
 from tests.fixtures import NAMES, Isolation, expected, expected_offsets, unpack
+from tests.headwater_core.segments.broker_files import encode_snapshot, encode_txnindex
 
 _INLINE_BYTES_MAX = 2048  # a longer key or value stands in the expected file as length and digest
 

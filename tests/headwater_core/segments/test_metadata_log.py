@@ -13,6 +13,7 @@ from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
 from headwater_core.partition import topic_id_text
 from headwater_core.segments.batches import walk
 from headwater_core.segments.bootstrap_checkpoint import write_bootstrap_checkpoint
+from headwater_core.segments.markers import read_marker
 from headwater_core.segments.metadata_log import DIRECTORY, MetadataLog, PartitionMetadata
 from headwater_core.segments.metadata_records import (
     RESOURCE_BROKER,
@@ -28,7 +29,7 @@ from headwater_core.segments.metadata_records import (
     Unread,
     decode_metadata_record,
 )
-from headwater_core.segments.records import Record, control_type, decode_batch
+from headwater_core.segments.records import Record, decode_batch
 from headwater_core.segments.varint import encode_uvarint
 from tests.fixtures import KAFKA, expected_cluster, unpack
 from tests.headwater_core.segments.builders import a_batch
@@ -375,7 +376,7 @@ def read_checkpoint(raw: bytes) -> list[bytes]:
         assert header.base_offset == next_offset
         next_offset = header.next_offset
         if header.is_control:
-            kinds.append(control_type(batch))
+            kinds.append(read_marker(batch).type)
         else:
             values += [record.value for record in decode_batch(batch) if record.value is not None]
     assert kinds == [3, 4]

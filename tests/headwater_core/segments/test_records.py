@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from headwater_core.errors import CorruptData, TruncatedData
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, check_batch
-from headwater_core.segments.records import Record, control_type, decode_batch
+from headwater_core.segments.records import Record, decode_batch
 from headwater_core.segments.varint import encode_varint
 from tests.headwater_core.segments import strategies
-from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, a_record, an_abort, with_crc
+from tests.headwater_core.segments.builders import Producer, a_batch, a_record, with_crc
 
 
 @given(
@@ -61,11 +61,6 @@ def test_a_header_name_that_is_no_utf8_does_not_stop_a_reader() -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_a_batch_may_be_empty(codec: int) -> None:
     assert list(decode_batch(a_batch(0, 0, codec=codec, last_offset=9))) == []
-
-
-def test_markers_say_what_they_end() -> None:
-    assert control_type(an_abort(0, 1)) == 0
-    assert control_type(a_commit(0, 1)) == 1
 
 
 @pytest.mark.parametrize("change", [-1, 1, 2**31 - 1, -(2**31)])

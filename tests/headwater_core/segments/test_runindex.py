@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments.producers import ProducerState
-from headwater_core.segments.runindex import NO_TIMESTAMP, Points, RunIndex, decode_index, encode_index, points_of
+from headwater_core.segments.runindex import NO_TIMESTAMP, Points, RunIndex, decode_index, encode_index
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
+from tests.headwater_core.segments.builders import points_of
 
 i64 = st.integers(-(2**63), 2**63 - 1)
 i32 = st.integers(-(2**31), 2**31 - 1)
@@ -136,12 +137,6 @@ def columns(*rows: tuple[int, int, int]) -> Points:
 def test_an_index_that_is_no_runs_is_refused(lie: dict[str, object]) -> None:
     with pytest.raises(CorruptData):
         decode_index(encode_index(replace(AN_INDEX, **lie)))  # type: ignore[arg-type]
-
-
-def test_a_point_is_the_last_at_or_before_an_offset() -> None:
-    assert [AN_INDEX.position_for(offset) for offset in (0, 10, 39, 40, 79, 80, 99, 1000)] == [
-        0, 0, 0, 70_000, 70_000, 140_000, 140_000, 140_000,
-    ]  # fmt: skip
 
 
 def test_everything_before_a_points_position_is_older() -> None:

@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments.producers import ProducerState
-from headwater_core.segments.snapshots import decode_snapshot, encode_snapshot, open_transactions
+from headwater_core.segments.snapshots import decode_snapshot, open_transactions
 from headwater_core.segments.transactions import OpenTransaction
+from tests.headwater_core.segments.broker_files import encode_snapshot
 
 i64 = st.integers(-(2**63), 2**63 - 1)
 i32 = st.integers(-(2**31), 2**31 - 1)

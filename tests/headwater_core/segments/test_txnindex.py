@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments.transactions import AbortedTransaction, Transactions
-from headwater_core.segments.txnindex import decode_txnindex, encode_txnindex
+from headwater_core.segments.txnindex import decode_txnindex
+from tests.headwater_core.segments.broker_files import encode_txnindex
 
 ONE, TWO = AbortedTransaction(7, 1, 5, 3), AbortedTransaction(8, 3, 9, 10)
 

@@ -21,12 +21,12 @@ from headwater.pipeline.scan.split_reader import ReadCounters, read_split
 from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.segments.batches import headers
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from tests.headwater.pipeline.archives import a_copy, run, soup, soup_rows
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment
 from tests.hydration.world import PARTITION, Archive
 

@@ -22,10 +22,8 @@ from headwater.pipeline.scrub.findings import Kind
 from headwater.pipeline.scrub.head_check import token_of
 from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scope, Scrubber
-from headwater_core.clock import ManualClock
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.memory import MemoryStore
 from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
@@ -33,6 +31,8 @@ from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.headwater.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 
 ROOT = Path(__file__).parents[4]
