@@ -19,7 +19,7 @@ from tests.manifests.builders import PARTITION, a_head, an_entry
 WAIT_S = 20.0
 
 
-class Moody(LocalControl):
+class FlakyControl(LocalControl):
     """Fails with `failing` as long as that is set. `told`: every command that was tried."""
 
     def __init__(self, failing: Exception | None = None) -> None:
@@ -41,7 +41,7 @@ def test_no_error_of_the_control_log_stops_archiving(error: HeadwaterError, tmp_
     for base in (0, 10, 20):
         directory.segment(base, a_segment(base, 10))
     directory.high_watermark(30)
-    control = Moody(error)
+    control = FlakyControl(error)
     agent = Agent(directory.root, control=control)
     assert agent.run()[:-1] == ["claimed", "archived", "archived", "archived"]
     assert control.state().known_version(agent.partition) == 0
@@ -52,7 +52,7 @@ def test_no_error_of_the_control_log_stops_archiving(error: HeadwaterError, tmp_
 
 
 def test_a_control_log_that_failed_is_asked_again_only_after_a_while() -> None:
-    control, clock = Moody(TransientError("no leader")), ManualClock()
+    control, clock = FlakyControl(TransientError("no leader")), ManualClock()
     announcer = Announcer(control, clock)
     head = a_head()
     announcer.announce(head)
@@ -64,7 +64,7 @@ def test_a_control_log_that_failed_is_asked_again_only_after_a_while() -> None:
 
 
 def test_what_the_control_log_knows_is_not_said_again() -> None:
-    control = Moody()
+    control = FlakyControl()
     announcer = Announcer(control, ManualClock())
     announcer.announce(a_head())
     announcer.announce(a_head())
@@ -72,7 +72,7 @@ def test_what_the_control_log_knows_is_not_said_again() -> None:
 
 
 def test_after_a_failure_only_the_newest_head_of_each_partition_is_published() -> None:
-    control, clock = Moody(TransientError("no leader")), ManualClock()
+    control, clock = FlakyControl(TransientError("no leader")), ManualClock()
     announcer = Announcer(control, clock)
     for version in range(1, 6):
         announcer.announce(a_head(an_entry(0, version), version=version))
@@ -87,7 +87,7 @@ def test_after_a_failure_only_the_newest_head_of_each_partition_is_published() -
 
 
 def test_what_another_agent_holds_or_is_present_is_not_retired() -> None:
-    control = Moody()
+    control = FlakyControl()
     announcer = Announcer(control, ManualClock())
     mine, gone, others = (PartitionId(PARTITION.cluster_id, PARTITION.topic_id, number, PARTITION.topic) for number in range(3))
     for partition, writer in ((mine, "agent-a"), (gone, "agent-a"), (others, "agent-b")):
@@ -104,7 +104,7 @@ def test_what_another_agent_holds_or_is_present_is_not_retired() -> None:
 
 
 def test_what_is_gone_travels_in_commands_of_its_own() -> None:
-    control, clock = Moody(), ManualClock()
+    control, clock = FlakyControl(), ManualClock()
     announcer = Announcer(control, clock)
     other = PartitionId(PARTITION.cluster_id, PARTITION.topic_id, 7, PARTITION.topic)
     announcer.announce(a_head(writer="agent-a"))
@@ -157,7 +157,7 @@ def test_the_thread_survives_an_error_that_nobody_foresaw() -> None:
 
 
 def test_the_end_publishes_what_is_due() -> None:
-    control = Moody()
+    control = FlakyControl()
     announcer = Announcer(control, SystemClock())
     announcer.start()
     announcer.announce(a_head(version=9))

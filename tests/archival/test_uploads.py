@@ -28,8 +28,8 @@ from tests.headwater_core.segments.builders import a_batch, a_segment
 SEALED = Policy()
 
 
-class MoodyStore(MemoryStore):
-    """Heads meet the moods of `plan`, one each, then all is well: "lost" is a request that never arrives, "silent" one whose reply
+class FlakyStore(MemoryStore):
+    """Heads get the answers of `plan`, one each, then all is well: "lost" is a request that never arrives, "silent" one whose reply
     never does, "busy" a definite no."""
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class MoodyStore(MemoryStore):
         return super().put(key, data, size_bytes=size_bytes)
 
     def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
-        mood = self.plan.pop(0) if self.plan and key.endswith("manifest.json") else ""
-        if mood == "busy":
+        answer = self.plan.pop(0) if self.plan and key.endswith("manifest.json") else ""
+        if answer == "busy":
             raise TransientError("slow down")
-        if mood == "lost":
+        if answer == "lost":
             raise UnknownOutcome("no reply")
         tag = super().replace(key, document, expected_tag=expected_tag)
-        if mood == "silent":
+        if answer == "silent":
             raise UnknownOutcome("no reply")
         return tag
 
@@ -65,12 +65,12 @@ def directory(tmp_path: Path) -> Directory:
 
 
 @pytest.fixture
-def store() -> MoodyStore:
-    return MoodyStore()
+def store() -> FlakyStore:
+    return FlakyStore()
 
 
 @pytest.fixture
-def agent(directory: Directory, store: MoodyStore) -> Agent:
+def agent(directory: Directory, store: FlakyStore) -> Agent:
     return Agent(directory.root, store=store)
 
 
@@ -90,12 +90,14 @@ def fails(agent: Agent, policy: Policy = EVERYTHING) -> None:
 # Nothing twice
 
 
-@pytest.mark.parametrize("mood", ["busy", "lost"])
-def test_what_was_uploaded_is_listed_later_and_not_uploaded_again(directory: Directory, agent: Agent, store: MoodyStore, mood: str) -> None:
+@pytest.mark.parametrize("answer", ["busy", "lost"])
+def test_what_was_uploaded_is_listed_later_and_not_uploaded_again(
+    directory: Directory, agent: Agent, store: FlakyStore, answer: str
+) -> None:
     fill(directory, 0, 10, end=20)
     agent.step(SEALED)
     for _ in range(3):
-        store.plan = [mood] * 4
+        store.plan = [answer] * 4
         fails(agent, SEALED)
     store.plan = []
     assert agent.run(SEALED)[0] == "archived"
@@ -104,7 +106,7 @@ def test_what_was_uploaded_is_listed_later_and_not_uploaded_again(directory: Dir
 
 @pytest.mark.parametrize("refusal", [TransientError("slow down"), UnknownOutcome("no reply"), Unauthorised("no indexes")])
 def test_an_index_that_is_refused_costs_no_second_run(
-    directory: Directory, agent: Agent, store: MoodyStore, refusal: HeadwaterError
+    directory: Directory, agent: Agent, store: FlakyStore, refusal: HeadwaterError
 ) -> None:
     written = fill(directory, 0, 10, end=20)
     agent.step(SEALED)
@@ -118,7 +120,7 @@ def test_an_index_that_is_refused_costs_no_second_run(
     assert live_bytes(store, agent.head) == written[: agent.head.entries[0].live_bytes]
 
 
-def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_anew(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_anew(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     written = fill(directory, 0, end=5)
     agent.step()
     for end in (10, 15, 20):
@@ -133,7 +135,7 @@ def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_anew(director
     assert live_bytes(store, agent.head) == written
 
 
-def test_under_another_claim_it_is_uploaded_again(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+def test_under_another_claim_it_is_uploaded_again(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     """Garbage collection may be about to delete what has a lower fence."""
     fill(directory, 0, 10, end=20)
     agent.step(SEALED)
@@ -145,7 +147,7 @@ def test_under_another_claim_it_is_uploaded_again(directory: Directory, agent: A
     assert store.runs == 2
 
 
-def test_a_file_with_other_bytes_is_uploaded_again(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+def test_a_file_with_other_bytes_is_uploaded_again(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     fill(directory, 0, 10, end=20)
     agent.step(SEALED)
     store.plan = ["busy"]
@@ -160,7 +162,7 @@ def test_a_file_with_other_bytes_is_uploaded_again(directory: Directory, agent: 
 @given(st.lists(st.sampled_from(["append", "roll", "step", "step", "busy", "lost", "silent"]), min_size=5, max_size=40))
 def test_every_object_of_one_claim_is_listed_in_the_end(actions: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:
-        directory, store = Directory(Path(root) / "logs"), MoodyStore()
+        directory, store = Directory(Path(root) / "logs"), FlakyStore()
         agent = Agent(directory.root, store=store)
         base, end, written = 0, 0, b""
         directory.segment(0)
@@ -185,7 +187,7 @@ def test_every_object_of_one_claim_is_listed_in_the_end(actions: list[str]) -> N
         assert store.runs == len(agent.head.entries)
 
 
-def test_an_agent_that_was_outrun_learns_it_before_it_uploads(tmp_path: Path, store: MoodyStore) -> None:
+def test_an_agent_that_was_outrun_learns_it_before_it_uploads(tmp_path: Path, store: FlakyStore) -> None:
     """Two replicas, and nobody who tells which one leads."""
     directories = [Directory(tmp_path / name) for name in "ab"]
     one = Agent(directories[0].root, store=store, writer="agent-a")
@@ -198,7 +200,7 @@ def test_an_agent_that_was_outrun_learns_it_before_it_uploads(tmp_path: Path, st
     assert store.runs == len(one.head.entries) == 6
 
 
-def test_a_control_log_that_is_ahead_of_the_bucket_stops_nothing(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+def test_a_control_log_that_is_ahead_of_the_bucket_stops_nothing(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     """A bucket that was brought back from an older copy."""
     fill(directory, 0, 10, 20, end=30)
     agent.step(SEALED)
@@ -222,7 +224,7 @@ def newer(store: MemoryStore, key: str, document: msgspec.Struct) -> bytes:
     return raw
 
 
-def test_a_head_that_a_newer_version_wrote_is_read_and_left_alone(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+def test_a_head_that_a_newer_version_wrote_is_read_and_left_alone(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     fill(directory, 0, 10, 20, end=30)
     agent.step(SEALED)
     agent.step(SEALED)
@@ -239,7 +241,7 @@ def test_a_head_that_a_newer_version_wrote_is_read_and_left_alone(directory: Dir
         agent.repository.commit(held, agent.head)
 
 
-def test_a_head_of_an_older_minor_format_is_carried_over(directory: Directory, agent: Agent, store: MoodyStore) -> None:
+def test_a_head_of_an_older_minor_format_is_carried_over(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     fill(directory, 0, 10, end=20)
     agent.step(SEALED)
     older = msgspec.structs.replace(agent.head, format=(FORMAT[0], 0))
@@ -272,7 +274,7 @@ def test_topic_documents_that_a_newer_version_wrote_are_left_alone() -> None:
 
 
 def test_a_full_manifest_is_told_before_anything_is_uploaded(
-    directory: Directory, agent: Agent, store: MoodyStore, monkeypatch: pytest.MonkeyPatch
+    directory: Directory, agent: Agent, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests.head, "HEAD_BYTES_MAX", 4_000)
     fill(directory, *range(0, 100, 10), end=100)

@@ -16,7 +16,7 @@ from manifests.head import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.broker_files import encode_snapshot
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
-from tests.hydration.moody import MoodyStore
+from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.test_segment_states import Written, runs, write
 from tests.hydration.world import World
 
@@ -212,7 +212,7 @@ def test_the_end_of_what_began_in_a_gap_is_looked_for_once(a_world: AWorld) -> N
 
 
 def test_a_manifest_that_loses_its_branch_during_a_read_begins_it_anew(a_world: AWorld) -> None:
-    store = MoodyStore()
+    store = FlakyStore()
     world = a_world(store=store, local=False)
     common = a_batch(0, 2, epoch=1) + a_batch(2, 2, producer=ONE, transactional=True, epoch=1)
     dead, live = a_commit(4, ONE, epoch=1) + a_batch(5, 1, epoch=1), an_abort(4, ONE, epoch=2) + a_batch(5, 2, epoch=2)

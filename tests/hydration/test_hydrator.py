@@ -16,7 +16,7 @@ from hydration.cache.chunk_cache import chunk_name, index_name
 from hydration.partition_log import Pending
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
-from tests.hydration.moody import MoodyStore
+from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.world import PARTITION, World
 
 AWorld = Callable[..., World]
@@ -25,8 +25,8 @@ RUN = a_segment(0, 20, value_bytes=20_000)  # about 400 KiB; points, so chunks, 
 CHUNKS = 5
 
 
-def cold(a_world: AWorld, **options: object) -> tuple[World, MoodyStore]:
-    store = MoodyStore()
+def cold(a_world: AWorld, **options: object) -> tuple[World, FlakyStore]:
+    store = FlakyStore()
     world = a_world(local=False, store=store, **options)
     world.archive.append(RUN)
     return world, store
@@ -365,7 +365,7 @@ def test_sequential_reads_are_downloaded_ahead_and_jumps_are_not(a_world: AWorld
 
 
 def test_reading_ahead_crosses_into_the_next_entry(a_world: AWorld) -> None:
-    store = MoodyStore()
+    store = FlakyStore()
     world = a_world(local=False, store=store, readahead_chunks=8)
     for base in range(0, 40, 4):
         world.archive.append(a_segment(base, 4, value_bytes=10_000))

@@ -13,7 +13,7 @@ from hydration.answers import Isolation
 from manifests import keys
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_batch, a_segment
-from tests.hydration.moody import MoodyStore
+from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.world import PARTITION, TOPIC, Archive, World, a_topic
 
 AWorld = Callable[..., World]
@@ -43,7 +43,7 @@ def test_segments_archived_and_dropped_by_another_process_are_read_from_the_arch
 
 
 def test_a_hole_is_not_believed_while_the_manifest_cannot_be_loaded(a_world: AWorld) -> None:
-    store = MoodyStore()
+    store = FlakyStore()
     world = a_world(store=store, clock=ManualClock())
     world.archive.append(a_segment(0, 10))
     world.broker.write(10, a_segment(10, 10))

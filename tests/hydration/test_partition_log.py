@@ -15,7 +15,7 @@ from hydration.reader import batches, records
 from manifests.head import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
-from tests.hydration.moody import MoodyStore
+from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, World, a_topic
 
 AWorld = Callable[..., World]
@@ -202,7 +202,7 @@ def test_chunks_and_entries_without_a_later_batch_lead_on(a_world: AWorld) -> No
 
 @pytest.mark.parametrize("priority", [ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST])
 def test_any_error_of_the_first_tier_falls_back_to_the_second(a_world: AWorld, priority: ReadPriority) -> None:
-    store = MoodyStore()
+    store = FlakyStore()
     world = a_world(priority=priority, store=store)
     run = a_segment(0, 10)
     world.archive.append(run)

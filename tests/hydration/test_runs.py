@@ -17,7 +17,7 @@ from hydration.runfile import RunFile
 from manifests.head import Entry
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
-from tests.hydration.moody import MoodyStore
+from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.world import PARTITION, World
 
 AWorld = Callable[..., World]
@@ -30,7 +30,7 @@ class Cold:
     """A run of which nothing is cached but its index."""
 
     def __init__(self, a_world: AWorld) -> None:
-        self.store = MoodyStore()
+        self.store = FlakyStore()
         self.world = a_world(local=False, store=self.store, chunk_bytes=CHUNK_BYTES, readahead_chunks=8)
         self.world.archive.append(RUN)
         self.open()

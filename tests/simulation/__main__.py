@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seeds 20000`: more seeds than the tests run; `--first 4711 --seeds 1` replays one and prints its story."""
+"""`python -m tests.simulation --seeds 20000`: more seeds than the tests run; `--first 4711 --seeds 1` replays one and prints its trace."""
 
 import argparse
 import multiprocessing
@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from tests.simulation.mutants import MUTANTS, planted
-from tests.simulation.world import THEMES, Story, in_memory, tell
+from tests.simulation.world import THEMES, SimulationResult, in_memory, run_seed
 
 _SHOWN_MAX = 5
 
 
-def _tell(seed: int, *, mutant: str | None, theme: str | None, within: Path | None = None) -> Story:
+def _run_seed(seed: int, *, mutant: str | None, theme: str | None, within: Path | None = None) -> SimulationResult:
     with planted(mutant):
-        return tell(seed, theme=theme, within=within)
+        return run_seed(seed, theme=theme, within=within)
 
 
 def main() -> int:
@@ -29,20 +29,20 @@ def main() -> int:
     parser.add_argument("--theme", choices=sorted(THEMES), metavar="NAME", help="what every seed is rich in: " + ", ".join(sorted(THEMES)))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per core)")
     arguments = parser.parse_args()
-    run = partial(_tell, mutant=arguments.mutant, theme=arguments.theme)
+    run = partial(_run_seed, mutant=arguments.mutant, theme=arguments.theme)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if len(seeds) == 1:
         return _show(run(seeds[0]))
     started, seen, violated = time.monotonic(), Counter[str](), 0
     with (
-        tempfile.TemporaryDirectory(prefix="headwater-", dir=in_memory()) as root,  # outlives workers that are stopped in mid-story
+        tempfile.TemporaryDirectory(prefix="headwater-", dir=in_memory()) as root,  # outlives workers that are stopped within a seed
         multiprocessing.Pool(arguments.jobs) as pool,
     ):
-        for done, story in enumerate(pool.imap(partial(run, within=Path(root)), seeds, chunksize=8), 1):
-            seen += story.seen
-            if story.violation:
+        for done, result in enumerate(pool.imap(partial(run, within=Path(root)), seeds, chunksize=8), 1):
+            seen += result.seen
+            if result.violation:
                 violated += 1
-                print(f"seed {story.seed}: {story.violation}", flush=True)
+                print(f"seed {result.seed}: {result.violation}", flush=True)
                 if arguments.mutant or violated == _SHOWN_MAX:
                     pool.terminate()
                     break
@@ -54,11 +54,11 @@ def main() -> int:
     return bool(violated)
 
 
-def _show(story: Story) -> int:
-    for number, line in enumerate(story.trace, 1):
+def _show(result: SimulationResult) -> int:
+    for number, line in enumerate(result.trace, 1):
         print(f"{number:4} {line}")
-    print(f"seed {story.seed}: {story.violation or 'nothing violated'}")
-    return bool(story.violation)
+    print(f"seed {result.seed}: {result.violation or 'nothing violated'}")
+    return bool(result.violation)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class Agent:
         return self._send("archive", lambda: self.step(archiver, policy))
 
     def _policy(self, tail_after_ms: int | None) -> Policy:
-        """Where a story takes less time than a tombstone is kept, an agent that has not looked for long may go on."""
+        """Where a seed takes less time than a tombstone is kept, an agent that has not looked for long may continue."""
         return Policy(
             tail_after_ms=tail_after_ms,
             begin_anew_epoch=self.world.begin_anew_epoch,
@@ -115,7 +115,7 @@ class Agent:
 
     def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
         outcome = archiver.step(policy)
-        self.world.story.seen[f"outcome {outcome.action}"] += 1
+        self.world.result.seen[f"outcome {outcome.action}"] += 1
         entry = outcome.entry
         what = f" {entry.base_offset}..{entry.last_offset} epochs {entry.epochs}" if entry else ""
         if not outcome.progressed:
@@ -130,7 +130,7 @@ class Agent:
     def _release(self, archiver: PartitionArchiver) -> str:
         released = self._releaser.release(archiver)
         if released.segments:
-            self.world.story.seen["segments released"] += 1
+            self.world.result.seen["segments released"] += 1
         return f"released {len(released.segments)} segments, local start {released.local_start} ({released.reason})"
 
     def announce(self) -> str:
@@ -154,7 +154,7 @@ class Agent:
             if name and name.fence < raised.fence and info.key not in named:
                 self.paused_store.delete(info.key)
                 gone += 1
-        self.world.story.seen["orphans collected"] += bool(gone)
+        self.world.result.seen["orphans collected"] += bool(gone)
         return f"collected {gone} objects below fence {raised.fence}"
 
     # What the world does with an agent
@@ -163,7 +163,7 @@ class Agent:
         errand = next(errand for errand in self.errands if not errand.is_busy)
         errand.start(doing, do)
         if self.errands[0].is_busy and self.errands[-1] is errand and len(self.errands) > 1:
-            self.world.story.seen["two errands of one agent are at work"] += 1
+            self.world.result.seen["two errands of one agent are at work"] += 1
         return errand.go_on()
 
     def step_now(self) -> str:
@@ -189,7 +189,7 @@ class Agent:
     def die(self) -> str:
         at = ", ".join(f"{errand.doing} {errand.actor.at}" for errand in self.errands if errand.is_busy)
         self.kill()
-        self.world.story.seen["crash"] += 1
+        self.world.result.seen["crash"] += 1
         return f"  {self.name} is killed at {at}"
 
     def kill(self) -> None:
@@ -255,7 +255,7 @@ class Surroundings(Protocol):
 
 
 class LookedAtLogs:
-    """What LogDirs tells of a broker's directory, at its worst: a look is torn over several moments."""
+    """What LogDirs reports of a broker's directory, at its worst: a look is torn over several moments."""
 
     def __init__(self, world: "Surroundings", beside: int) -> None:
         self._world, self._beside = world, beside
@@ -386,7 +386,7 @@ class Trouble:
             return
         error = self._world.random.choice(among or TROUBLES)(f"trouble at {call}")
         self.caused.append(error)
-        self._world.story.seen[f"trouble {type(error).__name__}"] += 1
+        self._world.result.seen[f"trouble {type(error).__name__}"] += 1
         raise error
 
     def explains(self, error: BaseException | None) -> bool:
@@ -466,7 +466,7 @@ class YieldingLock:
                 return False
             if self._world.running is None:
                 raise Crash if self._world.killing else Violation("I15 a lock is held by nobody who could let go of it")
-            self._world.story.seen["an errand waits for another one's lock"] += 1
+            self._world.result.seen["an errand waits for another one's lock"] += 1
             self._world.running.pause("waits for a lock")
         self._held = True
         return True

@@ -278,7 +278,7 @@ class Checks:
             raise Violation(f"I19 the name has meant {meant}, the broker's log is {partition.topic_id}")
 
     def control(self, state: ControlState) -> None:
-        """What the control log tells everybody of the partition is what its head says (I7)."""
+        """What the control log reports of the partition is what its head says (I7)."""
         head, known = self.heads[self._brokers.partition], state.partition(self._brokers.partition)
         said = known and (known.manifest_version, known.fence, known.owner, known.start_offset, known.last_offset)
         if said != (head.version, head.fence, head.writer, head.start_offset, head.last_offset):

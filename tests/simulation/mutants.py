@@ -59,29 +59,29 @@ Plant = Callable[[ExitStack], None]
 class Mutant:
     """A mistake, and the theme of the seeds that find it.
 
-    rare  it takes hundreds of them
-    told  it takes more than that, and a story of its own in `test_races`
+    rare     it takes hundreds of them
+    in_race  it takes more than that: `test_races` leads to it
     """
 
     name: str
     what: str
     theme: str | None
     rare: bool
-    told: bool
+    in_race: bool
     plant: Plant
 
     @property
     def seeds(self) -> int:
-        """Within so many it must be caught; a change anywhere shuffles the stories, so the limit is generous."""
+        """Within so many it must be caught; a change anywhere shuffles what seeds do, so the limit is generous."""
         return 5000 if self.rare else 500
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(what: str, *, theme: str | None = None, rare: bool = False, told: bool = False) -> Callable[[Plant], Plant]:
+def mutant(what: str, *, theme: str | None = None, rare: bool = False, in_race: bool = False) -> Callable[[Plant], Plant]:
     def listed(plant: Plant) -> Plant:
-        MUTANTS[plant.__name__] = Mutant(plant.__name__, what, theme, rare, told, plant)
+        MUTANTS[plant.__name__] = Mutant(plant.__name__, what, theme, rare, in_race, plant)
         return plant
 
     return listed
@@ -102,7 +102,7 @@ def _patch(stack: ExitStack, where: Any, name: str, value: Any) -> None:
 # Lineage
 
 
-@mutant("a run that lies on the history proves the entries before it", theme="gaps", told=True)
+@mutant("a run that lies on the history proves the entries before it", theme="gaps", in_race=True)
 def proven_by_the_next_entry(stack: ExitStack) -> None:
     real = archival.lineage._spans
 
@@ -113,7 +113,7 @@ def proven_by_the_next_entry(stack: ExitStack) -> None:
     _patch(stack, archival.lineage, "_spans", spans)
 
 
-@mutant("a cut takes with it what is proven behind the dead run", theme="gaps", told=True)
+@mutant("a cut takes with it what is proven behind the dead run", theme="gaps", in_race=True)
 def cut_takes_all(stack: ExitStack) -> None:
     _patch(stack, archival.step_plan, "resumes_at", lambda *_: None)
 
@@ -179,7 +179,7 @@ def begin_anew_unasked(stack: ExitStack) -> None:
     _patch(stack, archival.step_plan, "supersede", supersede)
 
 
-@mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", told=True)
+@mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", in_race=True)
 def stop_on_an_old_head(stack: ExitStack) -> None:
     def stop(self: PartitionArchiver, step: Stop, log: LocalLog) -> Outcome:
         raise step.error
@@ -220,7 +220,7 @@ def gap_not_refilled(stack: ExitStack) -> None:
     _patch(stack, archival.step_plan, "_refills", lambda *_: iter(()))
 
 
-@mutant("a listing is taken for atomic: no second look", theme="lineage", told=True)
+@mutant("a listing is taken for atomic: no second look", theme="lineage", in_race=True)
 def one_look(stack: ExitStack) -> None:
     _patch(stack, PartitionArchiver, "_check_still", lambda self, log, *_, **__: log)
 
@@ -235,7 +235,7 @@ def forget_open_transactions(stack: ExitStack) -> None:
     _patch(stack, ArchivedEntries, "open_behind", lambda *_: ())
 
 
-@mutant("acts under a leader epoch that its log has not reached", theme="lineage", told=True)
+@mutant("acts under a leader epoch that its log has not reached", theme="lineage", in_race=True)
 def acts_beyond_its_log(stack: ExitStack) -> None:
     real = archival.step_plan.archiving_role
 
@@ -249,7 +249,7 @@ def acts_beyond_its_log(stack: ExitStack) -> None:
     _patch(stack, archival.release, "archiving_role", archiving_role)
 
 
-@mutant("the log start comes from the checkpoint alone", theme="gaps", told=True)
+@mutant("the log start comes from the checkpoint alone", theme="gaps", in_race=True)
 def log_start_from_checkpoint(stack: ExitStack) -> None:
     def log_start(log: LocalLog) -> int:
         return max(log.local_start, log.log_start)
@@ -258,7 +258,7 @@ def log_start_from_checkpoint(stack: ExitStack) -> None:
     _patch(stack, archival.release, "log_start", log_start)
 
 
-@mutant("a fallen high watermark is not noticed at the second look, and a new epoch claims nothing", theme="lineage", told=True)
+@mutant("a fallen high watermark is not noticed at the second look, and a new epoch claims nothing", theme="lineage", in_race=True)
 def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
     """Either alone is not wrong. A watermark falls when a log is truncated for a newer epoch, and of a look the checkpoint is read
     first: then its epoch history is the newer one. Nothing is archived under that before a claim has put it into the head, in a step
@@ -278,7 +278,7 @@ def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
     _patch(stack, archival.archiver, "next_steps", next_steps)
 
 
-@mutant("inodes of segments are not compared at the second look", theme="lineage", told=True)
+@mutant("inodes of segments are not compared at the second look", theme="lineage", in_race=True)
 def inodes_not_compared(stack: ExitStack) -> None:
     _patch(stack, archival.archiver, "_files_from", lambda *_: {})
 
@@ -319,7 +319,7 @@ def no_lock(stack: ExitStack) -> None:
 # Upload
 
 
-@mutant("the digest of what was sent is not compared", theme="lineage", told=True)
+@mutant("the digest of what was sent is not compared", theme="lineage", in_race=True)
 def digest_not_compared(stack: ExitStack) -> None:
     def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
         try:
@@ -480,13 +480,13 @@ def as_designed_release(stack: ExitStack) -> None:
     _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
 
 
-@mutant("release ignores the in-sync set", theme="release", told=True)
+@mutant("release ignores the in-sync set", theme="release", in_race=True)
 def release_without_in_sync_set(stack: ExitStack) -> None:
     real = archival.release._refusal
     _patch(stack, archival.release, "_refusal", lambda log, *rest: real(dataclass_replace(log, leadership=None), *rest))
 
 
-@mutant("release ignores the leader epoch in the head", theme="release", told=True)
+@mutant("release ignores the leader epoch in the head", theme="release", in_race=True)
 def release_without_stamp(stack: ExitStack) -> None:
     def refusal(log: LocalLog, head: Head, writer: str, acting: Any) -> str:
         lagging = log.leadership is not None and not log.leadership.all_in_sync
@@ -495,7 +495,7 @@ def release_without_stamp(stack: ExitStack) -> None:
     _patch(stack, archival.release, "_refusal", refusal)
 
 
-@mutant("release looks once", theme="release", told=True)
+@mutant("release looks once", theme="release", in_race=True)
 def release_looks_once(stack: ExitStack) -> None:
     _patch(stack, Releaser, "_check_still", lambda *_: None)
 

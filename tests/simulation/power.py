@@ -23,7 +23,7 @@ from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_batch
 from tests.simulation.actors import Crash
 from tests.simulation.bucket import Violation
-from tests.simulation.world import Story, in_memory, quiet
+from tests.simulation.world import SimulationResult, in_memory, quiet
 
 _ACTIONS = 30
 _STEPS_TO_REST = 60
@@ -31,23 +31,23 @@ _FUSE_MAX = 40  # steps and syncs from the beginning of an action to its end
 _BATCHES_OF_A_SEGMENT = 4
 
 
-def tell(seed: int) -> Story:
+def run_seed(seed: int) -> SimulationResult:
     """Run one seed to its end, or to the first violation."""
-    story = Story(seed)
+    result = SimulationResult(seed)
     with quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=in_memory()) as root:
         try:
-            Machine(story, Path(root)).run()
+            Machine(result, Path(root)).run()
         except Violation as violation:
-            story.violation = str(violation)
-    return story
+            result.violation = str(violation)
+    return result
 
 
 class Machine:
     """Its log, its archive's disk, and the agent in between."""
 
-    def __init__(self, story: Story, root: Path) -> None:
-        self.story, self.root = story, root
-        self.random = random = Random(story.seed)
+    def __init__(self, result: SimulationResult, root: Path) -> None:
+        self.result, self.root = result, root
+        self.random = random = Random(result.seed)
         self.log = Directory(root / "logs")
         self.written: list[bytes] = []  # batches of one record, by offset
         self.bases: list[int] = []  # of the segments that were ever begun
@@ -71,7 +71,7 @@ class Machine:
     def run(self) -> None:
         with patch.object(milestones, "reached", self._burn):
             self.grow()
-            while len(self.story.trace) < _ACTIONS:
+            while len(self.result.trace) < _ACTIONS:
                 self._live_until_the_end()
             self._come_to_rest()
 
@@ -80,7 +80,7 @@ class Machine:
         try:
             with self.disk.watching():
                 agent = self._start()
-                while len(self.story.trace) < _ACTIONS:
+                while len(self.result.trace) < _ACTIONS:
                     self._act(agent)
         except Crash:
             self.dark = False
@@ -99,7 +99,7 @@ class Machine:
         try:
             self.note(action())
         except TransientError as error:
-            self.story.seen[f"error {type(error).__name__}"] += 1
+            self.result.seen[f"error {type(error).__name__}"] += 1
             self.note(f"{type(error).__name__}: {error}")
         except HeadwaterError as error:
             raise Violation(f"I15 the agent stops: {type(error).__name__}: {error}") from error
@@ -113,7 +113,7 @@ class Machine:
                 probe_store(store)
                 break
             except TransientError as error:
-                self.story.seen["the agent cannot start"] += 1
+                self.result.seen["the agent cannot start"] += 1
                 self.note(f"the agent cannot start: {error}")
                 self.failing = self.random.random() < 0.5
         agent = Agent(self.log.root, store=store, control=self.control)
@@ -135,16 +135,16 @@ class Machine:
     def archive(self, agent: Agent) -> str:
         outcome = agent.step()
         self.confirmed = agent.archiver.head
-        self.story.seen[f"outcome {outcome.action}"] += 1
+        self.result.seen[f"outcome {outcome.action}"] += 1
         return f"{outcome.action} {outcome.reason}"
 
     def release(self, agent: Agent) -> str:
         released = agent.releaser.release(agent.archiver)
-        self.story.seen["segments released"] += bool(released.segments)
+        self.result.seen["segments released"] += bool(released.segments)
         return f"released {len(released.segments)} segments, local start {released.local_start} ({released.reason})"
 
     def note(self, line: str) -> None:
-        self.story.trace.append(line.replace(str(self.root), ""))
+        self.result.trace.append(line.replace(str(self.root), ""))
 
     # What goes wrong
 
@@ -155,7 +155,7 @@ class Machine:
         if self.fuse:
             self.fuse -= 1
             if not self.fuse:
-                self.story.seen[f"{'power fails' if self.power_fails else 'killed'} at {at}"] += 1
+                self.result.seen[f"{'power fails' if self.power_fails else 'killed'} at {at}"] += 1
                 self.dark = True
                 raise Crash
 
@@ -163,7 +163,7 @@ class Machine:
         kind = "directory" if path.is_dir() else "file"
         self._burn(f"the sync of a {kind}")
         fails = self.failing and self.random.random() < self.sync_fails
-        self.story.seen[f"the sync of a {kind} fails"] += fails
+        self.result.seen[f"the sync of a {kind} fails"] += fails
         return fails
 
     def lose_power(self) -> None:
@@ -186,13 +186,13 @@ class Machine:
             if head.version == known.version and head.commit_id != known.commit_id:
                 raise Violation(f"I7 version {known.version} is another commit than the one that was confirmed")
             if head.version > known.version:
-                self.story.seen["a commit that nobody heard of is on disk"] += 1
+                self.result.seen["a commit that nobody heard of is on disk"] += 1
         archived = self._archived(head, DirectoryStore(bucket)) if head else {}
         for offset in range(self.local_start):
             if offset not in archived:
                 raise Violation(f"I1 offset {offset} was released and is not on disk")
         if self.local_start:
-            self.story.seen["power fails after a release"] += 1
+            self.result.seen["power fails after a release"] += 1
 
     def _archived(self, head: Head, store: DirectoryStore) -> dict[int, bytes]:
         """The live batches by offset: of what a head names all is there, whole, and as it was written."""

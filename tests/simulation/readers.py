@@ -1,6 +1,6 @@
 """A reader of a simulated world: a real PartitionLog over a broker's directory and the bucket, and what it may answer.
 
-It reads only, and draws from a random source of its own: with or without it a seed tells the same story. Its thread can be paused
+It reads only, and draws from a random source of its own: with or without it a seed does the same. Its thread can be paused
 at every look, every open and every call to the store, while brokers, archivers and releases go on. How old its look and its
 manifest are is drawn too: its clock goes on when it wants.
 
@@ -441,7 +441,7 @@ class Reader:
 
     def __init__(self, world: "World", beside: int) -> None:
         self._world, self._at = world, beside
-        self.random = random = Random(f"reader {world.story.seed}")
+        self.random = random = Random(f"reader {world.result.seed}")
         self._beside = Beside(world, random)
         self.clock = ReaderClock(world)
         self.store = FaultyStore(world.inner, random, BAD_NETWORK if random.random() < 0.5 else NO_FAULTS)
@@ -552,7 +552,7 @@ class Reader:
             wanted = min(each.stable if isolation is Isolation.READ_COMMITTED else each.end for each in now)
             if reached < wanted:
                 raise Violation(f"I10 a {isolation.name} reader ends at {reached}, and {wanted} is the end")
-        self._world.story.seen["a reader has read all there is"] += 1
+        self._world.result.seen["a reader has read all there is"] += 1
 
     # What it does
 
@@ -637,7 +637,7 @@ class Reader:
         return is_archived
 
     def _saw(self, what: str) -> None:
-        self._world.story.seen[what] += 1
+        self._world.result.seen[what] += 1
 
 
 def _check_start(offset: int, among: Sequence[Served]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import headwater_core.objectstore.directory
 from headwater_core.objectstore.directory import DirectoryStore
-from tests.simulation.power import tell
+from tests.simulation.power import run_seed
 
 SEEDS = 200
 _AT_ONCE = 50
@@ -41,14 +41,14 @@ WITNESSES = (
 @pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
 def test_no_power_loss_violates_an_invariant(first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
-        story = tell(seed)
-        assert not story.violation, "\n".join([*story.trace, f"seed {seed}", story.violation])
+        result = run_seed(seed)
+        assert not result.violation, "\n".join([*result.trace, f"seed {seed}", result.violation])
 
 
 def test_the_seeds_reach_what_is_interesting() -> None:
     seen = Counter[str]()
     for seed in range(SEEDS):
-        seen += tell(seed).seen
+        seen += run_seed(seed).seen
         if all(seen[witness] for witness in WITNESSES):
             return
     pytest.fail(f"never reached: {[witness for witness in WITNESSES if not seen[witness]]}")
@@ -96,4 +96,4 @@ MISTAKES = [reads_back_what_it_could_not_sync, takes_a_failed_sync_for_done, syn
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_a_mistake_is_caught(mistake: Callable[[], Any]) -> None:
     with mistake():
-        assert any(tell(seed).violation for seed in range(SEEDS)), f"{mistake.__name__} is not caught"
+        assert any(run_seed(seed).violation for seed in range(SEEDS)), f"{mistake.__name__} is not caught"

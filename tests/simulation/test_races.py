@@ -1,4 +1,4 @@
-"""Stories that seeds seldom tell: each overtakes one errand at one point. The code as it is stands them; the mistake does not."""
+"""Races that seeds seldom come to: each overtakes one errand at one point. The code as it is wins them; the planted mistake loses."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +9,9 @@ from tests.simulation.agents import Agent, Errand
 from tests.simulation.brokers import Replica
 from tests.simulation.bucket import Violation
 from tests.simulation.mutants import planted
-from tests.simulation.world import Story, Theme, World, quiet
+from tests.simulation.world import SimulationResult, Theme, World, quiet
 
-_SEEDS = 200  # within so many a story comes to its point: batches, listings and groups of segments are drawn
+_SEEDS = 200  # within so many a race comes to its point: batches, listings and groups of segments are drawn
 
 
 class NotToThePoint(Exception):
@@ -23,7 +23,7 @@ class Stage(World):
 
     def __init__(self, seed: int, root: Path, *, compacted: bool) -> None:
         theme = Theme(compacted=float(compacted), pairs=0, unnamed=0)
-        super().__init__(Story(seed), root, theme, faulty=False)
+        super().__init__(SimulationResult(seed), root, theme, faulty=False)
         self.haste, self.control.deaf = 1.0, False
         self.brokers.begin()
 

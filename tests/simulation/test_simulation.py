@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutants import MUTANTS, planted
-from tests.simulation.world import tell
+from tests.simulation.world import run_seed
 
 SEEDS = 1000
 _AT_ONCE = 50
@@ -70,18 +70,18 @@ WITNESSES = (
 
 
 @cache
-def _told(seed: int) -> tuple[str, Counter[str]]:
-    """What is wrong with a seed's story, and what was seen in it. Both tests below walk through all seeds: in one process, each once."""
-    story = tell(seed)
-    wrong = [*story.trace, f"python -m tests.simulation --seeds 1 --first {seed}", story.violation] if story.violation else []
-    return "\n".join(wrong), story.seen
+def _result_of(seed: int) -> tuple[str, Counter[str]]:
+    """What is wrong in a seed's run, and what was seen in it. Tests below walk through all seeds: in one process, each runs once."""
+    result = run_seed(seed)
+    wrong = [*result.trace, f"python -m tests.simulation --seeds 1 --first {seed}", result.violation] if result.violation else []
+    return "\n".join(wrong), result.seen
 
 
 @pytest.mark.xdist_group("seeds")
 @pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
 def test_no_seed_violates_an_invariant(first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
-        wrong, _ = _told(seed)
+        wrong, _ = _result_of(seed)
         assert not wrong, wrong
 
 
@@ -90,10 +90,10 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
 def test_what_a_dead_branch_had_displaced_is_archived_again(theme: str) -> None:
     seen = Counter[str]()
     for seed in range(150):
-        story = tell(seed, theme=theme)
+        result = run_seed(seed, theme=theme)
         how = f"python -m tests.simulation --seeds 1 --first {seed} --theme {theme}"
-        assert not story.violation, "\n".join([*story.trace, how, story.violation])
-        seen += story.seen
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
     assert seen["outcome replaced"] > 10
 
 
@@ -101,28 +101,28 @@ def test_the_seeds_reach_what_is_interesting() -> None:
     """A run that never gets there proves nothing."""
     seen = Counter[str]()
     for seed in range(SEEDS):
-        seen += _told(seed)[1]
+        seen += _result_of(seed)[1]
         if all(seen[witness] for witness in WITNESSES):
             return
     pytest.fail(f"never reached: {[witness for witness in WITNESSES if not seen[witness]]}")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if mutant.rare else ()) for name, mutant in MUTANTS.items() if not mutant.told]
+    "name", [pytest.param(name, marks=pytest.mark.slow if mutant.rare else ()) for name, mutant in MUTANTS.items() if not mutant.in_race]
 )
 def test_a_planted_mistake_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     with planted(name):
-        assert any(tell(seed, theme=mutant.theme).violation for seed in range(mutant.seeds)), f"{mutant.what}: not caught"
+        assert any(run_seed(seed, theme=mutant.theme).violation for seed in range(mutant.seeds)), f"{mutant.what}: not caught"
 
 
 def test_a_seed_replays_exactly_in_another_process() -> None:
-    """Whatever hash seed, process or directory: the same story."""
+    """Whatever hash seed, process or directory: the same trace."""
     seed = 7
-    story = tell(seed)
+    result = run_seed(seed)
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "1", "--first", str(seed)]
     printed = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True).stdout
-    assert printed.splitlines()[:-1] == [f"{number:4} {line}" for number, line in enumerate(story.trace, 1)]
-    assert len(story.trace) > 100
+    assert printed.splitlines()[:-1] == [f"{number:4} {line}" for number, line in enumerate(result.trace, 1)]
+    assert len(result.trace) > 100

@@ -1,7 +1,7 @@
 """One seed: two brokers, three agents beside them, one bucket behind a bad network, and a schedule that a random source draws.
 
 Agents run the real code of archival, manifests, layouts and segments over real files. They can be paused, overtaken and
-killed at every look, every store call and every named step. A seed is a whole story: it replays exactly.
+killed at every look, every store call and every named step. A seed decides all that happens: it replays exactly.
 """
 
 import shutil
@@ -40,7 +40,7 @@ class Theme:
     """What a seed has more of than others.
 
     compacted  how likely the topic is
-    forgets    tombstones leave within the story
+    forgets    tombstones leave within the run
     branches   how likely a leader goes ahead alone, and cleans its log by what it has written there; nobody reads meanwhile
     lazy       how much less often an agent begins an errand
     pairs      how likely agents run two errands at a time
@@ -95,8 +95,8 @@ _DRAWN = (*(name for name in THEMES if not THEMES[name].branches), "lineage", "l
 
 
 @dataclass(slots=True)
-class Story:
-    """What one seed came to."""
+class SimulationResult:
+    """How the run of one seed ended, what happened in it, and what it reached."""
 
     seed: int
     trace: list[str] = field(default_factory=list)
@@ -104,21 +104,21 @@ class Story:
     violation: str = ""
 
 
-def tell(seed: int, *, theme: str | None = None, actions: int = ACTIONS, within: Path | None = None) -> Story:
+def run_seed(seed: int, *, theme: str | None = None, actions: int = ACTIONS, within: Path | None = None) -> SimulationResult:
     """Run one seed to its end, or to the first violation. The seed draws its theme unless one is given.
 
     within  where its files go; in memory when there is a file system for that
     """
-    story = Story(seed)
+    result = SimulationResult(seed)
     with quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=within or in_memory()) as root:
-        world = World(story, Path(root), THEMES[theme] if theme else None)
+        world = World(result, Path(root), THEMES[theme] if theme else None)
         try:
             world.run(actions)
         except Violation as violation:
-            story.violation = str(violation)
+            result.violation = str(violation)
         finally:
             world.close()
-    return story
+    return result
 
 
 def in_memory() -> Path | None:
@@ -156,9 +156,9 @@ class WorldClock:
 
 
 class World:
-    def __init__(self, story: Story, root: Path, theme: Theme | None, *, faulty: bool = True) -> None:
-        self.story, self.root = story, root
-        self.random = random = Random(story.seed)
+    def __init__(self, result: SimulationResult, root: Path, theme: Theme | None, *, faulty: bool = True) -> None:
+        self.result, self.root = result, root
+        self.random = random = Random(result.seed)
         self.theme = theme_of = theme or THEMES[random.choice(_DRAWN)]
         self.compacted = random.random() < theme_of.compacted
         self.releases = theme_of.alone or random.random() >= theme_of.unnamed
@@ -191,7 +191,7 @@ class World:
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.checks.beside = dict(places)
-        self.reader = None if theme_of.damage or theme_of.branches else Reader(self, 0 if theme_of.alone else story.seed % 2)
+        self.reader = None if theme_of.damage or theme_of.branches else Reader(self, 0 if theme_of.alone else result.seed % 2)
 
     def close(self) -> None:
         for agent in self.agents:
@@ -277,12 +277,12 @@ class World:
 
     def note(self, line: str | None) -> None:
         if line:
-            self.story.trace.append(line.replace(str(self.root), ""))
+            self.result.trace.append(line.replace(str(self.root), ""))
 
     def _wait(self) -> str:
         if self.random.random() < 0.1:
             self.clock.set_back(3_600_000)
-            self.story.seen["the clock is set back"] += 1
+            self.result.seen["the clock is set back"] += 1
             return "the clock is set back by an hour"
         self.clock.advance(self.random.choice((100, 5_000, 60_000)))
         return ""
@@ -293,7 +293,7 @@ class World:
         topic_id, begins_in = self.stopped
         self.checks.consents[topic_id] = max(begins_in, self.checks.consents.get(topic_id, -1))
         self.stopped = None
-        self.story.seen["consent to begin anew"] += 1
+        self.result.seen["consent to begin anew"] += 1
         return f"an operator lets {topic_id} begin anew in epoch {begins_in}"
 
     def outcome_of(self, doing: str, do: Callable[[], str], *, damaged: Callable[[], bool]) -> str:
@@ -304,20 +304,20 @@ class World:
         try:
             return do()
         except (TransientError, Fenced, Conflict) as error:
-            self.story.seen[f"error {type(error).__name__}"] += 1
+            self.result.seen[f"error {type(error).__name__}"] += 1
             return f"{type(error).__name__}: {error}"
         except UnrelatedLog as error:
-            self.story.seen["stopped: the log shares nothing with the archive"] += 1
+            self.result.seen["stopped: the log shares nothing with the archive"] += 1
             self.stopped = self.brokers.partition.topic_id, error.begins_in
             return f"stopped: {error}"
         except NeedsReplacement as error:
-            self.story.seen["stopped: compaction went past the archive"] += 1
+            self.result.seen["stopped: compaction went past the archive"] += 1
             return f"needs replacement: {error}"
         except Violation:
             raise
         except Exception as error:
             if isinstance(error, CorruptData | SuspectedHole) and damaged():
-                self.story.seen[f"damage is noticed: {type(error).__name__}"] += 1
+                self.result.seen[f"damage is noticed: {type(error).__name__}"] += 1
                 return f"damaged: {error}"
             if self.control.trouble.explains(error):
                 raise Violation(f"I27 {doing} fails with the control log: {type(error).__name__}: {error}") from error
@@ -331,7 +331,7 @@ class World:
             self.running.pause(at)
 
     def _step_reached(self, step: str) -> None:
-        self.story.seen[step] += 1
+        self.result.seen[step] += 1
         self.pause(step)
 
     # The end
@@ -437,12 +437,12 @@ class World:
         if self.reader:
             self.reader.rest()
         if progressed:  # else the newest head may be one that garbage collection has written, which tells nobody
-            self.story.seen["the control log is compared with the head"] += 1
+            self.result.seen["the control log is compared with the head"] += 1
             self.checks.control(self.control.state())
 
     def _witness(self) -> None:
         """Interesting states; a run that never reaches them proves nothing."""
-        seen, brokers = self.story.seen, self.brokers
+        seen, brokers = self.result.seen, self.brokers
         head = self.checks.head(brokers.partition)
         if any(replica.lead is not None for replica in brokers.replicas if replica is not brokers.leader):
             seen["an old leader does not know the new epoch"] += 1

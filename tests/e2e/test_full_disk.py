@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from headwater_core.errors import DiskFull, Partial
+from tests.e2e.sample_topics import SEGMENTS, a_sample_log, sample_records
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_bad_input import can_mount
 from tests.headwater.test_verbs import as_expected
-from tests.story.shelf import SEGMENTS, a_shelf, on_the_shelf
 
 ROOT = KAFKA.parents[2]
 FLUSH = ["flush", "--set", "log.owned=true", "-o", "jsonl"]
 TO_READ = ("orders.placed", "thermo-samples")
 READ = [["read", topic] for topic in TO_READ]
-WANTED = [record for record in on_the_shelf("read_uncommitted") if record["topic"] in TO_READ]
+WANTED = [record for record in sample_records("read_uncommitted") if record["topic"] in TO_READ]
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +33,7 @@ def on_a_small_disk(stage: Stage, directory: Path, kib: int, verbs: list[list[st
     places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}", "--log-dir", str(log)]
     told = [json.dumps([[*verb, *places] for verb in each]) for each in (verbs, later)]
     ran = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-m", "tests.story.small_disk", str(directory), str(kib), *told],
+        ["unshare", "-rm", sys.executable, "-m", "tests.e2e.small_disk", str(directory), str(kib), *told],
         cwd=stage.root,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -58,7 +58,7 @@ def in_words(ran: Ran) -> None:
 @pytest.mark.parametrize("kib", [4, 8, 16])
 def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
     """The journal, the writer's name, the waiting tails: whatever it is that finds no room."""
-    log = a_shelf(stage.root)
+    log = a_sample_log(stage.root)
     first, *before, again, verified = on_a_small_disk(stage, stage.data_dir, kib, [FLUSH, *READ], [FLUSH, ["verify", "--data"]], log)
     in_words(first)
     assert rows(before) == WANTED
@@ -68,7 +68,7 @@ def test_no_room_for_the_agents_state(stage: Stage, kib: int) -> None:
 @pytest.mark.parametrize("kib", [60, 300])
 def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
     """What does not fit is not released: the records stay readable, and are archived when there is room."""
-    log = a_shelf(stage.root)
+    log = a_sample_log(stage.root)
     first, *before, again, verified, full = on_a_small_disk(
         stage, stage.bucket, kib, [FLUSH, *READ], [FLUSH, ["verify", "--data"], ["status", "-o", "jsonl"]], log
     )
@@ -81,7 +81,7 @@ def test_no_room_for_the_bucket(stage: Stage, kib: int) -> None:
 
 @pytest.mark.parametrize("kib", [4, 140])
 def test_no_room_for_what_is_recovered(stage: Stage, kib: int) -> None:
-    log = a_shelf(stage.root)
+    log = a_sample_log(stage.root)
     assert stage.run("flush", log=log).code == 0
     into = stage.root / "recovered"
     recover = ["recover", "apply", "topic", "--all", "--into", str(into / "log"), "-o", "json"]

@@ -21,9 +21,9 @@ from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from manifests.head import Head
 from manifests.repository import ManifestRepository
+from tests.e2e.sample_topics import SEGMENTS, TOPICS, a_sample_log, read, sample_records
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
-from tests.story.shelf import SEGMENTS, TOPICS, a_shelf, on_the_shelf, read
 
 ROOT = KAFKA.parents[2]
 DIRECTORY_STEPS = ("directory.written", "directory.named")
@@ -67,9 +67,9 @@ def test_every_step_that_the_code_names_is_walked() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", ARCHIVE_KILLS)
 def test_killed_while_it_archives_and_releases(stage: Stage, kill: str) -> None:
-    log = a_shelf(stage.root)
+    log = a_sample_log(stage.root)
     killed(stage, kill, *FLUSH, "--log-dir", str(log))
-    assert read(stage, "read_uncommitted", log) == on_the_shelf("read_uncommitted")  # what is released is archived, what is not is here
+    assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")  # what is released is archived, what is not is here
     again = stage.run(*FLUSH, log=log)
     assert again.code == 0, again.err
     assert_whole(stage, log)
@@ -104,14 +104,14 @@ def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
     starts = {head.partition_id: head.start_offset for head in found}
     assert {each.partition.topic for each in LogDirs([log]).partitions() if each.local_start > starts[each.partition]} == released
 
-    assert read(stage, "read_committed", log) == on_the_shelf("read_committed")
-    assert read(stage, "read_uncommitted", None) == on_the_shelf("read_uncommitted")
+    assert read(stage, "read_committed", log) == sample_records("read_committed")
+    assert read(stage, "read_uncommitted", None) == sample_records("read_uncommitted")
 
 
 @pytest.mark.slow
 def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
     """One log, one bucket, one data directory, and a process that never lives for long."""
-    log = a_shelf(stage.root)
+    log = a_sample_log(stage.root)
     deaths = (*archiver.MILESTONES, *release.MILESTONES)
     for step in deaths:
         killed(stage, step, *FLUSH, "--log-dir", str(log))
@@ -121,9 +121,9 @@ def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
 
 @pytest.fixture(scope="module")
 def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bucket of a shelf whose every other byte is gone."""
+    """The bucket of a sample log of which nothing else is left."""
     root = tmp_path_factory.mktemp("archived")
-    log = a_shelf(root)
+    log = a_sample_log(root)
     arguments = ["flush", "--log-dir", str(log), "--data-dir", str(root / "state"), "--store", f"file://{root / 'bucket'}"]
     assert cli.run(arguments) == 0
     structlog.reset_defaults()
@@ -148,4 +148,4 @@ def test_killed_while_it_recovers(stage: Stage, archived: Path, kill: str) -> No
     shutil.rmtree(stage.bucket)
     stage.bucket.mkdir()  # what is read now is the recovered directory alone
     for isolation in ("read_uncommitted", "read_committed"):
-        assert read(stage, isolation, into) == on_the_shelf(isolation)
+        assert read(stage, isolation, into) == sample_records(isolation)

@@ -1,4 +1,4 @@
-"""`python -m tests.story.small_disk DIRECTORY KIB VERBS LATER`: verbs on a disk that is too small, and others when it has grown.
+"""`python -m tests.e2e.small_disk DIRECTORY KIB VERBS LATER`: verbs on a disk that is too small, and others when it has grown.
 
 It mounts a file system of KIB on DIRECTORY, so it wants a mount namespace of its own. VERBS and LATER are JSON lists of
 argument lists; exit codes and outputs come back as a JSON list of [code, stdout, stderr].

@@ -1,4 +1,4 @@
-"""One shelf of the pantry: few topics, but transactions, compaction, retention and many segments among them."""
+"""A few topics of the pantry: transactions, compaction, retention and many segments are among them."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ TOPICS = ("fridge-state", "orders.placed", "refunds", "stock.levels", "thermo-sa
 SEGMENTS = 27
 
 
-def a_shelf(into: Path) -> Path:
+def a_sample_log(into: Path) -> Path:
     """A private log directory with nothing but TOPICS, and the broker's own metadata about all."""
     log = private_copy("pantry", into)
     for directory in log.iterdir():
@@ -22,12 +22,12 @@ def a_shelf(into: Path) -> Path:
     return log
 
 
-def on_the_shelf(isolation: Isolation) -> list[dict[str, Any]]:
+def sample_records(isolation: Isolation) -> list[dict[str, Any]]:
     return [record for record in expected("pantry", isolation) if record["topic"] in TOPICS]
 
 
 def read(stage: Stage, isolation: Isolation, log: Path | None) -> list[dict[str, Any]]:
-    """What `headwater read` prints of the shelf's topics, with the fields of the expectation."""
+    """What `headwater read` prints of these topics, with the fields of the expectation."""
     rows = []
     for topic in TOPICS:
         ran = stage.run("read", topic, "--isolation", isolation, log=log)

@@ -1,4 +1,4 @@
-"""The stage of the verbs, for whole stories."""
+"""The stage of the verbs, here too."""
 
 from tests.headwater.conftest import stage
 

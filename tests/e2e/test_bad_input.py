@@ -14,11 +14,11 @@ import pytest
 from manifests import keys
 from manifests.document import seal
 from manifests.head import Head
+from tests.e2e.sample_topics import SEGMENTS, a_sample_log, read, sample_records
+from tests.e2e.test_kill9 import heads
 from tests.fixtures import KAFKA, expected
 from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_verbs import as_expected
-from tests.story.shelf import SEGMENTS, a_shelf, on_the_shelf, read
-from tests.story.test_kill9 import heads
 
 VICTIM = "bills"
 HUGE = 1 << 40
@@ -137,7 +137,7 @@ def test_a_document_that_is_none(stage: Stage, name: str, raw: bytes) -> None:
 @pytest.mark.slow
 def test_two_agents_of_one_log_with_a_data_directory_each(stage: Stage) -> None:
     """Nothing keeps them apart but the bucket. Neither loses or doubles anything, and each can go on alone."""
-    log = a_shelf(stage.root)
+    log = a_sample_log(stage.root)
     flush = ["flush", "--log-dir", str(log), "--store", f"file://{stage.bucket}", "--set", "log.owned=true"]
     processes = [
         subprocess.Popen(
@@ -154,11 +154,11 @@ def test_two_agents_of_one_log_with_a_data_directory_each(stage: Stage) -> None:
         _, told = process.communicate(timeout=120)
         assert process.returncode in (0, 3, 5, 7), told
         assert "Traceback" not in told
-    assert read(stage, "read_uncommitted", log) == on_the_shelf("read_uncommitted")
+    assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
     for name in ("one", "two"):
         ran = stage.run("flush", "--set", "log.owned=true", "--data-dir", str(stage.root / name), log=log)
         assert ran.code == 0, ran.err
     assert stage.run("verify", "--data").code == 0
     listed = [entry.key for head in heads(stage) for entry in head.entries]
     assert len(listed) == len(set(listed)) == SEGMENTS
-    assert read(stage, "read_committed", None) == on_the_shelf("read_committed")
+    assert read(stage, "read_committed", None) == sample_records("read_committed")

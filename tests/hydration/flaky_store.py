@@ -8,7 +8,7 @@ from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX
 from tests.headwater_core.objectstore.memory import MemoryStore
 
 
-class MoodyStore(MemoryStore):
+class FlakyStore(MemoryStore):
     """
     go         reads of data objects wait for it; set by default
     refuse     gives the error that a call ends with, by operation and key; None for none
