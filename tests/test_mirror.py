@@ -27,7 +27,6 @@ ELSEWHERE = {  # module: the test file to open first
     "headwater/pipeline/export/checkpoint.py": "tests/headwater/pipeline/export/test_directory_export.py",
     "headwater/pipeline/export/parquet.py": "tests/headwater/pipeline/export/test_directory_export.py",
     "headwater/pipeline/scan/pieces.py": "tests/headwater/pipeline/scan/test_split_reader.py",
-    "headwater/pipeline/scan/quarantine.py": "tests/headwater/pipeline/scan/test_split_reader.py",
     "headwater/pipeline/scrub/head_check.py": "tests/headwater/pipeline/scrub/test_scrubber.py",
     "headwater/pipeline/scrub/inventory.py": "tests/headwater/pipeline/scrub/test_scrubber.py",
     "headwater/pipeline/scrub/object_check.py": "tests/headwater/pipeline/scrub/test_scrubber.py",

@@ -15,6 +15,7 @@ from headwater_core.errors import CorruptData
 from headwater_core.segments.batches import HEADER_BYTES, BatchWalk, wrong_crc
 from headwater_core.segments.codecs import LIMIT_BYTES, NAMES, decompress_into
 from headwater_core.segments.records import decode_batch
+from headwater_core.segments.transactions import AbortedTransaction
 
 COLUMNS: tuple[str, ...] = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 ROWS_MAX = 1 << 18
@@ -48,7 +49,7 @@ class Wanted:
     columns          of COLUMNS, in the order they shall have; none of them is a count of rows
     first, end       offsets in [first, end)
     first_timestamp_ms, end_timestamp_ms  in [first, end), None for no bound
-    aborted          (producer id, first offset, last offset) of transactions to leave out, the last offset being the marker's
+    aborted          transactions to leave out
     """
 
     topic: str
@@ -58,7 +59,7 @@ class Wanted:
     end: int
     first_timestamp_ms: int | None = None
     end_timestamp_ms: int | None = None
-    aborted: tuple[tuple[int, int, int], ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     def __post_init__(self) -> None:
         if not set(self.columns) <= set(COLUMNS) or len(set(self.columns)) < len(self.columns):
@@ -323,9 +324,10 @@ def _read_only(buffer: memoryview) -> Bytes:
     return view
 
 
-def _by_producer(aborted: Sequence[tuple[int, int, int]]) -> Longs:
-    """Sorted, and the last offsets of one producer rise, so that the row before any offset is the one that may hold it."""
-    rows = sorted(aborted)
+def _by_producer(aborted: Sequence[AbortedTransaction]) -> Longs:
+    """Rows (producer id, first offset, last offset), sorted. The last offsets of one producer rise, so that the row before any
+    offset is the one that may hold it."""
+    rows = sorted((each.producer_id, each.first_offset, each.last_offset) for each in aborted)
     for at, (before, row) in enumerate(pairwise(rows), start=1):
         if before[0] == row[0]:
             rows[at] = (row[0], row[1], max(before[2], row[2]))

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.scan_plan import ScanPlan
-from headwater.pipeline.scan.split_reader import ReadCounters, read_split
+from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import UsageError
 from headwater_core.files import PARTIAL, disk_errors, rename_synced, sync_path
@@ -35,7 +36,7 @@ class Written:
 
     files: int = 0
     size_bytes: int = 0
-    counters: ReadCounters = field(default_factory=ReadCounters)
+    counters: ScanCounters = field(default_factory=ScanCounters)
 
     def add(self, other: "Written") -> None:
         self.files += other.files
@@ -103,7 +104,7 @@ def _staging(directory: Path) -> Iterator[Path]:
 
 
 def _write_split(store: ObjectStore, split: Split, query: Query, path: Path, stop: threading.Event) -> Written:
-    counters = ReadCounters()
+    counters = ScanCounters()
     with closing(read_split(store, split, query, counters)) as batches:
         groups = _row_groups(itertools.takewhile(lambda _: not stop.is_set(), batches))
         first = next(groups, None)

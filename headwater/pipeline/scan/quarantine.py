@@ -9,8 +9,9 @@ import structlog
 
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, LostDocument
 from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.splits import Split
-from headwater_core.errors import AlreadyExists, Conflict, CorruptData, TransientError
+from headwater_core.errors import AlreadyExists, Conflict, CorruptData, HeadwaterError, TransientError, UnsupportedFormat
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
@@ -79,6 +80,64 @@ class Quarantine:
             except Conflict:
                 continue
         raise TransientError(f"{key} in {self._store.url} is being written by another task")
+
+
+class SplitDamage:
+    """The damage that is met while a split is read. With a quarantine it is listed there in the end; without one, the first is raised."""
+
+    def __init__(self, split: Split, query: Query, counters: ScanCounters) -> None:
+        self._split, self._words, self._counters = split, query.words, counters
+        self._quarantine = open_quarantine(query)
+        self._found: dict[Damage, None] = {}  # a set that keeps the order
+
+    @property
+    def is_fatal(self) -> bool:
+        return self._quarantine is None
+
+    def add(self, error: CorruptData | UnsupportedFormat, key: str, position: int, first_offset: int, last_offset: int) -> None:
+        """Note that offsets, both inclusive, cannot be read, as far as they are the split's. Without a quarantine, raises `located`.
+
+        key, position  the object, and the byte in it where the damage was met
+        """
+        if self.is_fatal:
+            raise self.located(error, first_offset, last_offset) from error
+        first_offset, last_offset = max(first_offset, self._split.first), min(last_offset, self._split.end - 1)
+        if first_offset > last_offset:
+            return
+        found = Damage(
+            topic=self._split.topic,
+            partition=self._split.partition,
+            object=key,
+            position=position,
+            first_offset=first_offset,
+            last_offset=last_offset,
+            reason=error.reason if isinstance(error, CorruptData) else str(error),
+        )
+        if found not in self._found:
+            self._found[found] = None
+            self._counters.damaged += 1
+            log.warning(
+                "damage_set_aside",
+                partition=str(self._split.partition_id),
+                key=key,
+                position=position,
+                first_offset=first_offset,
+                last_offset=last_offset,
+                reason=found.reason,
+            )
+
+    def located(self, error: CorruptData | UnsupportedFormat, first_offset: int, last_offset: int) -> HeadwaterError:
+        """The same error, which also names the offsets and what to do."""
+        advice = f" ({self._words.set_aside})" if self.is_fatal and self._words.set_aside else ""
+        offsets = f"; offsets {first_offset} to {last_offset} of {self._split.partition_id}{advice}"
+        if isinstance(error, CorruptData):
+            return type(error)(error.where, error.position, error.reason + offsets)
+        return UnsupportedFormat(f"{error}{offsets}")
+
+    def write(self) -> None:
+        """List the damage in the quarantine. Raises what its store raises."""
+        if self._found and self._quarantine is not None:
+            self._quarantine.write(self._split, list(self._found))
 
 
 def open_quarantine(query: Query) -> Quarantine | None:

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from headwater.pipeline.runner import StorePlace
 from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import UsageError
 from headwater_core.objectstore import ObjectStore
@@ -60,12 +61,9 @@ def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.Recor
     split: Split | None = partition.value
     if split is None:
         return
-    from headwater.pipeline.scan.split_reader import (  # with numba, which planning does without: a second for each process
-        ReadCounters,
-        read_split,
-    )
+    from headwater.pipeline.scan.split_reader import read_split  # with numba, which planning does without: a second for each process
 
-    counters = ReadCounters()
+    counters = ScanCounters()
     try:
         for batch in read_split(opened(query), split, query, counters):
             yield _conform(batch)

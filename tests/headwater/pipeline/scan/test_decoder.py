@@ -20,6 +20,7 @@ from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, BatchWalk, read_batch_header
 from headwater_core.segments.records import Record, decode_batch
+from headwater_core.segments.transactions import AbortedTransaction
 from headwater_core.segments.varint import encode_varint
 from tests.fixtures import Isolation, expected
 from tests.headwater_core.segments import strategies
@@ -75,9 +76,9 @@ def wanted_rows(raw: bytes | memoryview, wanted: Wanted = EVERYTHING) -> list[Ro
     return found
 
 
-def is_aborted(header: BatchHeader, aborted: Iterable[tuple[int, int, int]]) -> bool:
+def is_aborted(header: BatchHeader, aborted: Iterable[AbortedTransaction]) -> bool:
     return header.is_transactional and any(
-        producer == header.producer_id and first <= header.base_offset <= last for producer, first, last in aborted
+        each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset for each in aborted
     )
 
 
@@ -138,12 +139,12 @@ time_bounds = st.none() | st.integers(-2, 2**41) | st.just(1_700_000_000_020)
 
 
 @st.composite
-def transactions(draw: st.DrawFn) -> tuple[tuple[int, int, int], ...]:
+def transactions(draw: st.DrawFn) -> tuple[AbortedTransaction, ...]:
     """Aborted ones of up to three producers: a producer's begin after its one before has ended."""
-    found: list[tuple[int, int, int]] = []
+    found: list[AbortedTransaction] = []
     for producer_id in (1, 2, 3):
         ends = sorted(draw(st.sets(st.integers(0, 100), max_size=6)))
-        found += [(producer_id, first, last) for first, last in zip(ends[::2], ends[1::2], strict=False)]
+        found += [AbortedTransaction(producer_id, first, last, 0) for first, last in zip(ends[::2], ends[1::2], strict=False)]
     return tuple(draw(st.permutations(found)))
 
 
@@ -166,7 +167,7 @@ def test_any_run_of_batches_decodes_as_in_plain_python(
     bounds: Sequence[int],
     first_timestamp_ms: int | None,
     end_timestamp_ms: int | None,
-    aborted: tuple[tuple[int, int, int], ...],
+    aborted: tuple[AbortedTransaction, ...],
     columns: tuple[str, ...],
     rows_max: int,
     bytes_max: int,
@@ -202,9 +203,7 @@ def test_every_record_is_what_the_java_consumer_read(name: str, isolation: Isola
             partition=place[1],
             first=log.log_start,
             end=EVERYTHING.end if stable is None else stable,
-            aborted=tuple((each.producer_id, each.first_offset, each.last_offset) for _, scan in found for each in scan.aborted)
-            if committed
-            else (),
+            aborted=tuple(each for _, scan in found for each in scan.aborted) if committed else (),
         )
         lines = [line(each) for segment in log.segments for each in rows(segment.path.read_bytes(), reads)]
         if not log.partition.topic.startswith("__"):

@@ -1,78 +1,25 @@
 """What a task does when the bucket is not what its plan says: objects replaced, damaged, gone; branches superseded."""
 
-import functools
-import json
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+import threading
 
 import msgspec
 import pyarrow as pa
 import pytest
-from awscrt.checksums import crc32c
 
 from headwater.pipeline.scan import buffers, split_reader
-from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot
 from headwater.pipeline.scan.arrow_stream import scan
-from headwater.pipeline.scan.decoder import decode
-from headwater.pipeline.scan.quarantine import Damage, read_quarantine
-from headwater.pipeline.scan.query import Predicate, Query, parse_query
-from headwater.pipeline.scan.split_reader import ReadCounters, read_split
-from headwater.pipeline.scan.splits import Split, plan_splits
+from headwater.pipeline.scan.query import Predicate
+from headwater.pipeline.scan.scan_counters import ScanCounters
+from headwater.pipeline.scan.split_reader import read_split
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
-from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.meter import MeteredStore
-from headwater_core.segments.batches import headers
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from tests.headwater.pipeline.archives import a_copy, run, soup, soup_rows
+from tests.headwater.pipeline.scan.damageable import a_query, flipped, offsets, overwrite, plan, position_of
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment
 from tests.hydration.world import PARTITION, Archive
-
-SEGMENT_BYTES = 1_500_000  # above what is read as a whole: indexes are used
-
-
-@functools.cache
-def _plain() -> MemoryStore:
-    """Offsets 0 to 299 in three objects of 15 KB batches, each with several index points."""
-    store = MemoryStore()
-    archive = Archive(store)
-    archive.append(*(a_segment(first, 100, value_bytes=15_000) for first in (0, 100, 200)))
-    return store
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return a_copy(_plain())
-
-
-@pytest.fixture
-def archive(store: MemoryStore) -> Archive:
-    held = Archive(store)
-    held.held = held.repository.load(PARTITION)
-    held.uploads = 100
-    return held
-
-
-def a_query(**options: object) -> Query:
-    return parse_query({"topics": "soup", "columns": "offset,value", **options})
-
-
-def plan(store: MemoryStore | MeteredStore, query: Query) -> list[Split]:
-    return plan_splits(ArchiveSnapshot.read(store, query).ranges(store, query), query)
-
-
-def offsets(store: MemoryStore | MeteredStore, query: Query, splits: list[Split] | None = None) -> list[int]:
-    found = [batch for split in splits or plan(store, query) for batch in read_split(store, split, query)]
-    return [offset for batch in found for offset in batch["offset"].to_pylist()]
-
-
-def overwrite(store: MemoryStore, key: str, change: Callable[[bytearray], bytes | bytearray | None]) -> None:
-    content = change(bytearray(store.get(key)[0]))
-    store.delete(key)
-    if content is not None:
-        store.create(key, bytes(content))
 
 
 def test_what_was_read_does_not_lie_in_memory_that_is_used_again(
@@ -104,21 +51,6 @@ def test_what_was_read_does_not_lie_in_memory_that_is_used_again(
     assert blocks.taken == before
 
 
-def flipped(at: int) -> Callable[[bytearray], bytearray]:
-    def flip(content: bytearray) -> bytearray:
-        content[at] ^= 0x10
-        return content
-
-    return flip
-
-
-def position_of(store: MemoryStore, key: str, offset: int) -> int:
-    import io
-
-    content = store.get(key)[0]
-    return next(at for at, header in headers(io.BytesIO(content), 0, len(content), where=key) if header.last_offset >= offset)
-
-
 # An archive that moves on
 
 
@@ -146,7 +78,7 @@ def test_an_object_may_be_replaced_in_the_middle_of_a_task(store: MemoryStore, a
     monkeypatch.setattr(split_reader, "PIECE_BYTES", 200_000)
     query = a_query()
     (split,) = plan(store, query)
-    counters = ReadCounters()
+    counters = ScanCounters()
     batches = read_split(store, split, query, counters)
     found = next(batches)["offset"].to_pylist()
     merge(archive, count=3)
@@ -258,7 +190,7 @@ def test_a_narrow_range_fetches_little_of_a_large_object(store: MemoryStore) -> 
     query = a_query().where(Predicate(first_offset=142, end_offset=147))
     splits = plan(metered, query)
     metered.reset()
-    counters = ReadCounters()
+    counters = ScanCounters()
     found = [offset for split in splits for batch in read_split(metered, split, query, counters) for offset in batch["offset"].to_pylist()]
     assert found == [142, 143, 144, 145, 146]
     assert metered.bytes_read == counters.bytes_fetched < 250_000
@@ -281,173 +213,6 @@ def test_a_starting_time_is_found_with_two_small_reads_and_what_is_older_is_not_
     assert metered.bytes_read < 1_000_000
 
 
-# Damage
-
-
-def damaged_offsets(found: list[Damage]) -> set[int]:
-    lost: set[int] = set()
-    for each in found:
-        assert each.first_offset is not None
-        assert each.last_offset is not None
-        lost.update(range(each.first_offset, each.last_offset + 1))
-    return lost
-
-
-def quarantined(store: MemoryStore, tmp_path: Path, **options: object) -> tuple[list[int], list[Damage]]:
-    query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"), **options)
-    return offsets(store, query), list(read_quarantine(DirectoryStore(tmp_path / "side")))
-
-
-@pytest.mark.parametrize("split_bytes", ["64m", 300_000])
-@pytest.mark.parametrize("field", [8, 17, 21, 40, 60, 5_000], ids=["length", "crc", "attributes", "producer", "records", "body"])
-def test_a_flipped_bit_names_object_position_and_offset(store: MemoryStore, archive: Archive, field: int, split_bytes: object) -> None:
-    key = archive.head.entries[1].key
-    position = position_of(store, key, 157)
-    overwrite(store, key, flipped(position + field))
-    with pytest.raises(CorruptData, match="offset") as raised:
-        offsets(store, a_query(split_bytes=split_bytes))
-    assert (raised.value.where, raised.value.position) == (key, position)
-
-
-@pytest.mark.parametrize("field", [8, 17, 21, 60, 5_000], ids=["length", "crc", "attributes", "records", "body"])
-def test_a_damaged_batch_goes_to_the_side_table_and_its_neighbours_are_read(
-    store: MemoryStore, archive: Archive, tmp_path: Path, field: int
-) -> None:
-    key = archive.head.entries[1].key
-    position = position_of(store, key, 157)
-    overwrite(store, key, flipped(position + field))
-    found, damage = quarantined(store, tmp_path)
-    lost = damaged_offsets(damage)
-    assert found == [offset for offset in range(300) if offset not in lost]
-    assert {157} <= lost <= set(range(157, 162))  # a wrong length hides what follows, up to the next index point
-    assert damage[0].object == key
-    assert damage[0].position == position
-    assert (damage[0].topic, damage[0].partition) == ("soup", 0)
-
-
-@pytest.mark.parametrize("byte", [7, 3], ids=["low", "high"])
-def test_a_batch_that_claims_other_offsets_is_noticed(store: MemoryStore, archive: Archive, tmp_path: Path, byte: int) -> None:
-    """A base offset is outside its batch's checksum."""
-    key = archive.head.entries[1].key
-    overwrite(store, key, flipped(position_of(store, key, 199) + byte))
-    with pytest.raises(CorruptData):
-        offsets(store, a_query())
-    found, damage = quarantined(store, tmp_path)
-    assert found == [offset for offset in range(300) if offset not in damaged_offsets(damage)]
-    assert 199 in damaged_offsets(damage) <= set(range(190, 200))
-
-
-def test_a_truncated_object_is_read_as_far_as_it_goes(store: MemoryStore, archive: Archive, tmp_path: Path) -> None:
-    entry = archive.head.entries[2]
-    cut_at = position_of(store, entry.key, 280) + 100
-    overwrite(store, entry.key, lambda content: content[:cut_at])
-    with pytest.raises(CorruptData, match="offsets 200 to 299 of soup:0") as raised:
-        offsets(store, a_query())
-    assert raised.value.where == entry.key
-    found, damage = quarantined(store, tmp_path)
-    assert found == [offset for offset in range(300) if offset not in damaged_offsets(damage)]
-    assert set(range(280, 300)) <= damaged_offsets(damage) <= set(range(275, 300))
-
-
-def test_a_missing_object_goes_to_the_side_table_as_a_whole(store: MemoryStore, archive: Archive, tmp_path: Path) -> None:
-    key = archive.head.entries[1].key
-    store.delete(key)
-    found, damage = quarantined(store, tmp_path)
-    assert found == [*range(100), *range(200, 300)]
-    assert [(each.object, each.first_offset, each.last_offset) for each in damage] == [(key, 100, 199)]
-
-
-@pytest.mark.parametrize("change", [None, flipped(90)], ids=["missing", "flipped"])
-def test_an_index_nobody_can_read_takes_its_offsets_along(
-    store: MemoryStore, archive: Archive, tmp_path: Path, change: Callable[[bytearray], bytearray] | None
-) -> None:
-    key = archive.head.entries[1].index_key
-    overwrite(store, key, change or (lambda _: None))
-    found, damage = quarantined(store, tmp_path, split_bytes=400_000)
-    assert found == [*range(100), *range(200, 300)]
-    assert {each.object for each in damage} == {key}
-    assert damaged_offsets(damage) == set(range(100, 200))
-
-
-def test_without_its_markers_nothing_of_a_task_is_called_committed(tmp_path: Path) -> None:
-    store = a_copy(soup())
-    archive = Archive(store)
-    archive.held = archive.repository.load(PARTITION)
-    key = archive.head.entries[2].index_key  # aborts what began at 20
-    store.delete(key)
-    with pytest.raises(CorruptData) as raised:
-        offsets(store, a_query(isolation="read_committed", fail_on_data_loss=False))
-    assert raised.value.where == key
-    found, damage = quarantined(store, tmp_path, isolation="read_committed", fail_on_data_loss=False, split_bytes=1)
-    assert found
-    assert not set(found) & damaged_offsets(damage)
-    assert set(found) | damaged_offsets(damage) >= {row["offset"] for row in soup_rows("read_committed")}
-    assert set(found) <= {row["offset"] for row in soup_rows("read_committed")}
-
-
-def test_an_object_that_decodes_but_is_not_the_manifests_is_damage(tmp_path: Path) -> None:
-    """A leader epoch is outside its batch's checksum; the digest of a whole object knows."""
-    store = MemoryStore()
-    archive = Archive(store)
-    archive.append(a_segment(0, 10), a_segment(10, 10))
-    key = archive.head.entries[0].key
-    overwrite(store, key, flipped(position_of(store, key, 9) + 15))
-    with pytest.raises(CorruptData, match="digest"):
-        offsets(store, a_query())
-    found, damage = quarantined(store, tmp_path)
-    assert found == list(range(10, 20))
-    assert damaged_offsets(damage) == set(range(10))
-
-
-def test_a_quarantine_holds_no_more_of_a_sound_object_than_what_it_yields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_reader, "PIECE_BYTES", 64 << 20)
-    store = MemoryStore()
-    Archive(store).append(a_segment(0, 40, value_bytes=400_000))
-    decoded = []
-
-    def counted(*arguments: object, **how: object) -> Iterator[pa.RecordBatch]:
-        for batch in decode(*arguments, **how):  # type: ignore[arg-type]
-            decoded.append(batch.num_rows)
-            yield batch
-
-    monkeypatch.setattr(split_reader, "decode", counted)
-    query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"))
-    (split,) = plan(store, query)
-    with closing(read_split(store, split, query)) as batches:
-        first = next(batches)
-        assert sum(decoded) == first.num_rows < 40
-        assert first.num_rows + sum(batch.num_rows for batch in batches) == 40
-
-
-def test_damage_that_decoding_alone_finds_leaves_what_was_yielded_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch whose CRC is right and whose records are not, behind more than one RecordBatch of sound ones."""
-    monkeypatch.setattr(split_reader, "PIECE_BYTES", 64 << 20)
-    store = MemoryStore()
-    bad = bytearray(a_batch(30, [b"x" * 100]))
-    bad[61] ^= 0x7F  # the first record's length
-    bad[17:21] = crc32c(bytes(bad[21:])).to_bytes(4, "big")
-    Archive(store).append(a_segment(0, 30, value_bytes=400_000) + bytes(bad) + a_segment(31, 10))
-    query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"))
-    assert offsets(store, query) == [*range(30), *range(31, 41)]
-    assert damaged_offsets(list(read_quarantine(DirectoryStore(tmp_path / "side")))) == {30}
-
-
-def test_the_side_table_is_the_same_after_a_second_run(store: MemoryStore, archive: Archive, tmp_path: Path) -> None:
-    store.delete(archive.head.entries[1].key)
-    first = quarantined(store, tmp_path)
-    assert quarantined(store, tmp_path) == first
-    (path,) = (tmp_path / "side").glob("*.jsonl")
-    assert [json.loads(line)["first_offset"] for line in path.read_text().splitlines()] == [100]
-
-
-def test_damage_is_listed_by_the_task_whose_offsets_it_takes(store: MemoryStore, archive: Archive, tmp_path: Path) -> None:
-    key = archive.head.entries[1].key
-    overwrite(store, key, flipped(position_of(store, key, 157) + 5_000))
-    found, damage = quarantined(store, tmp_path, split_bytes=30_000)
-    assert [(each.first_offset, each.last_offset) for each in damage] == [(157, 157)]
-    assert found == [offset for offset in range(300) if offset != 157]
-
-
 def test_a_dead_branch_behind_the_live_end_is_never_read(store: MemoryStore, archive: Archive) -> None:
     entry = archive.head.entries[2]
     live_bytes = position_of(store, entry.key, 250)
@@ -458,8 +223,6 @@ def test_a_dead_branch_behind_the_live_end_is_never_read(store: MemoryStore, arc
 
 
 def test_a_reader_that_is_let_go_leaves_nothing_running(store: MemoryStore) -> None:
-    import threading
-
     before = set(threading.enumerate())
     query = a_query()
     batches = read_split(store, plan(store, query)[0], query)

@@ -12,7 +12,8 @@ from headwater.pipeline.scan import split_reader
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Predicate, Query, parse_query
-from headwater.pipeline.scan.split_reader import ReadCounters, read_split
+from headwater.pipeline.scan.scan_counters import ScanCounters
+from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import SPLITS_MAX, marker_entries, plan_splits
 from headwater_core.errors import DataLoss
 from headwater_core.objectstore.meter import MeteredStore
@@ -51,7 +52,7 @@ def a_query(**options: object) -> Query:
     return parse_query({"topics": "soup", **options})
 
 
-def read_all(query: Query, counters: ReadCounters | None = None) -> pa.Table:
+def read_all(query: Query, counters: ScanCounters | None = None) -> pa.Table:
     store = soup()
     splits = plan_splits(ArchiveSnapshot.read(store, query).ranges(store, query), query)
     batches = [batch for split in splits for batch in read_split(store, pickle.loads(pickle.dumps(split)), query, counters)]
