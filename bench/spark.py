@@ -32,7 +32,7 @@ from bench.run import archived_keys, ranged_gets
 from bench.servers import running_broker, running_server
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.parquet_directory import scan_to_parquet
-from headwater.pipeline.scan.query import parse_query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater.pipeline.scrub.scrubber import Scope, Scrubber
 from headwater.pipeline.spark.data_source import HeadwaterSource

@@ -105,7 +105,7 @@ def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_b
     try:
         from headwater.pipeline.export.directory_export import NEEDED
         from headwater.pipeline.scan.decoder import COLUMNS
-        from headwater.pipeline.scan.query import parse_query
+        from headwater.pipeline.scan.query_options import parse_query
     except ModuleNotFoundError as error:
         raise UsageError(f'{error.name} is not installed: pip install "headwater[scan]"') from None
     named = [name.strip() for name in columns.split(",")] if columns else list(COLUMNS)

@@ -83,7 +83,7 @@ def scan(
     A time is the first record at or after it. DIR appears when all of it is there; a scan that fails leaves nothing. -o json prints
     a summary. Exit code 0: everything was written; 3: all but what --quarantine lists; 4: damage, and nothing was written.
     """
-    from headwater.pipeline.scan.query import parse_query
+    from headwater.pipeline.scan.query_options import parse_query
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 

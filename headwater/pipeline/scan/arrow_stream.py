@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.decoder import arrow_schema
-from headwater.pipeline.scan.query import EVERYTHING, Predicate, Query, parse_query
+from headwater.pipeline.scan.query import EVERYTHING, Predicate, Query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split

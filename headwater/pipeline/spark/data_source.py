@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 
 from headwater.pipeline.runner import processors
 from headwater.pipeline.scan.quarantine import open_quarantine, read_snapshot
-from headwater.pipeline.scan.query import Query, parse_query
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.splits import plan_splits
 from headwater.pipeline.spark.filters import push
 from headwater.pipeline.spark.stream import StreamReader, parse_stream_query

@@ -11,7 +11,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, LostDocument, OffsetRange, latest
 from headwater.pipeline.scan.progress import Progress, advance, begin_of, check_progress, decode_progress, place_at
 from headwater.pipeline.scan.quarantine import read_snapshot
-from headwater.pipeline.scan.query import Bound, Edge, Query, parse_query
+from headwater.pipeline.scan.query import Bound, Edge, Query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.splits import plan_splits
 from headwater.pipeline.spark.tasks import opened, read_partition, report_to_spark
 from headwater_core.errors import TransientError, UsageError

@@ -23,7 +23,8 @@ from headwater.pipeline.export.directory_export import MILESTONES, DirectoryExpo
 from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.decoder import COLUMNS, arrow_schema
-from headwater.pipeline.scan.query import Query, parse_query
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater_core.errors import CorruptData, Locked, Partial, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot
 from headwater.pipeline.scan.quarantine import Damage, read_quarantine
-from headwater.pipeline.scan.query import Query, parse_query
+from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.objectstore.directory import DirectoryStore

@@ -10,7 +10,8 @@ import pytest
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange, latest, offset_for_time
 from headwater.pipeline.scan.arrow_stream import scan
 from headwater.pipeline.scan.quarantine import read_quarantine
-from headwater.pipeline.scan.query import Predicate, parse_query
+from headwater.pipeline.scan.query import Predicate
+from headwater.pipeline.scan.query_options import parse_query
 from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.meter import MeteredStore

@@ -12,7 +12,8 @@ import pytest
 from headwater.pipeline.scan import arrow_stream
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, latest
 from headwater.pipeline.scan.arrow_stream import scan
-from headwater.pipeline.scan.query import COLUMNS, Predicate, parse_query
+from headwater.pipeline.scan.query import COLUMNS, Predicate
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater_core.errors import CorruptData, DataLoss, UsageError
 from headwater_core.objectstore.meter import MeteredStore

@@ -7,7 +7,7 @@ import pytest
 
 from headwater.pipeline.scan import parquet_directory
 from headwater.pipeline.scan.parquet_directory import scan_to_parquet
-from headwater.pipeline.scan.query import parse_query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater_core.errors import CorruptData, DiskFull
 from tests.headwater.pipeline.archives import a_copy, soup, soup_rows

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from headwater.pipeline.scan import split_reader
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange
 from headwater.pipeline.scan.decoder import arrow_schema
-from headwater.pipeline.scan.query import Predicate, Query, parse_query
+from headwater.pipeline.scan.query import Predicate, Query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import SPLITS_MAX, marker_entries, plan_splits

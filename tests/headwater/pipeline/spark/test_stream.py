@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.pipeline.scan.quarantine import read_quarantine
-from headwater.pipeline.scan.query import parse_query
+from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.spark.stream import StreamReader, parse_stream_query
 from headwater_core.errors import CorruptData, DataLoss, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
