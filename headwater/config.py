@@ -1,28 +1,23 @@
 """Configuration: a TOML file, then the environment, then flags. The one module that reads either.
 
-Every section is a frozen value that the package it configures declares. A field named `..._s` is written without that
-ending and takes a duration (seal_timeout = "30m"); one that counts `..._bytes` takes a size (cache_bytes = "20GiB").
+Every section is a frozen value that the package it configures declares.
 """
 
 import difflib
 import fnmatch
-import math
-import os
 import re
 import tomllib
-import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from archival.config import ArchivalConfig
 from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
-from headwater.units import duration_text, parse_duration, parse_size, size_text
+from headwater.setting_values import key_of, parse_value, value_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.config import StoreConfig
@@ -32,7 +27,7 @@ DEFAULT_FILE = Path("headwater.toml")
 PREFIX = "HEADWATER_"
 _NOT_SETTINGS = {"HEADWATER_CONFIG"}  # environment variables with another job
 _SERVICE_LINK = re.compile(r"HEADWATER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
-"""What Kubernetes puts into every pod of a namespace that has a Service called headwater, or headwater-…."""
+"""Variables that Kubernetes sets in every pod of a namespace that has a Service named headwater, or headwater-…."""
 _T = TypeVar("_T")
 
 
@@ -40,9 +35,9 @@ _T = TypeVar("_T")
 class NodeConfig:
     """This agent. data_dir holds its state: lock, control journal, manifest index, cache, local socket.
 
-    only_agent   no other one writes to the bucket, so a store without conditional writes will do
-    log_level    the least level of the events on stderr
-    log_format   how they read
+    only_agent   no other agent writes to the bucket, so a store without conditional writes is enough
+    log_level    the lowest level of the events on stderr
+    log_format   their form: for people, or JSON
     """
 
     id: str = "headwater"
@@ -60,8 +55,8 @@ class NodeConfig:
 class LogConfig:
     """The broker's log directories.
 
-    metadata_dir  the broker's metadata.log.dir, when it is set there; it tells who leads
-    owned         no broker runs here, headwater itself deletes what it has archived
+    metadata_dir  the broker's metadata.log.dir, when it is set there; it names the leaders
+    owned         no broker runs here: headwater itself deletes what it has archived
     """
 
     dirs: tuple[Path, ...] = ()
@@ -83,7 +78,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "control": ControlConfig,
     "gateway": GatewayConfig,
 }
-_PER_TOPIC = {  # key: whose it overrides
+_PER_TOPIC = {  # key: the section that it overrides
     "read_priority": "hydration",
     "seal_timeout": "archival",
     "release": "archival",
@@ -106,7 +101,7 @@ class TopicRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that was said, checked. `origins` tells where: "store.url" -> "headwater.toml"; defaults are absent."""
+    """Every setting, checked. `origins` has where it was set: "store.url" -> "headwater.toml"; defaults are absent."""
 
     node: NodeConfig
     log: LogConfig
@@ -128,9 +123,16 @@ class Config:
         """Patterns apply in the file's order, later ones over earlier ones; the topic's own name comes last."""
         for rule in sorted(self.topics, key=lambda rule: rule.names_one_topic):
             if fnmatch.fnmatchcase(topic, rule.pattern):
-                told = {_keys(section)[key]: said for key, said in rule.values.items() if _PER_TOPIC[key] == section}
-                value = replace(value, **told)  # type: ignore[type-var]
+                values = {_keys(section)[key]: each for key, each in rule.values.items() if _PER_TOPIC[key] == section}
+                value = replace(value, **values)  # type: ignore[type-var]
         return value
+
+
+class Given(NamedTuple):
+    """A value as it was set, unchecked, and where: a file, a variable of the environment, a flag."""
+
+    value: object
+    origin: str
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Config:
@@ -141,46 +143,36 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     Raises UsageError for an unknown key, a value of the wrong kind, and a file that was named but cannot be read.
     """
     name, document = _read(file, environ)
-    said: dict[str, tuple[object, str]] = {}
     topics = document.pop("topics", {})
     if not isinstance(topics, dict):
         raise UsageError(f"{name}: [topics] must be a section, not a value")
-    for section, values in document.items():
-        if section not in _SECTIONS:
-            raise UsageError(f"{name}: unknown section [{section}]{_nearest(section, [*_SECTIONS, 'topics'])}")
-        if not isinstance(values, dict):
-            raise UsageError(f"{name}: [{section}] must be a section, not a value")
-        said |= {f"{section}.{key}": (value, name) for key, value in values.items()}
-    for variable, text in environ.items():
-        if variable.startswith(PREFIX) and variable not in _NOT_SETTINGS and not _SERVICE_LINK.fullmatch(variable):
-            said[_dotted(variable)] = (text, f"${variable}")
-    said |= {key: (value, "a flag") for key, value in flags.items()}
-    sections = {section: _build(section, kind, said) for section, kind in _SECTIONS.items() if section != "store"}
-    for key, (_, origin) in said.items():
+    given = _given_in_file(name, document) | _given_in_environment(environ) | {key: Given(value, "a flag") for key, value in flags.items()}
+    sections = {section: _build(section, kind, given) for section, kind in _SECTIONS.items() if section != "store"}
+    for key, each in given.items():
         if key.partition(".")[2] not in _keys(key.partition(".")[0]):
-            raise UsageError(f"{origin}: unknown key {key!r}{_nearest(key, _all_keys())}")
-    if "store.url" not in said:
-        said["store.url"] = (f"file://{sections['node'].data_dir.absolute()}/archive", "the data directory")
+            raise UsageError(f"{each.origin}: unknown key {key!r}{_nearest(key, _all_keys())}")
+    if "store.url" not in given:
+        given["store.url"] = Given(f"file://{sections['node'].data_dir.absolute()}/archive", "the data directory")
     return Config(
         **sections,
-        store=_build("store", StoreConfig, said),
+        store=_build("store", StoreConfig, given),
         topics=tuple(_rule(name, pattern, values) for pattern, values in topics.items()),
-        origins={key: origin for key, (_, origin) in said.items()},
+        origins={key: each.origin for key, each in given.items()},
     )
 
 
 def shown(config: Config) -> Iterable[tuple[str, str, str]]:
-    """(key, value as it would be written, origin) of every setting."""
+    """(key, value for people, origin) of every setting."""
     for section in _SECTIONS:
         for key, name in _keys(section).items():
             yield (
                 f"{section}.{key}",
-                _written(name, getattr(getattr(config, section), name)),
+                value_text(name, getattr(getattr(config, section), name)),
                 config.origins.get(f"{section}.{key}", "default"),
             )
     for rule in config.topics:
         for key, value in rule.values.items():
-            yield f'topics."{rule.pattern}".{key}', _written(_keys(_PER_TOPIC[key])[key], value), "the file"
+            yield f'topics."{rule.pattern}".{key}', value_text(_keys(_PER_TOPIC[key])[key], value), "the file"
 
 
 def _read(file: Path | None, environ: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
@@ -198,13 +190,29 @@ def _read(file: Path | None, environ: Mapping[str, str]) -> tuple[str, dict[str,
         raise UsageError(f"{path} is not TOML: {error}") from error
 
 
-def _build(section: str, kind: type[_T], said: Mapping[str, tuple[object, str]]) -> _T:
+def _given_in_file(name: str, document: Mapping[str, object]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for section, values in document.items():
+        if section not in _SECTIONS:
+            raise UsageError(f"{name}: unknown section [{section}]{_nearest(section, [*_SECTIONS, 'topics'])}")
+        if not isinstance(values, dict):
+            raise UsageError(f"{name}: [{section}] must be a section, not a value")
+        given |= {f"{section}.{key}": Given(value, name) for key, value in values.items()}
+    return given
+
+
+def _given_in_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    ours = [name for name in environ if name.startswith(PREFIX) and name not in _NOT_SETTINGS and not _SERVICE_LINK.fullmatch(name)]
+    return {_dotted(name): Given(environ[name], f"${name}") for name in ours}
+
+
+def _build(section: str, kind: type[_T], given: Mapping[str, Given]) -> _T:
     hints = typing.get_type_hints(kind)
     values = {}
     for key, name in _keys(section).items():
-        if f"{section}.{key}" in said:
-            value, origin = said[f"{section}.{key}"]
-            values[name] = _parsed(name, hints[name], value, f"{origin}: {section}.{key}")
+        if f"{section}.{key}" in given:
+            value, origin = given[f"{section}.{key}"]
+            values[name] = parse_value(name, hints[name], value, f"{origin}: {section}.{key}")
     try:
         return kind(**values)
     except ValueError as error:
@@ -223,7 +231,7 @@ def _rule(file: str, pattern: str, values: object) -> TopicRule:
             raise UsageError(f"{where}: unknown key {key!r}{_nearest(key, _PER_TOPIC)}")
         section = _PER_TOPIC[key]
         name = _keys(section)[key]
-        parsed[key] = _parsed(name, typing.get_type_hints(_SECTIONS[section])[name], value, f"{where} {key}")
+        parsed[key] = parse_value(name, typing.get_type_hints(_SECTIONS[section])[name], value, f"{where} {key}")
     return TopicRule(pattern, parsed)
 
 
@@ -233,15 +241,7 @@ def _keys(section: str) -> Mapping[str, str]:
     if section not in _SECTIONS:
         return {}
     names = [each.name for each in fields(_SECTIONS[section])]
-    return {name.removesuffix("_s") if _is_duration(name) else name: name for name in names}
-
-
-def _is_duration(name: str) -> bool:
-    return name.endswith("_s") and not name.endswith("_per_s")
-
-
-def _is_size(name: str) -> bool:
-    return name.endswith(("_bytes", "_bytes_max", "_bytes_per_s"))
+    return {key_of(name): name for name in names}
 
 
 def _all_keys() -> list[str]:
@@ -263,63 +263,3 @@ def _nearest(key: str, known: Iterable[str]) -> str:
     if not near:
         return f"; known are {', '.join(sorted(names))}" if len(names) < 12 else ""
     return f"; did you mean {next(name for name in names if name == near[0] or name.endswith('.' + near[0]))!r}?"
-
-
-def _parsed(name: str, kind: Any, value: object, where: str) -> Any:
-    """`value`, from TOML or text, as the field `name` of type `kind` wants it."""
-    try:
-        if _is_duration(name):
-            return kind(parse_duration(value)) if isinstance(value, str) else _refuse(value, 'a duration such as "30m"')
-        if _is_size(name):
-            return parse_size(str(value)) if _is_a(value, str, int) else _refuse(value, 'a size such as "20GiB"')
-        return _convert(kind, value)
-    except (UsageError, ValueError, OverflowError) as error:
-        raise UsageError(f"{where}: {error}") from error
-
-
-def _convert(kind: Any, value: object) -> Any:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return _convert(next(arm for arm in typing.get_args(kind) if arm is not types.NoneType), value)
-    if typing.get_origin(kind) in (tuple, Sequence):
-        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else _refuse(value, "a list")
-        return tuple(_convert(typing.get_args(kind)[0], part.strip() if isinstance(part, str) else part) for part in parts if part != "")
-    if kind is bool:
-        text = str(value).lower() if isinstance(value, str | bool) else ""
-        return text == "true" if text in ("true", "false") else _refuse(value, "true or false")
-    if kind is Path:
-        return Path(value).expanduser() if isinstance(value, str | os.PathLike) else _refuse(value, "a path")
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        parse: Callable[[object], Enum] = getattr(kind, "parse", kind)
-        return parse(value)
-    if kind is str:
-        return value if isinstance(value, str) else _refuse(value, "text")
-    if kind is int:
-        return int(value) if isinstance(value, str | int) and not isinstance(value, bool) else _refuse(value, "a whole number")
-    if kind is float:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
-        return number if math.isfinite(number) else _refuse(value, "a number")
-    raise TypeError(f"no rule for a setting of type {kind}")
-
-
-def _is_a(value: object, *kinds: type) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
-def _refuse(value: object, wanted: str) -> Any:
-    raise UsageError(f"{wanted} expected, not {value!r}")
-
-
-def _written(name: str, value: object) -> str:
-    if value is None:
-        return ""
-    if name == "password":
-        return "(set)"
-    if _is_duration(name) and isinstance(value, int | float):
-        return duration_text(value)
-    if _is_size(name) and isinstance(value, int):
-        return size_text(value)
-    if isinstance(value, tuple):
-        return ", ".join(str(part) for part in value)
-    if isinstance(value, Enum):
-        return str(value.value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
