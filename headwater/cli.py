@@ -1,4 +1,4 @@
-"""The command line's front door. Everything heavy is imported by the verb that needs it."""
+"""The entry point of the command line. Everything heavy is imported by the command that needs it."""
 
 import contextlib
 import importlib
@@ -13,33 +13,33 @@ from headwater_core.errors import HeadwaterError, Unauthorised
 from headwater_core.installation import check_packages
 
 INTERRUPTED = 130
-VERBS = {  # verb: where it lives, what it does
-    "demo": ("headwater.commands.demo:demo", "The whole story on this machine: archive, lose, read back, recover, compare."),
+VERBS = {  # command: its module and function, its line in the list
+    "demo": ("headwater.commands.demo:demo", "See it work: archive a log, read it back, lose it, recover it."),
     "agent": ("headwater.commands.agent:agent", "Archive and serve until stopped."),
-    "archive": ("headwater.commands.archive:archive", "One pass now over sealed segments, then exit."),
-    "flush": ("headwater.commands.archive:flush", "Like archive, and the committed tail of active segments too."),
-    "read": ("headwater.commands.read:read", "Print records, from the archive and the local log alike."),
-    "scan": ("headwater.commands.scan:scan", "Archived topics to Parquet files, straight from the bucket."),
-    "status": ("headwater.commands.status:status", "How far each partition is archived, how far behind, and why."),
+    "archive": ("headwater.commands.archive:archive", "Archive sealed segments once, then exit."),
+    "flush": ("headwater.commands.archive:flush", "Archive active segments too, once, then exit."),
+    "read": ("headwater.commands.read:read", "Print records, from the archive and the local log."),
+    "scan": ("headwater.commands.scan:scan", "Write archived topics to Parquet files."),
+    "status": ("headwater.commands.status:status", "Show how much of each topic is archived, its lag and its state."),
     "verify": ("headwater.commands.verify:verify", "Check the archive against its manifests."),
-    "recover": ("headwater.commands.recover:recover", "Rebuild log directories from nothing but the bucket."),
-    "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of hydrated chunks."),
-    "jobs": ("headwater.commands.jobs:jobs", "Bulk work over the archive, here or on Spark: scrub, export."),
-    "topics": ("headwater.commands.topics:topics", "List, show and set archived topics."),
+    "recover": ("headwater.commands.recover:recover", "Rebuild a broker's log directory from the bucket."),
+    "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of archived data."),
+    "jobs": ("headwater.commands.jobs:jobs", "Check or export a large archive, on this machine or on Spark."),
+    "topics": ("headwater.commands.topics:topics", "List and show archived topics; choose among deleted ones."),
     "config": ("headwater.commands.config:config", "Check or show the configuration."),
 }
 EPILOG = """\b
 Exit codes:
-  0  ok                 5  temporary, retry      10  nothing was examined
-  1  failure            6  not found            130  interrupted
-  2  usage              7  fenced or locked
-  3  partial            8  unauthorised
+  0  ok                   5  temporary, retry     10  nothing to examine
+  1  failure              6  not found           130  interrupted
+  2  usage                7  fenced or locked
+  3  partial              8  unauthorised
   4  verification failed
 """
 
 
 class Verbs(click.Group):
-    """Knows every verb's name and one line about it; imports a verb's module when it is called."""
+    """Knows the name of each command and one line about it. Imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -60,17 +60,23 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="headwater", message="%(prog)s %(version)s")
 @click.option(
-    "--config", "config_file", metavar="FILE", help="Configuration (default: $HEADWATER_CONFIG, else headwater.toml if it is there)."
+    "--config", "config_file", metavar="FILE", help="Configuration file.  [default: $HEADWATER_CONFIG, else headwater.toml if there is one]"
 )
 @log_options
 @click.pass_context
 def headwater(ctx: click.Context, config_file: str | None, log_level: str | None, log_format: str | None) -> None:
-    """Archives partitioned logs to object storage, serves them back, rebuilds them from nothing but the bucket."""
+    """Archive Kafka topics to object storage, serve them to Kafka clients, and rebuild a broker's log directory from the bucket.
+
+    `headwater COMMAND --help` explains a command. Its examples work in the demo:
+
+    \b
+      headwater demo --keep-running
+    """
     ctx.obj = ProgramOptions(config_file, log_level, log_format)
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one verb and return the exit code. What went wrong is one line on stderr."""
+    """Run one command and return its exit code. An error is one line on stderr."""
     try:
         result: Any = headwater.main(arguments, prog_name="headwater", standalone_mode=False)
         return result if isinstance(result, int) else 0

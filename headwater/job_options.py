@@ -1,4 +1,4 @@
-"""Where a job runs: the options that say so, and what they come to."""
+"""Where a job runs: its options, and the runner that they choose."""
 
 import functools
 import os
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from headwater.pipeline.spark.spark_runner import SparkSession
     from headwater_core.objectstore.store import ObjectStore
 
-PROCESSES_FROM_BYTES = 1 << 30  # below this, starting them takes longer than they save
+PROCESSES_FROM_BYTES = 1 << 30  # for less, starting them takes longer than they save
 
 _R = TypeVar("_R")
 _OPTIONS = (
     click.option("--master", metavar="URL", help="Run on this Spark: local[4], spark://HOST:7077, yarn, k8s://…"),
-    click.option("--spark", "submitted", is_flag=True, help="Run on the Spark that spark-submit or Spark's own configuration names."),
-    click.option("--workers", type=click.IntRange(1, 256), help="Processes on this machine; as many as it has processors."),
+    click.option("--spark", "submitted", is_flag=True, help="Run on the Spark of spark-submit, or of Spark's own configuration."),
+    click.option("--workers", type=click.IntRange(1, 256), help="Processes on this machine.  [default: one per processor]"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlacement:
-    """What the options say."""
+    """Where a job runs. master: the URL of a Spark; submitted: the Spark that is already configured; else this machine."""
 
     master: str | None
     submitted: bool
@@ -49,7 +49,7 @@ class JobPlacement:
 
     @contextmanager
     def runner(self, config: "Config", store: "ObjectStore", name: str, size_bytes: int) -> "Iterator[Runner]":
-        """Works on tasks of about `size_bytes` in all."""
+        """A runner for tasks of about `size_bytes` in all. Raises UsageError when Spark is not installed."""
         from headwater.pipeline.runner import Processes, Threads
 
         if self.on_spark:
@@ -59,7 +59,9 @@ class JobPlacement:
                 yield OnSpark(place_of(config), session.sparkContext)
             return
         workers = self.workers or len(os.sched_getaffinity(0))
-        log = functools.partial(event_log.configure, config.node.log_level, config.node.log_format)  # else they print to stdout
+        log = functools.partial(
+            event_log.configure, config.node.log_level, config.node.log_format
+        )  # unconfigured, they would print to stdout
         yield Processes(place_of(config), workers, log) if size_bytes >= PROCESSES_FROM_BYTES and workers > 1 else Threads(store, workers)
 
 
@@ -70,12 +72,12 @@ def place_of(config: "Config") -> "StorePlace":
 
 
 def placed(verb: Callable[..., _R]) -> Callable[..., _R]:
-    """Give `verb` the options, and what they say as its argument `placing`."""
+    """Give `verb` the options, and the JobPlacement that they make as its argument `placing`."""
 
     def with_placing(*arguments: Any, master: str | None, submitted: bool, workers: int | None, **rest: Any) -> _R:
         placing = JobPlacement(master, submitted, workers)
         if placing.on_spark and workers is not None:
-            raise UsageError("--workers is for this machine; Spark has its own settings (--master local[4])")
+            raise UsageError("--workers is for jobs on this machine; the number of Spark's workers is part of --master, as in local[4]")
         return verb(*arguments, placing=placing, **rest)
 
     wrapped: Callable[..., _R] = functools.update_wrapper(with_placing, verb)  # takes over the options that `verb` has already

@@ -1,4 +1,4 @@
-"""Options and arguments that several verbs share."""
+"""Options and arguments that several commands share."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ _R = TypeVar("_R")
 
 
 class ProgramOptions(NamedTuple):
-    """What was given before the verb. The same options after it count for more."""
+    """The options before the command. The same options after the command override them."""
 
     config_file: str | None = None
     log_level: str | None = None
@@ -33,30 +33,36 @@ def log_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     level = click.option(
         "--log-level",
         type=click.Choice([each.value for each in LogLevel]),
-        help="Which events appear on stderr, from this level up (node.log_level).",
+        help="Lowest level of events on stderr (node.log_level).",
     )
     form = click.option(
         "--log-format",
         type=click.Choice([each.value for each in LogFormat]),
-        help="How events read; auto: text on a terminal, else JSON (node.log_format).",
+        help="Format of events; auto: text on a terminal, else JSON (node.log_format).",
     )
     return level(form(command))
 
 
 _CONFIG_OPTIONS = (
-    click.option("--config", "config_file", metavar="FILE", help="Configuration file."),
-    click.option("--data-dir", metavar="DIR", help="State of this agent (node.data_dir)."),
-    click.option("--log-dir", "log_dirs", metavar="DIR", multiple=True, help="A broker's log directory (log.dirs); may be repeated."),
-    click.option("--store", metavar="URL", help="file:///DIR or s3://BUCKET/PREFIX (store.url)."),
-    click.option("--endpoint-url", metavar="URL", help="Of an S3 server other than AWS (store.endpoint_url)."),
-    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other setting: --set archival.seal_timeout=5m."),
+    click.option("--config", "config_file", metavar="FILE", help="Configuration file.  [default: $HEADWATER_CONFIG, else headwater.toml]"),
+    click.option("--data-dir", metavar="DIR", help="Directory for the agent's own state (node.data_dir)."),
+    click.option("--log-dir", "log_dirs", metavar="DIR", multiple=True, help="A Kafka broker's log directory (log.dirs). May be repeated."),
+    click.option("--store", metavar="URL", help="The bucket: s3://BUCKET/PREFIX or file:///DIR (store.url)."),
+    click.option("--endpoint-url", metavar="URL", help="Endpoint of an S3 server other than AWS (store.endpoint_url)."),
+    click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Any other setting, such as archival.seal_timeout=5m. May be repeated.",
+    ),
 )
 
 
 def configured(verb: Callable[..., _R], *, log_level: LogLevel = LogLevel.WARNING) -> Callable[..., _R]:
-    """Give `verb` the options that make up a configuration, and the configuration as its first argument; events are written as it says.
+    """Give `verb` the options that make up a configuration, and the configuration as its first argument. Also configures events.
 
-    log_level  unless anything else is given
+    log_level  the default one
     """
 
     def with_config(
@@ -120,7 +126,7 @@ class Selection(click.ParamType[str]):
 
 
 class IncarnationSelection(click.ParamType[str]):
-    """The same, or TOPIC@TOPIC_ID[:PARTITION]."""
+    """TOPIC or TOPIC:PARTITION, of the current incarnation or of TOPIC@TOPIC_ID."""
 
     name = "TOPIC[@TOPIC_ID][:P]"
 
@@ -133,14 +139,14 @@ class IncarnationSelection(click.ParamType[str]):
 
 
 def parse_selection(text: str) -> tuple[str, int | None]:
-    """A topic and, when it names one, a partition. Topic names hold no colon."""
+    """(topic, partition or None) from TOPIC or TOPIC:PARTITION. Topic names have no colon. Raises UsageError."""
     topic, colon, partition = text.partition(":")
     check_topic_name(topic)
     return topic, _partition(topic, partition) if colon else None
 
 
 def parse_incarnation_selection(text: str) -> tuple[str, str | None, int | None]:
-    """A topic, its id when an incarnation is named that the name may no longer mean, and a partition when one is named."""
+    """(topic, topic id or None, partition or None) from TOPIC[@TOPIC_ID][:PARTITION]. Raises UsageError."""
     incarnation, colon, partition = text.partition(":")
     topic, topic_id = parse_incarnation(incarnation)
     return topic, topic_id, _partition(topic, partition) if colon else None
@@ -148,8 +154,29 @@ def parse_incarnation_selection(text: str) -> tuple[str, str | None, int | None]
 
 def _partition(topic: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text):
-        raise UsageError(f"not a partition: {text[:80]!r}")
+        raise UsageError(f"not a partition number: {text[:80]!r}")
     return TopicPartition(topic, int(text)).partition
 
 
 selection_argument = click.argument("selection", metavar="[TOPIC[:P]]", required=False, type=Selection())
+from_option = click.option(
+    "--from",
+    "first",
+    metavar="WHERE",
+    default="earliest",
+    show_default=True,
+    help="Start: earliest, an offset, or a time such as 2026-01-31T12:00:00Z.",
+)
+to_option = click.option(
+    "--to", "end", metavar="WHERE", default="latest", show_default=True, help="End, exclusive: latest, an offset, or a time."
+)
+
+
+def isolation_option(default: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    return click.option(
+        "--isolation",
+        type=click.Choice(["read_uncommitted", "read_committed"]),
+        default=default,
+        show_default=True,
+        help="As a consumer's isolation.level.",
+    )

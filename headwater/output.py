@@ -1,4 +1,4 @@
-"""What verbs print: data to stdout as a table, JSON or JSON lines; diagnostics and progress to stderr."""
+"""What commands print: data to stdout as a table, JSON or JSON lines; messages and progress to stderr."""
 
 import contextlib
 import io
@@ -19,18 +19,18 @@ from headwater.units import duration_text
 PLAIN_EVERY_S = 10.0
 
 format_option = click.option(
-    "-o", "--output", "form", type=click.Choice(["table", "json", "jsonl"]), default="table", show_default=True, help="How to print."
+    "-o", "--output", "form", type=click.Choice(["table", "json", "jsonl"]), default="table", show_default=True, help="Output format."
 )
 
 
 class ReaderGone(Exception):
-    """The reader of stdout has closed it, and the verb has nothing to add by its exit code."""
+    """The reader of stdout has closed it, and the command's exit code would tell it nothing more."""
 
 
 def open_missing_streams() -> None:
     """Give a process that was started with closed streams (`>&-`) the null device in their place.
 
-    Else the next file that is opened takes the stream's number, and what is printed goes into it.
+    Otherwise the next file that is opened gets the stream's number, and output is written into that file.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -42,7 +42,7 @@ def open_missing_streams() -> None:
 
 
 def discard_output() -> None:
-    """What is still buffered for a reader that has gone must not fail again when the process ends."""
+    """Send what is still buffered for a reader that has gone to the null device, so that it does not fail again at exit."""
     with contextlib.suppress(OSError, ValueError):  # stdout may be no file at all
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -50,7 +50,7 @@ def discard_output() -> None:
 
 
 class _Data:
-    """Writes to `stream` until its reader has gone; what comes later is dropped, or ends the verb by ReaderGone."""
+    """Writes to `stream`. Once its reader has gone, the rest is dropped, or ends the command by ReaderGone."""
 
     def __init__(self, stream: TextIO, *, ends_with_reader: bool = False, errors: str = "replace") -> None:
         self._stream, self._ends_with_reader, self._gone = stream, ends_with_reader, False
@@ -87,11 +87,11 @@ def emit(
     ends_with_reader: bool = False,
     lines_max: int | None = None,
 ) -> None:
-    """Print `rows`. JSON forms carry every key of a row; a table shows `columns`, as many as the window is wide for. JSON lines stream.
+    """Print `rows`. JSON has every key of a row. A table shows `columns`, as many as the window has room for. JSON lines are streamed.
 
-    When the reader of stdout has gone the rows are still taken, since what they come to is the verb's exit code.
+    When the reader of stdout has gone, the other rows are still consumed: the command's exit code depends on all of them.
 
-    ends_with_reader  for a verb without such a conclusion: raises ReaderGone instead
+    ends_with_reader  the exit code does not depend on them: raise ReaderGone instead
     title, lines_max  of a table: a line above it; how many lines a terminal has for it
     """
     data = _Data(out or sys.stdout, ends_with_reader=ends_with_reader, errors="replace" if form == "table" else "backslashreplace")
@@ -107,14 +107,14 @@ def emit(
 
 
 def emit_document(document: bytes) -> None:
-    """Print a document that is made already, UTF-8."""
+    """Print an encoded document, UTF-8."""
     data = _Data(sys.stdout, errors="backslashreplace")
     data.write(document.decode("utf-8"))
     data.flush()
 
 
 def summarise(facts: Row) -> None:
-    """Print one JSON object: what a job came to."""
+    """Print one JSON object: the result of a job."""
     emit_document((json.dumps(facts, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "backslashreplace"))
 
 
@@ -128,32 +128,32 @@ def _table(columns: Sequence[Column], rows: Iterable[Row], stream: TextIO, lines
     console = Console(file=stream)
     table = lay_out(columns, rows, console.width)
     room = max(0, lines_max - len(table.head) - 2) if lines_max is not None else len(table.body)
-    with console.capture() as printed:  # rich ends the process itself when a reader has gone
+    with console.capture() as printed:  # rich ends the process itself when its reader has gone
         console.print(Text("\n".join(table.head), style="bold"), soft_wrap=True)
         for line in table.body[:room]:
             console.print(Text(line), soft_wrap=True)
         if len(table.body) > room:
             console.print(Text(f"… {len(table.body) - room} more lines"))
         if table.left_out:
-            console.print(Text(f"left out at {console.width} columns: {', '.join(table.left_out)}", style="dim"), soft_wrap=True)
+            console.print(Text(f"not shown at {console.width} columns: {', '.join(table.left_out)}", style="dim"), soft_wrap=True)
     return printed.get()
 
 
 def say(message: str) -> None:
-    """Diagnostics: to stderr, so that stdout stays data. Nothing fails because nobody reads them."""
+    """Print a message to stderr: stdout is for data alone. A closed stderr is no error."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(message, err=True)
 
 
 class Progress(Protocol):
     def advance(self, done: int, note: str = "") -> None:
-        """`done` more of the total; `note` says what is being worked on."""
+        """`done` more of the total are done; `note` names the part in progress."""
         ...
 
 
 @contextmanager
 def progress(title: str, total: int, *, sizes: bool = True) -> Iterator[Progress]:
-    """Report the way to `total` (bytes, or things when not `sizes`): a bar on a terminal, else a plain line every 10 s."""
+    """Report progress towards `total` (bytes, or items when not `sizes`): a bar on a terminal, else a plain line every 10 s."""
     if sys.stderr.isatty():
         with _bar(title, total, sizes) as shown:
             yield shown
@@ -164,7 +164,7 @@ def progress(title: str, total: int, *, sizes: bool = True) -> Iterator[Progress
 
 @dataclass(slots=True)
 class PlainProgress:
-    """For logs and pipes: one line now and then, none for what is done at once."""
+    """Progress in a log or a pipe: a line every PLAIN_EVERY_S, so none for short work."""
 
     title: str
     total: int

@@ -13,6 +13,7 @@ ELSEWHERE = {  # module: the test file to open first
     "archival/fleet.py": "tests/archival/test_scheduler.py",
     "archival/source.py": "tests/archival/test_archiver.py",
     "headwater/commands/archive.py": "tests/headwater/test_verbs.py",
+    "headwater/commands/cache.py": "tests/headwater/test_verbs.py",
     "headwater/commands/export.py": "tests/headwater/pipeline/export/test_directory_export.py",
     "headwater/commands/read.py": "tests/headwater/test_verbs.py",
     "headwater/commands/recover.py": "tests/headwater/test_verbs.py",

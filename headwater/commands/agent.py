@@ -18,9 +18,20 @@ INTERRUPTED = 130
 @click.command()
 @partial(configured, log_level=LogLevel.INFO)
 def agent(config: "Config") -> int:
-    """Archive the log directories and serve everything on a Kafka port, until stopped.
+    """Archive and serve until stopped.
 
-    SIGTERM ends it cleanly with exit code 0. Events go to stderr: text on a terminal, JSON lines elsewhere (--log-format).
+    Archives each segment of the log directories after the broker has sealed it. Serves archived and local records as one log on
+    a Kafka port. SIGTERM or Ctrl-C stops it after the work in progress.
+
+    \b
+    Example:
+      headwater agent --set gateway.listen=127.0.0.1:9292
+
+    \b
+    Exit codes:
+        0  stopped by SIGTERM
+        7  another agent runs on the data directory
+      130  stopped by Ctrl-C
     """
     import signal
 

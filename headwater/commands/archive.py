@@ -21,19 +21,27 @@ COLUMNS = (
     Column("archived_bytes", "archived", as_size, numeric=True),
     Column("released_bytes", "released", as_size, numeric=True, leaves=1),
     Column("last_offset", "archive end", as_end, numeric=True),
-    Column("then", "then", free=True),
+    Column("then", "next", free=True),
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say which partitions a pass would do something for.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only list the partitions that have something to archive.")
 
 
 @click.command()
 @selection_argument
-@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Only segments that lie wholly below it.")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Only segments whose offsets are all smaller.")
 @dry_run_option
 @format_option
 @configured
 def archive(config: "Config", selection: str | None, before: int | None, dry_run: bool, form: str) -> None:
-    """One pass over sealed segments. A running agent on the data directory does it for us."""
+    """Archive sealed segments once, then exit.
+
+    TOPIC or TOPIC:P limits it to a topic or a partition. If an agent runs on the data directory, the agent does the work and
+    this command waits for it.
+
+    \b
+    Example:
+      headwater archive orders.placed:0 --dry-run
+    """
     from headwater.session import PassRequest
 
     _do(config, PassRequest(selection=selection, before=before), dry_run, form)
@@ -41,12 +49,21 @@ def archive(config: "Config", selection: str | None, before: int | None, dry_run
 
 @click.command()
 @selection_argument
-@click.option("--older-than", metavar="TIME", default="0s", show_default=True, help="Only tails that have waited so long, as in 30m.")
+@click.option(
+    "--older-than", metavar="TIME", default="0s", show_default=True, help="Only records that have waited at least this long, such as 30m."
+)
 @dry_run_option
 @format_option
 @configured
 def flush(config: "Config", selection: str | None, older_than: str, dry_run: bool, form: str) -> None:
-    """Like archive, and the committed tail of active segments too. Made for cron."""
+    """Archive sealed segments and the committed part of active segments once, then exit.
+
+    Otherwise like `headwater archive`. Made for cron.
+
+    \b
+    Example:
+      headwater flush --older-than 30m
+    """
     from headwater.session import PassRequest
 
     _do(config, PassRequest(selection=selection, tail_older_than_s=parse_duration(older_than)), dry_run, form)
@@ -70,7 +87,7 @@ def _do(config: "Config", order: "PassRequest", dry_run: bool, form: str) -> Non
 
 
 def _done(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the partitions in which something happened: what, and what comes then."""
+    """The rows of partitions that changed or failed, with what follows."""
     happened = [row for row in rows if row["objects"] or row["released_bytes"] or row["error"]]
     return [row | {"then": f"error: {row['error']}" if row["error"] else row["reason"]} for row in happened]
 
@@ -87,5 +104,5 @@ def _show_due(config: "Config", order: "PassRequest", form: str) -> None:
     due: list[dict[str, Any]] = []
     try:
         due.extend(asdict(each) for each in survey_partitions(config, order.selection, order.policy) if each.state == "due")
-    finally:  # what is known without the bucket, or without a damaged topic in it, comes before what is wrong
+    finally:  # rows that are known without the bucket, or without its damaged topics, come before the error
         emit(form, columns, due)

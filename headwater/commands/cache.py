@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def cache() -> None:
-    """Show or empty the local cache of hydrated chunks."""
+    """Show or empty the local cache of archived data.
+
+    The cache holds chunks of objects that readers have fetched from the bucket.
+    """
 
 
 @cache.command()
@@ -25,7 +28,12 @@ def cache() -> None:
 @format_option
 @configured
 def show(config: "Config", selection: str | None, form: str) -> None:
-    """What is cached, least recently used first."""
+    """List the cached files, the least recently used first.
+
+    \b
+    Example:
+      headwater cache show orders.placed
+    """
     from headwater.wiring import open_cache
 
     kept = open_cache(config)
@@ -40,26 +48,31 @@ def show(config: "Config", selection: str | None, form: str) -> None:
 
 @cache.command()
 @click.argument("selection", metavar="[TOPIC[:P]]", required=False, type=Selection())
-@click.option("--all", "everything", is_flag=True, help="Every topic's chunks.")
-@click.option("--dry-run", is_flag=True, help="Say what would go.")
+@click.option("--all", "everything", is_flag=True, help="The chunks of all topics.")
+@click.option("--dry-run", is_flag=True, help="Only show how much would be deleted.")
 @configured
 def evict(config: "Config", selection: str | None, everything: bool, dry_run: bool) -> None:
-    """Drop cached chunks. Readers lose time, never data: what is being read stays readable to its end."""
+    """Delete cached chunks. They are fetched again when they are needed; reads in progress are not disturbed.
+
+    \b
+    Example:
+      headwater cache evict --all --dry-run
+    """
     from headwater.wiring import open_cache
 
     if (selection is None) != everything:
-        raise UsageError("either a TOPIC[:P] or --all")
+        raise UsageError("give TOPIC, TOPIC:P, or --all")
     kept = open_cache(config)
     prefixes = _prefixes(config, selection)
     if dry_run:
-        say(f"would drop {size_text(sum(file.size_bytes for prefix in prefixes for file in kept.show(prefix)))}")
+        say(f"would delete {size_text(sum(file.size_bytes for prefix in prefixes for file in kept.show(prefix)))}")
     else:
-        say(f"dropped {size_text(sum(kept.evict(prefix) for prefix in prefixes))}")
+        say(f"deleted {size_text(sum(kept.evict(prefix) for prefix in prefixes))}")
     kept.close()
 
 
 def _prefixes(config: "Config", selection: str | None) -> list[str]:
-    """The beginnings of the names of the files that `selection` means: every incarnation's."""
+    """The prefixes of the file names of `selection`, for all incarnations of the topic. Raises NotFound."""
     if selection is None:
         return [""]
     from headwater.wiring import open_bucket

@@ -21,7 +21,17 @@ def config() -> None:
 @config.command()
 @configured
 def check(config: "Config") -> None:
-    """Say whether the configuration is valid: exit code 0, or 2 and what is wrong with it. Asks nothing of the store."""
+    """Check that the configuration is valid. Does not connect to the store.
+
+    \b
+    Example:
+      headwater config check
+
+    \b
+    Exit codes:
+      0  valid
+      2  not valid; stderr says why
+    """
     from headwater.wiring import open_bucket, open_log_dirs
     from headwater_core.control.node import check_config
 
@@ -39,8 +49,13 @@ def check(config: "Config") -> None:
 @format_option
 @configured
 def show(config: "Config", form: str) -> None:
-    """Every setting, its value and where that was said."""
+    """Show every setting, its value and where it was set.
+
+    \b
+    Example:
+      headwater config show --set hydration.cache_bytes=20GiB
+    """
     from headwater.config import shown
 
-    columns = (Column("key", "setting"), Column("value", "value"), Column("origin", "said by", leaves=1))
+    columns = (Column("key", "setting"), Column("value", "value"), Column("origin", "set by", leaves=1))
     emit(form, columns, ({"key": key, "value": value, "origin": origin} for key, value, origin in shown(config)))

@@ -36,20 +36,33 @@ COMPARISONS = (
 
 
 @click.command()
-@click.option("--keep-running", is_flag=True, help="Leave the endpoint up afterwards, and say what to try.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Play in this directory, which is to be new, and keep it.")
-@click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to tell it.")
+@click.option("--keep-running", is_flag=True, help="Keep the Kafka endpoint running afterwards, and print commands to try.")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), help="Work in this new directory and keep it.  [default: a temporary one]"
+)
+@click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format.")
 def demo(keep_running: bool, directory: Path | None, form: str) -> None:
-    """Archive a log that a real Kafka broker wrote, drop it locally, read it back, lose everything, recover it, compare.
+    """Show on this machine, in a few seconds, what Headwater does.
 
-    Needs no set-up, no service and no network. Exit code 4 if anything read differs from what the broker once delivered.
+    Archives a log that a real Kafka broker wrote, deletes local segments and reads the log back. Then deletes everything but the
+    bucket, recovers the log and reads it again. Every record is compared with what the broker delivered. Needs no broker, no
+    configuration and no network.
+
+    \b
+    Example:
+      headwater demo --keep-running
+
+    \b
+    Exit codes:
+      0  every record is as the broker delivered it
+      4  a record differs
     """
     import tempfile
 
     _check_client()
     if directory is not None:
         if directory.exists():
-            raise UsageError(f"{directory} is there already; the demo wants a directory of its own")
+            raise UsageError(f"{directory} already exists; name a directory that does not")
         directory.mkdir(parents=True)
         _play(directory.absolute(), keep_running, form)
     else:
@@ -59,9 +72,9 @@ def demo(keep_running: bool, directory: Path | None, form: str) -> None:
 
 def _check_client() -> None:
     try:
-        import confluent_kafka  # noqa: F401  only to see whether it is there
+        import confluent_kafka  # noqa: F401  only to see whether it is installed
     except ImportError:
-        raise UsageError("the demo reads with confluent-kafka, which is not installed: pip install 'headwater[demo]'") from None
+        raise UsageError("the demo needs confluent-kafka, which is not installed: pip install 'headwater[demo]'") from None
 
 
 def _play(root: Path, keep_running: bool, form: str) -> None:
@@ -107,10 +120,10 @@ def _by_name(stage: "Demo") -> list[Any]:
 
 
 def _conclude(console: "Console", stage: "Demo", elapsed_s: float) -> None:
-    """The last screen: what was done topic by topic, and what shows that it worked."""
+    """The last screen: a row for each topic, and the comparisons that prove the result."""
     console.print()
     emit("table", TOPICS, map(asdict, _by_name(stage)))
-    console.print("bucket: records read from there, the others from the local log; sec: to archive\n")
+    console.print("bucket: records that were read from it, the others from the local log; sec: time to archive\n")
     emit("table", COMPARISONS, map(asdict, stage.comparisons))
     delivered, equal = (sum(getattr(each, name) for each in stage.comparisons) for name in ("delivered", "equal"))
     console.print(
@@ -131,7 +144,7 @@ def _keep_running(stage: "Demo") -> None:
             say(f"\nThe recovered log is served on {address}. Try, in another window of this directory:\n")
             for command in _hints(_program(), str(stage.config_file), address):
                 say(f"  {command}")
-            say("\nstatus calls each partition recovered: all that was archived is there again, for a broker to start on.")
+            say("\nstatus shows each partition as recovered: all that was archived is there again, and a broker can start on it.")
             say("\nCtrl-C ends it.")
             await ended.wait()
 
@@ -139,7 +152,7 @@ def _keep_running(stage: "Demo") -> None:
 
 
 def _hints(program: str, config_file: str, address: str) -> tuple[str, ...]:
-    """Commands to copy, each on one line that nothing folds."""
+    """Commands to copy, each on one line."""
     import shlex
 
     return (
@@ -154,7 +167,7 @@ def _hints(program: str, config_file: str, address: str) -> tuple[str, ...]:
 
 
 def _program() -> str:
-    """How this program is called from this directory."""
+    """How to call this program from the current directory."""
     import os
     import shlex
     import shutil

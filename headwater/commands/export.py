@@ -9,7 +9,7 @@ import click
 
 from headwater.columns import Column, as_size
 from headwater.job_options import place_of, placed
-from headwater.options import configured
+from headwater.options import configured, isolation_option
 from headwater.output import emit, format_option, progress, say, summarise
 from headwater.units import parse_size, size_text
 from headwater_core.errors import UsageError
@@ -36,25 +36,40 @@ FAILED = (*RANGES[:-1], Column("error", "error", free=True))
 
 @click.command(short_help="Topics as Parquet, Iceberg or Delta.")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--to", "directory", metavar="DIR", help="A directory of its own: DIR/topic=…/date=…/*.parquet.")
-@click.option("--table", metavar="NAME", help="A table in a catalog of Spark's, such as lake.db.orders, in place of a directory.")
+@click.option("--to", "directory", metavar="DIR", help="Output directory: DIR/topic=…/date=…/*.parquet.")
+@click.option("--table", metavar="NAME", help="Output table in a catalog of Spark, such as lake.db.orders.")
 @click.option(
-    "--format", "table_format", type=click.Choice(["iceberg", "delta"]), default="iceberg", show_default=True, help="Of a new table."
+    "--format", "table_format", type=click.Choice(["iceberg", "delta"]), default="iceberg", show_default=True, help="Format of a new table."
 )
-@click.option("--isolation", type=click.Choice(["read_committed", "read_uncommitted"]), default="read_committed", show_default=True)
-@click.option("--columns", metavar="NAME,…", help="Of key, value, partition, offset, timestamp, timestampType, headers; all by default.")
-@click.option("--from", "begin", metavar="earliest|TIME", default="earliest", help="Where partitions begin that are not exported yet.")
-@click.option("--split-bytes", metavar="SIZE", default="64MiB", show_default=True, help="About so much of the archive becomes one range.")
-@click.option("--allow-data-loss", is_flag=True, help="Go on where retention or a gap took offsets that were not exported.")
+@isolation_option("read_committed")
+@click.option(
+    "--columns", metavar="NAME,…", help="Columns, from: key, value, partition, offset, timestamp, timestampType, headers.  [default: all]"
+)
+@click.option(
+    "--from",
+    "begin",
+    metavar="earliest|TIME",
+    default="earliest",
+    show_default=True,
+    help="Where to start a partition that was never exported.",
+)
+@click.option(
+    "--split-bytes",
+    metavar="SIZE",
+    default="64MiB",
+    show_default=True,
+    help="About this much of the archive is one range, which one task writes.",
+)
+@click.option("--allow-data-loss", is_flag=True, help="Continue where offsets are missing in the archive.")
 @click.option(
     "--on-recreated",
     type=click.Choice(["start-anew", "fail"]),
     default="start-anew",
     show_default=True,
-    help="A topic that was deleted and created again: export the new one, too, from its start; or leave it.",
+    help="If a topic was deleted and created again. start-anew: also export the new topic from its start; fail: skip it and report it.",
 )
-@click.option("--commit-bytes", metavar="SIZE", help="About so much of the archive in one commit of a table; by default 4GiB at least.")
-@click.option("--dry-run", is_flag=True, help="Say which ranges would be exported.")
+@click.option("--commit-bytes", metavar="SIZE", help="About this much of the archive is one commit of a table.  [default: at least 4GiB]")
+@click.option("--dry-run", is_flag=True, help="Only show which ranges would be exported.")
 @placed
 @format_option
 @configured
@@ -75,27 +90,36 @@ def export(
     placing: "JobPlacement",
     form: str,
 ) -> None:
-    """Write archived topics as Parquet, or into a table, by topic and day.
+    """Export archived topics to Parquet files or to a table, by topic and day.
 
-    TOPIC is a name, a pattern such as 'pay*', '!pay.b' to leave one out, or pay.b@TOPIC-ID for an earlier incarnation.
+    TOPIC is a name, a pattern such as 'recipes.*', or '!recipes.none' to exclude a topic of a pattern. TOPIC@TOPIC_ID is a topic
+    that was deleted and created again, as it was before.
 
-    Run it again, from cron say, and it goes on where it ended: every offset is there once, however often a run is killed. Rows
-    have Kafka's columns and where they come from: topicId, leaderEpoch, object, rangeFirst, rangeEnd. On Spark DIR must be a file
-    system that all workers share; --table wants Spark with the table format's package (docs/jobs.md). Exit code 3: some topics,
-    partitions or ranges could not be exported, the others were; the next run tries them again.
+    Each run continues where the last one ended, so run it from cron. Every offset is exported once, even if a run is killed.
+    The columns topicId, leaderEpoch, object, rangeFirst and rangeEnd say where a row comes from. --table needs Spark with the
+    package of the table format (docs/jobs.md). On Spark, DIR must be shared by all workers.
+
+    \b
+    Example:
+      headwater jobs export 'recipes.*' '!recipes.none' --to lake
+
+    \b
+    Exit codes:
+      0  everything was exported
+      3  something could not be exported; the next run tries it again
     """
     from headwater.wiring import open_bucket
 
     if (directory is None) == (table is None):
-        raise UsageError("where to? --to DIR or --table NAME")
+        raise UsageError("give --to DIR or --table NAME")
     store = open_bucket(config).store
     query = _query(topics, columns, isolation, split_bytes, allow_data_loss, begin)
     if directory is not None:
         if commit_bytes is not None:
-            raise UsageError("--commit-bytes is for --table")
+            raise UsageError("--commit-bytes needs --table")
         _to_directory(config, store, query, Path(directory), on_recreated == "start-anew", placing, dry_run, form)
     elif not placing.on_spark:
-        raise UsageError("--table is Spark's: --master local[4] and the like, or --spark under spark-submit")
+        raise UsageError("--table needs Spark: --master local[4], or --spark under spark-submit")
     else:
         most = parse_size(commit_bytes) if commit_bytes else None
         _to_table(config, query, str(table), table_format, on_recreated == "start-anew", most, placing, dry_run, form)
@@ -110,7 +134,7 @@ def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_b
         raise UsageError(f'{error.name} is not installed: pip install "headwater[scan]"') from None
     named = [name.strip() for name in columns.split(",")] if columns else list(COLUMNS)
     if unknown := [name for name in named if name not in COLUMNS]:
-        raise UsageError(f"--columns {','.join(unknown)}: not among {', '.join(COLUMNS)}")
+        raise UsageError(f"--columns {','.join(unknown)}: not one of {', '.join(COLUMNS)}")
     options: dict[str, object] = {
         "topics": list(topics),
         "columns": [name for name in COLUMNS if name in named or name in NEEDED],
@@ -127,7 +151,7 @@ def _time(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--from {text[:40]}: earliest, or a time such as 2026-01-31T06:00:00Z") from None
+        raise UsageError(f"--from {text[:40]}: neither earliest nor a time such as 2026-01-31T06:00:00Z") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 

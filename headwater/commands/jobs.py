@@ -8,9 +8,9 @@ from headwater.commands.scrub import scrub
 
 @click.group()
 def jobs() -> None:
-    """Bulk work over the archive.
+    """Check or export a large archive, on this machine or on Spark.
 
-    Runs on this machine; with --master, or under spark-submit with --spark, on Spark. Every job may be killed and run again.
+    A job runs on Spark with --master, or with --spark under spark-submit. Any job may be killed and run again.
     """
 
 

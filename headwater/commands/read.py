@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.options import IncarnationSelection, configured, parse_incarnation_selection
+from headwater.options import IncarnationSelection, configured, from_option, isolation_option, parse_incarnation_selection, to_option
 from headwater.output import emit
 from headwater.units import parse_time
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, Partial, UsageError
@@ -24,21 +24,21 @@ OFFSET_MAX = 2**63 - 1
 
 @click.command()
 @click.argument("selection", metavar="TOPIC[@TOPIC_ID][:P]", type=IncarnationSelection())
-@click.option(
-    "--from", "first", metavar="WHERE", default="earliest", show_default=True, help="earliest, an offset, or a time (2026-01-31T12:00:00Z)."
-)
-@click.option(
-    "--to", "end", metavar="WHERE", default="latest", show_default=True, help="Up to here, not including it: latest, an offset, or a time."
-)
-@click.option("--count", type=click.IntRange(min=0), help="At most so many records.")
-@click.option("--isolation", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted", show_default=True)
-@click.option("-o", "--output", "form", type=click.Choice(["jsonl", "json"]), default="jsonl", show_default=True, help="How to print.")
+@from_option
+@to_option
+@click.option("--count", type=click.IntRange(min=0), help="Print at most this many records.")
+@isolation_option("read_uncommitted")
+@click.option("-o", "--output", "form", type=click.Choice(["jsonl", "json"]), default="jsonl", show_default=True, help="Output format.")
 @configured
 def read(config: "Config", selection: str, first: str, end: str, count: int | None, isolation: str, form: str) -> None:
-    """Print records of TOPIC, partition by partition, from the archive and the local log alike.
+    """Print the records of a topic, from the archive and the local log, one partition after the other.
 
-    Of a topic that was deleted and created again TOPIC@TOPIC_ID means an earlier incarnation; `headwater topics list --all` has the ids.
-    Keys, values and header values are base64, or null.
+    TOPIC:P is one partition. TOPIC@TOPIC_ID is a topic that was deleted and created again, as it was before; `headwater topics
+    list --all` lists the ids. Keys, values and header values are base64, or null. A time means the first record at or after it.
+
+    \b
+    Example:
+      headwater read orders.placed:0 --from 100 --count 3
     """
     from headwater.wiring import open_bucket, open_logs
     from hydration.answers import Isolation
@@ -52,11 +52,11 @@ def read(config: "Config", selection: str, first: str, end: str, count: int | No
         rows = itertools.chain.from_iterable(_rows(log, first, end, level) for log in chosen)
         emit(form, (), itertools.islice(rows, count), ends_with_reader=True)
         if lost and number is None:
-            raise Partial(f"only those partitions of {topic} that the log directories hold: {lost}")
+            raise Partial(f"only partitions of {topic} in the log directories were read: {lost}")
 
 
 def _chosen(logs: "Logs", topic: str, topic_id: str | None, number: int | None) -> "tuple[Sequence[PartitionLog], HeadwaterError | None]":
-    """The partitions that are meant, and why there may be others. Raises NotFound."""
+    """The requested partitions, and the error that may hide others of them. Raises NotFound."""
     if topic_id is not None:
         found = logs.incarnation(topic, topic_id)
         if number is not None and number >= len(found):
@@ -64,7 +64,7 @@ def _chosen(logs: "Logs", topic: str, topic_id: str | None, number: int | None) 
         return found if number is None else found[number : number + 1], None
     known, lost = logs.topics().get(topic), logs.lost.get(topic)
     if lost and (known is None or number not in (None, *known.partitions)):
-        raise lost  # whether there is such a partition, nobody can tell
+        raise lost  # the partition may exist or not
     numbers = (number,) if number is not None else known.partitions if known else (0,)
     return [logs.partition(topic, each) for each in numbers], lost
 
@@ -92,7 +92,7 @@ def _rows(log: "PartitionLog", first: str, end: str, isolation: "Isolation") -> 
 
 
 def _within(log: "PartitionLog", found: "Iterator[ReadRecord]") -> "Iterator[ReadRecord]":
-    """`found`; what is out of range is reported with the range that there is."""
+    """`found`; an offset out of range is reported together with the range."""
     try:
         yield from found
     except OffsetOutOfRange as error:
@@ -100,21 +100,21 @@ def _within(log: "PartitionLog", found: "Iterator[ReadRecord]") -> "Iterator[Rea
 
 
 def _check_start(log: "PartitionLog", where: str) -> None:
-    """Raises HeadwaterError for an offset past the log's end: what is not there yet is not the same as nothing to print."""
+    """Raises HeadwaterError for an offset past the log's end: that is an error, not an empty result."""
     start = _offset(log, where)
     if start is not None and start > (bounds := log.bounds()).high_watermark:
         raise _out_of_range(log, start, bounds.log_start, bounds.high_watermark)
 
 
 def _out_of_range(log: "PartitionLog", offset: int, start: int, end: int) -> HeadwaterError:
-    there = f"{start} to {end - 1} are there" if end > start else f"the log is empty and begins at {start}"
+    there = f"it has {start} to {end - 1}" if end > start else f"the log is empty and begins at {start}"
     return HeadwaterError(
-        f"{log.partition.topic}:{log.partition.partition} has no offset {offset}: {there}; --from earliest begins at the first"
+        f"{log.partition.topic}:{log.partition.partition} has no offset {offset}: {there}; --from earliest starts at the first"
     )
 
 
 def _offset(log: "PartitionLog", where: str) -> int | None:
-    """The offset that `where` means; None for the end. A time is the first record at or after it, as ListOffsets has it."""
+    """The offset that `where` means; None for the end. A time means the first record at or after it, as in Kafka's ListOffsets."""
     if where == "latest":
         return None
     if where == "earliest":

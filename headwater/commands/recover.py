@@ -31,49 +31,60 @@ TOPICS = (
     Column("size_bytes", "bytes", as_size, numeric=True),
 )
 _ASKED = ("apply_retention", "retention_ms", "retention_bytes", "cluster_id", "node_id", "open_transactions", "keep_offsets")
-into_option = click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory to make; new or empty.")
+into_option = click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory to create, new or empty.")
 
 
 @click.group()
 def recover() -> None:
-    """Rebuild log directories from nothing but the bucket."""
+    """Rebuild a broker's log directory from the bucket alone.
+
+    `plan` shows what a recovery would do, `apply` does it, `status` shows its progress.
+
+    \b
+    Example:
+      headwater recover apply topic --all --into recovered
+    """
 
 
 def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
-    """The arguments that make up a recovery plan."""
+    """Give `verb` the arguments that make up a recovery plan."""
 
     @click.argument("topics", metavar="[NAME[@TOPIC_ID]]...", nargs=-1)
     @click.option(
-        "--all", "everything", is_flag=True, help="Every topic in the bucket, internal ones too; damaged ones are left out: exit code 3."
+        "--all", "everything", is_flag=True, help="All topics in the bucket, internal ones too, without damaged ones (then exit code 3)."
     )
-    @click.option("--mode", type=click.Choice(["full"]), default="full", show_default=True, help="full: everything live in the archive.")
+    @click.option("--mode", type=click.Choice(["full"]), default="full", show_default=True, help="full: everything that the archive holds.")
     @click.option(
         "--partitions",
         "counts",
         metavar="[TOPIC=]N",
         multiple=True,
-        help="When the archive's count is not to be believed; may be repeated. Without TOPIC: of the one topic.",
+        help="Number of partitions, if the archive's number is wrong. Without TOPIC: of the only topic. May be repeated.",
     )
     @click.option(
         "--open-transactions",
         type=click.Choice(["abort", "keep", "cut"]),
         default="abort",
         show_default=True,
-        help="Where a log ends inside a transaction that the recovered coordinator does not know: write its ABORT marker; leave it open; "
-        "or end the log before it.",
+        help="For a transaction that is open at the end of a log and unknown to the recovered coordinator. abort: write an ABORT marker; "
+        "keep: leave it open; cut: end the log before it.",
     )
-    @click.option("--keep-offsets", is_flag=True, help="Leave committed offsets alone that lie beyond the end of the recovered logs.")
-    @click.option("--apply-retention", is_flag=True, help="Let the topics' own retention bound what comes back.")
-    @click.option("--retention-ms", type=click.IntRange(min=0), help="Leave out what is older; stays in the topics' settings.")
-    @click.option("--retention-bytes", type=click.IntRange(min=0), help="Leave out what exceeds it, per partition.")
-    @click.option("--cluster-id", help="Of the recovered cluster [default: a new one].")
+    @click.option("--keep-offsets", is_flag=True, help="Keep committed offsets that are beyond the end of the recovered logs.")
+    @click.option("--apply-retention", is_flag=True, help="Apply the topics' own retention settings.")
+    @click.option("--retention-ms", type=click.IntRange(min=0), help="Apply this retention.ms, and keep it in the topics' settings.")
     @click.option(
-        "--node-id", type=click.IntRange(min=0), default=1, show_default=True, help="Of the broker that will start on the directory."
+        "--retention-bytes",
+        type=click.IntRange(min=0),
+        help="Apply this retention.bytes, per partition, and keep it in the topics' settings.",
+    )
+    @click.option("--cluster-id", help="Cluster id of the recovered cluster.  [default: a new one]")
+    @click.option(
+        "--node-id", type=click.IntRange(min=0), default=1, show_default=True, help="Id of the broker that will start on the directory."
     )
     @functools.wraps(verb)
     def with_request(topics: Sequence[str], everything: bool, mode: str, counts: Sequence[str], **rest: Any) -> None:
         if bool(topics) == everything:
-            raise UsageError("either topic names or --all")
+            raise UsageError("give topic names, or --all")
         names = None if everything else tuple(topics)
         for topic in topics:
             parse_incarnation(topic)
@@ -84,7 +95,7 @@ def what_to_recover(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _partition_counts(given: Sequence[str]) -> dict[str, Any]:
-    """N alone is of the one topic that is recovered."""
+    """From N, for the only topic, or TOPIC=N. Raises UsageError."""
     counts: dict[str, int] = {}
     for each in given:
         topic, _, number = each.rpartition("=")
@@ -96,7 +107,7 @@ def _partition_counts(given: Sequence[str]) -> dict[str, Any]:
 
 @recover.group()
 def plan() -> None:
-    """Say what a recovery would do. Only reads."""
+    """Show what a recovery would do, and change nothing."""
 
 
 @plan.command("topic")
@@ -105,8 +116,15 @@ def plan() -> None:
 @format_option
 @configured
 def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any], into: Path | None, form: str) -> None:
-    """Plan the recovery of topics. NAME@TOPIC_ID means an incarnation that was deleted and created again since; `headwater topics list
-    --all` has the ids. With -o json the plan is a document that `recover apply --plan FILE` carries out."""
+    """Show what a recovery of topics would do, and change nothing.
+
+    NAME@TOPIC_ID is a topic that was deleted and created again, as it was before; `headwater topics list --all` lists the ids.
+    With -o json the plan is a document for `headwater recover apply --plan FILE`.
+
+    \b
+    Example:
+      headwater recover plan topic orders.placed refunds -o json
+    """
     made = _plan(config, names, asked)
     if form == "table":
         emit(form, TOPICS, _planned(made))
@@ -119,21 +137,24 @@ def plan_topic(config: "Config", names: tuple[str, ...] | None, asked: dict[str,
 
 
 def _how_to_apply(verb: Callable[..., None]) -> Callable[..., None]:
-    """The options that belong to one run, not to the plan."""
+    """Give `verb` the options that belong to one run, not to the plan."""
     skip = click.option(
         "--skip-damaged",
         is_flag=True,
-        help="Leave out what is missing or damaged in the bucket: it becomes a gap, everything else keeps its offsets; exit code 3.",
+        help="Continue without missing or damaged data: it becomes a gap, other records keep their offsets (then exit code 3).",
     )
     unrecorded = click.option(
-        "--unrecorded", is_flag=True, help="Do not write into the bucket where this plan is applied: for a bucket that can only be read."
+        "--unrecorded", is_flag=True, help="Do not record this recovery in the bucket. For a bucket that is read-only."
     )
     return skip(unrecorded(verb))
 
 
 @recover.group(invoke_without_command=True)
 @click.option(
-    "--plan", "plan_file", type=click.Path(path_type=Path, dir_okay=False), help="Carry out this plan, made by `recover plan … -o json`."
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Apply this plan, made by `headwater recover plan topic … -o json`.",
 )
 @into_option
 @_how_to_apply
@@ -149,14 +170,21 @@ def apply(
     unrecorded: bool,
     form: str,
 ) -> None:
-    """Carry out a recovery. The same command again goes on after an interruption, and does nothing once it is finished."""
+    """Recover topics into a new log directory.
+
+    After an interruption, run the same command again: it continues. Once the recovery is finished, it does nothing.
+
+    \b
+    Example:
+      headwater recover apply topic --all --into recovered
+    """
     if ctx.invoked_subcommand is not None:
         early = [each.opts[0] for each in ctx.command.params if each.name and ctx.get_parameter_source(each.name) is COMMANDLINE]
         if early:
-            raise UsageError(f"{', '.join(early)} before `{ctx.invoked_subcommand}` has no effect; options come after it")
+            raise UsageError(f"{', '.join(early)} has no effect before `{ctx.invoked_subcommand}`: write options after it")
         return
     if plan_file is None or into is None:
-        raise UsageError("recover apply --plan FILE --into DIR, or recover apply topic NAME… --into DIR")
+        raise UsageError("give --plan FILE --into DIR, or topic NAME… --into DIR")
     from recovery import decode_plan
 
     try:
@@ -164,14 +192,14 @@ def apply(
     except OSError as error:
         raise UsageError(f"{plan_file}: {error.strerror}") from error
     if raw.lstrip()[:1] != b"{":
-        raise UsageError(f"{plan_file} is no plan: it is made by `headwater recover plan … -o json`")
+        raise UsageError(f"{plan_file} is no plan; `headwater recover plan topic … -o json` prints one")
     _apply(config, decode_plan(raw, str(plan_file)), into, form, skip_damaged=skip_damaged, unrecorded=unrecorded)
 
 
 @apply.command("topic")
 @what_to_recover
 @into_option
-@click.option("--dry-run", is_flag=True, help="Only print the plan.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @_how_to_apply
 @format_option
 @configured
@@ -185,12 +213,23 @@ def apply_topic(
     unrecorded: bool,
     form: str,
 ) -> None:
-    """Recover topics into a new log directory, on which a freshly started broker finds everything in place.
+    """Recover topics into a new log directory.
 
-    NAME@TOPIC_ID means an incarnation that was deleted and created again since; `headwater topics list --all` has the ids.
+    A new broker can start on that directory. NAME@TOPIC_ID is a topic that was deleted and created again, as it was before;
+    `headwater topics list --all` lists the ids. After an interruption, run the same command again: it continues.
+
+    \b
+    Example:
+      headwater recover apply topic --all --into recovered
+
+    \b
+    Exit codes:
+      0  everything was recovered
+      3  damaged parts of the archive were left out
+      4  archived data is missing or damaged; --skip-damaged continues without it
     """
     if into is None:
-        raise UsageError("--into DIR is needed: the log directory to make")
+        raise UsageError("--into DIR is needed: the log directory to create")
     made = _plan(config, names, asked)
     if dry_run:
         emit(form, TOPICS, _planned(made))
@@ -200,10 +239,15 @@ def apply_topic(
 
 
 @recover.command()
-@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory that a recovery was begun in.")
+@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="The log directory of the recovery.")
 @format_option
 def status(into: Path | None, form: str) -> None:
-    """How far the recovery in a directory is."""
+    """Show the progress of a recovery.
+
+    \b
+    Example:
+      headwater recover status --into recovered
+    """
     import msgspec
 
     import recovery
@@ -212,7 +256,7 @@ def status(into: Path | None, form: str) -> None:
         raise UsageError("--into DIR is needed")
     found = recovery.status(into)
     if found is None:
-        raise NotFound(f"no recovery was begun in {into}")
+        raise NotFound(f"no recovery was started in {into}")
     state = "damaged" if found.problem else "unfinished" if found.finished_ms is None else "finished"
     row = msgspec.to_builtins(found) | {"state": state}
     columns = (
@@ -236,7 +280,7 @@ def _plan(config: "Config", names: tuple[str, ...] | None, asked: dict[str, Any]
 
 
 def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
-    """What else there is to say of a plan; the exit code tells what its application would come to."""
+    """Print notes and totals of a plan. Raises the error that applying it would end with."""
     for note in (*made.notes, *made.endings):
         say(f"note: {note}")
     say(f"{len(made.topics)} topics, {made.records} records, {size_text(made.size_bytes)}" + (f", into {into}" if into else ""))
@@ -246,7 +290,10 @@ def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
     if made.holes:
         _say_left_out(made.left_out)
         listed = "".join(f"\n  {hole}" for hole in made.holes)
-        raise VerificationFailed(f"{len(made.holes)} archived runs are missing or damaged; `recover apply` needs --skip-damaged:{listed}")
+        raise VerificationFailed(
+            f"{len(made.holes)} archived runs are missing or damaged; "
+            f"`headwater recover apply --skip-damaged` continues without them:{listed}"
+        )
     _check_complete(made.left_out)
 
 
@@ -259,7 +306,7 @@ def _check_complete(left_out: Sequence[str]) -> None:
     """Raises Partial unless nothing was left out."""
     _say_left_out(left_out)
     if left_out:
-        raise Partial(f"{len(left_out)} parts of the archive are left out; `headwater verify` says what is wrong with it")
+        raise Partial(f"{len(left_out)} parts of the archive are left out; `headwater verify` shows what is wrong with them")
 
 
 def _planned(made: "RecoveryPlan") -> Iterator[dict[str, Any]]:
@@ -297,7 +344,7 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
     for note in done.notes:
         say(f"note: {note}")
     took = duration_text((done.finished_ms - done.started_ms) / 1000)
-    how = "was finished before, nothing was done" if done.again else f"verified, {took}"
+    how = "finished before, nothing was done" if done.again else f"verified, {took}"
     say(f"{done.records} records, {size_text(done.size_bytes)} in {done.into}, cluster id {done.cluster_id}, node id {done.node_id}: {how}")
     if not done.again:
         _say_what_next(done)
@@ -306,7 +353,7 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
 
 def _say_what_next(done: "RecoveryReport") -> None:
     say(
-        f"next: start Kafka 4.3 or newer on it; it needs no kafka-storage format, but in its server.properties:\n\n"
+        f"next: start Kafka 4.3 or newer on it, without kafka-storage format, and with these lines in its server.properties:\n\n"
         f"  process.roles=broker,controller\n"
         f"  node.id={done.node_id}\n"
         f"  controller.quorum.voters={done.node_id}@HOST:PORT\n"
@@ -314,16 +361,16 @@ def _say_what_next(done: "RecoveryReport") -> None:
     )
     if done.cluster_id != done.source_cluster_id:
         say(
-            f"next: this bucket stays the archive of cluster {done.source_cluster_id} and refuses (exit code 7) an agent on the recovered "
-            f"cluster, {done.cluster_id}. Give that one a bucket of its own; or recover with --cluster-id {done.source_cluster_id}, and it "
-            "goes on in this bucket, but then the old cluster must never start again"
+            f"next: this bucket remains the archive of cluster {done.source_cluster_id}. It refuses an agent of the recovered cluster, "
+            f"{done.cluster_id}, with exit code 7. Give that agent another bucket. To continue in this bucket instead, recover with "
+            f"--cluster-id {done.source_cluster_id}; then the old cluster must never start again"
         )
 
 
 @contextmanager
 def _control(config: "Config") -> "Iterator[ControlLog | None]":
-    """The control log, to mark the recovery in. A recovery from nothing but the bucket goes on without one, and beside a running
-    agent, which holds it: that a plan is applied once, the bucket says."""
+    """The control log, to mark the recovery in. None where it cannot be opened or a running agent holds it: the recovery needs the
+    bucket alone, which also records that a plan is applied once."""
     from headwater_core.control.lock import DataDirLock
     from headwater_core.control.node import ControlNode
 

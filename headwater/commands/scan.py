@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.columns import Column, as_size
-from headwater.options import configured
+from headwater.options import configured, from_option, isolation_option, to_option
 from headwater.output import emit, format_option, progress, say
 from headwater.units import duration_text, parse_size, parse_time, size_text
 from headwater_core.errors import Partial, UsageError
@@ -31,32 +31,32 @@ _PLAN = (
 
 @click.command()
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--to-parquet", "directory", metavar="DIR", required=True, help="Where to: a directory that is empty or not there yet.")
-@click.option("--columns", metavar="NAME,…", help="Of key, value, topic, partition, offset, timestamp, timestampType, headers.")
-@click.option("--headers", is_flag=True, help="The headers too, which are left out otherwise.")
+@click.option("--to-parquet", "directory", metavar="DIR", required=True, help="Output directory, empty or new.")
 @click.option(
-    "--from", "first", metavar="WHERE", default="earliest", show_default=True, help="earliest, an offset, or a time (2026-01-31T12:00:00Z)."
+    "--columns",
+    metavar="NAME,…",
+    help="Columns, from: key, value, topic, partition, offset, timestamp, timestampType, headers.  [default: all but headers]",
 )
-@click.option(
-    "--to", "end", metavar="WHERE", default="latest", show_default=True, help="Up to here, not including it: latest, an offset, or a time."
-)
-@click.option("--isolation", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted", show_default=True)
+@click.option("--headers", is_flag=True, help="Also write the column headers.")
+@from_option
+@to_option
+@isolation_option("read_uncommitted")
 @click.option(
     "--on-corrupt",
     type=click.Choice(["fail", "quarantine"]),
     default="fail",
     show_default=True,
-    help="Stop at damage, or list it and go on.",
+    help="fail: stop at damaged data; quarantine: list it and continue.",
 )
-@click.option("--quarantine", "quarantine_path", metavar="DIR", help="Where to list it: a directory or a URL, for JSON lines.")
-@click.option("--skip-gaps", is_flag=True, help="Go on over offsets that were never archived.")
+@click.option("--quarantine", "quarantine_path", metavar="DIR", help="Directory or URL for the list of damaged data, as JSON lines.")
+@click.option("--skip-gaps", is_flag=True, help="Continue over offsets that were never archived.")
 @click.option(
     "--split-bytes",
     metavar="SIZE",
-    help="About so much of the archive makes one file; by default 128MiB, or less if there is not work for all.",
+    help="About this much of the archive becomes one file.  [default: 128MiB, or less to give every worker a file]",
 )
-@click.option("--workers", type=click.IntRange(1, 256), help="As many as there are processors by default.")
-@click.option("--dry-run", is_flag=True, help="Say what would be read; look at manifests only.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Threads.  [default: one per processor]")
+@click.option("--dry-run", is_flag=True, help="Only show what would be read. Reads manifests only.")
 @format_option
 @configured
 def scan(
@@ -76,12 +76,22 @@ def scan(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Write the records of TOPICs to Parquet files, columns as Spark's Kafka source has them.
+    """Write archived topics to Parquet files, with the columns of Spark's Kafka source.
 
-    TOPIC is a name, a glob such as 'pay*', '!pay.b' to leave one out, or pay.b@TOPIC-ID for an earlier incarnation.
+    TOPIC is a name, a pattern such as 'recipes.*', or '!recipes.none' to exclude a topic of a pattern. TOPIC@TOPIC_ID is a topic
+    that was deleted and created again, as it was before. A time means the first record at or after it.
 
-    A time is the first record at or after it. DIR appears when all of it is there; a scan that fails leaves nothing. -o json prints
-    a summary. Exit code 0: everything was written; 3: all but what --quarantine lists; 4: damage, and nothing was written.
+    The output directory appears when it is complete: a scan that fails leaves nothing behind. -o json prints a summary.
+
+    \b
+    Example:
+      headwater scan 'recipes.*' '!recipes.none' --to-parquet recipes
+
+    \b
+    Exit codes:
+      0  everything was written
+      3  everything was written but what --quarantine lists
+      4  data is damaged; nothing was written
     """
     from headwater.pipeline.scan.query_options import parse_query
     from headwater.wiring import open_bucket
@@ -102,7 +112,7 @@ def scan(
         from headwater.pipeline.scan.parquet_directory import check_unused, scan_to_parquet
         from headwater.pipeline.scan.scan_plan import plan_scan
     except ModuleNotFoundError as error:
-        raise UsageError(f'scanning needs {error.name}, which is not installed: pip install "headwater[scan]"') from None
+        raise UsageError(f'a scan needs {error.name}, which is not installed: pip install "headwater[scan]"') from None
 
     target, store, clock = Path(directory).absolute(), open_bucket(config).store, SystemClock()
     check_unused(target)
@@ -134,13 +144,13 @@ def _words() -> "Words":
 
 
 def _times(first: str, end: str) -> dict[str, object]:
-    """The options that say where to begin and to end, where that is no offset."""
+    """The query's options for bounds that are times."""
     bounds = (("starting", "earliest", first), ("ending", "latest", end))
     return {f"{which}Timestamp": parse_time(where) for which, edge, where in bounds if where != edge and not _is_offset(where)}
 
 
 def _placed(query: "Query", first: str, end: str) -> "Query":
-    """The same for offsets: each partition's own."""
+    """`query` with the bounds that are offsets: the same ones for every partition."""
     from headwater.pipeline.scan.query import END_OF_OFFSETS, Predicate
 
     first_offset, end_offset = (min(int(where), END_OF_OFFSETS) if _is_offset(where) else None for where in (first, end))

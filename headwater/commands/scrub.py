@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Compare every object with its manifest.")
 @selection_argument
-@click.option("--state", metavar="FILE", help="Remember there what was found whole, and read only what is new.")
-@click.option("--sample", metavar="PERCENT", help="Read another share every day, such as 10%; all of it in turn.")
+@click.option("--state", metavar="FILE", help="Remember in FILE which objects are sound, and read only others.")
+@click.option("--sample", metavar="PERCENT", help="Read a share such as 10%, another one every day.")
 @click.option(
-    "--grace", metavar="DURATION", default="24h", show_default=True, help="Tell what no manifest lists when it is older than this."
+    "--grace",
+    metavar="DURATION",
+    default="24h",
+    show_default=True,
+    help="Report an object that no manifest lists when it is older than this.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be read; look at manifests and listings only.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be read. Reads manifests and listings only.")
 @placed
 @format_option
 @configured
@@ -38,12 +42,22 @@ def scrub(
     placing: "JobPlacement",
     form: str,
 ) -> None:
-    """Read every object and compare it with its manifest: batch CRCs, offsets, epochs, digests, indexes.
+    """Read every object and compare it with its manifest: batch CRCs, offsets, leader epochs, digests and indexes.
 
-    Prints what is wrong, and what lies in the bucket that no manifest lists. With --state a run reads what earlier ones did not;
-    with --sample today's share; with both, what is new and today's share. What is missing or has another length is found in any
-    case. -o json prints a summary with the findings in it. Exit code 0: all is well; 4: damage was found; 3: something could not
-    be examined; 10: there was nothing to examine.
+    Prints what is damaged or missing, and objects that no manifest lists. With --state a run reads only what earlier runs did
+    not; with --sample it reads today's share; with both, new objects and today's share. Every run finds missing objects and
+    wrong lengths. -o json prints a summary that includes the findings.
+
+    \b
+    Example:
+      headwater jobs scrub --state scrub.state --sample 10%
+
+    \b
+    Exit codes:
+       0  no damage
+       3  no damage, but something could not be examined
+       4  damage was found
+      10  nothing to examine
     """
     from headwater.pipeline.scrub.scrub_state import ScrubState
     from headwater.pipeline.scrub.scrubber import Sample, Scope, Scrubber
@@ -100,4 +114,4 @@ def _fraction(text: str) -> float:
             return float(number) / 100
     except ValueError:
         pass
-    raise UsageError(f"--sample {text[:40]}: a share such as 10%")
+    raise UsageError(f"--sample {text[:40]}: not a share such as 10%")

@@ -16,9 +16,9 @@ from headwater_core.errors import Partial, TransientError, Unauthorised, UsageEr
 if TYPE_CHECKING:
     from headwater.config import Config
 
-AGENT_S = 30.0  # it needs twice 5 s when the store is silent
+AGENT_S = 30.0  # the agent needs twice 5 s when the store does not answer
 INTERVAL = "5s"
-INTERVAL_MIN_S = 0.5  # each look asks the store
+INTERVAL_MIN_S = 0.5  # each refresh sends requests to the store
 _LINES_AROUND = 5  # of a watched table: its title, the summary, what went wrong, the cursor
 PARTITIONS = (
     Column("topic", "topic"),
@@ -49,38 +49,46 @@ TOPICS = (
 
 @click.command()
 @selection_argument
-@click.option("-p", "--partitions", "by_partition", is_flag=True, help="One row per partition, as TOPIC:P and JSON always have.")
-@click.option("--max-lag", metavar="TIME", help="For cron and monitoring, as in 10m: exit code 4 when a partition lags more.")
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-@click.option("--interval", metavar="TIME", help=f"Of --watch.  [default: {INTERVAL}]")
+@click.option("-p", "--partitions", "by_partition", is_flag=True, help="One row per partition. TOPIC:P and JSON always have that.")
+@click.option("--max-lag", metavar="TIME", help="Exit with code 4 when a partition lags more than this, such as 10m.")
+@click.option("--watch", is_flag=True, help="Refresh the table until Ctrl-C.")
+@click.option("--interval", metavar="TIME", help=f"Time between refreshes of --watch.  [default: {INTERVAL}]")
 @format_option
 @configured
 def status(
     config: "Config", selection: str | None, by_partition: bool, max_lag: str | None, watch: bool, interval: str | None, form: str
 ) -> None:
-    """How far each topic is archived, how far behind, and why; the worst first.
+    """Show how much of each topic is archived, its lag and its state. The worst topic comes first.
 
-    Asks the agent that runs on the data directory; without one, looks at the log directories and at the bucket. Changes nothing.
-    Where the bucket does not answer within 5 s, shows what is known without it, how old that is (known_age_s in JSON), and ends with
-    exit code 5.
+    The facts come from the agent on the data directory. Without an agent, they come from the log directories and the bucket. If
+    the bucket does not answer within 5 s, the table shows the last known facts; known_age_s in JSON is their age.
 
-    A partition is current when all that is committed is archived: its archive end, the offset after the last archived one, equals its
-    high watermark. The lag time is the age of the first record that is not archived, by its own timestamp; what is committed is known
-    from the broker's checkpoint, which by default is written every 5 s. A topic's state, reason and lag time are those of its worst
-    partition.
+    A partition is current when its archive end equals its high watermark: all that is committed is archived. The lag time is the
+    age of the first record that is not archived, by its own timestamp. The high watermark comes from the broker's checkpoint,
+    which Kafka writes every 5 s by default. The state, reason and lag time of a topic are those of its worst partition.
 
-    --max-lag: exit code 0 when no partition with a local log lags more. 4: one lags more, is stopped, or its lag is unknown. 10: no
-    partition has a local log that a broker writes, so there is nothing to measure. What else goes wrong has its own exit code.
+    \b
+    Examples:
+      headwater status orders.placed --partitions
+      headwater status --max-lag 10m
+
+    \b
+    Exit codes:
+       0  with --max-lag: no partition lags more
+       3  some topics in the bucket are damaged
+       4  with --max-lag: a partition lags more, is stopped, or its lag is unknown
+       5  the bucket did not answer
+      10  with --max-lag: no partition has a local log that a broker writes
     """
     lag_max_s = None if max_lag is None else parse_duration(max_lag)
     number = parse_selection(selection)[1] if selection else None
     show = partial(_show, by_partition=by_partition or number is not None, explained=number is not None)
     if watch:
         if form != "table" or lag_max_s is not None:
-            raise UsageError("--watch is for people: without -o and --max-lag; a script runs status again")
+            raise UsageError("--watch cannot be used with -o or --max-lag; a script runs status again instead")
         _watch(partial(_look, config, selection), show, interval or INTERVAL)
     if interval is not None:
-        raise UsageError("--interval is for --watch")
+        raise UsageError("--interval needs --watch")
     rows = _look(config, selection, show if form == "table" else partial(emit, form, ()))
     if lag_max_s is not None:
         from headwater.overview import check_lag
@@ -89,8 +97,8 @@ def status(
 
 
 def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-    """Rows from the agent, else from here. They are shown whatever goes wrong: what is known of the local logs is wanted most when the
-    bucket cannot be reached."""
+    """Rows from the agent, else from a survey of our own. They are shown also when an error follows: facts about the local logs are
+    needed most when the bucket cannot be reached."""
     from headwater import agent_socket
     from headwater.survey import survey_partitions
 
@@ -101,7 +109,7 @@ def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str
                 rows.append(row)
         except (agent_socket.NoAgent, TransientError, Unauthorised):
             if rows:
-                raise  # what the agent has concluded
+                raise  # the agent's own conclusion
             for each in survey_partitions(config, selection):  # no agent, one that does not answer, or another user's
                 rows.append(asdict(each))
     finally:
@@ -122,7 +130,7 @@ def _show(rows: list[dict[str, Any]], *, by_partition: bool, explained: bool, **
 
 
 def _watch(look: Callable[[Callable[[list[dict[str, Any]]], None]], object], show: Callable[..., None], interval: str) -> NoReturn:
-    """On a terminal each look takes the place of the one before; elsewhere it follows it."""
+    """On a terminal each table replaces the one before; elsewhere it follows it."""
     import shutil
     import time
     from datetime import UTC, datetime

@@ -21,19 +21,29 @@ if TYPE_CHECKING:
 
 @click.group()
 def topics() -> None:
-    """List, show and set archived topics."""
+    """List and show archived topics, and choose among those that bear one name.
+
+    A topic that was deleted and created again has several incarnations in the archive, each with its own topic id.
+    """
 
 
 @topics.command("list")
-@click.option("--all", "everything", is_flag=True, help="Former incarnations, too: topics that were deleted and created again.")
+@click.option("--all", "everything", is_flag=True, help="Also list earlier incarnations: topics that were deleted and created again.")
 @format_option
 @configured
 def list_(config: "Config", everything: bool, form: str) -> None:
-    """Every topic in the bucket: its current incarnation, partitions, objects and bytes.
+    """List the topics in the bucket.
 
-    `headwater read`, `recover`, `scan`, `jobs export` and Spark take a former incarnation as TOPIC@TOPIC_ID.
+    `headwater read`, `recover`, `scan`, `jobs export` and Spark accept TOPIC@TOPIC_ID for an earlier incarnation.
 
-    What is damaged is named on stderr; the exit code is 3 then.
+    \b
+    Example:
+      headwater topics list --all
+
+    \b
+    Exit codes:
+      0  all topics are listed
+      3  some are damaged; stderr names them
     """
     from headwater.wiring import open_bucket
 
@@ -52,11 +62,11 @@ def list_(config: "Config", everything: bool, form: str) -> None:
 
 
 def _check_all_shown(problems: list[str]) -> None:
-    """Names what is missing from what was shown; raises Partial when something is."""
+    """Print what could not be listed. Raises Partial when there is any."""
     for each in problems:
         say(f"not shown: {each}")
     if problems:
-        raise Partial(f"{len(problems)} in the archive cannot be read; `headwater verify` says what is wrong with it")
+        raise Partial(f"{len(problems)} manifests in the archive cannot be read; `headwater verify` shows what is wrong")
 
 
 def _topics(bucket: "Bucket", problems: list[str], *, everything: bool) -> Iterator[dict[str, Any]]:
@@ -97,7 +107,15 @@ def _former(bucket: "Bucket", current: set[tuple[str, str]], problems: list[str]
 @format_option
 @configured
 def show(config: "Config", topic: str, form: str) -> None:
-    """Each partition of TOPIC: offsets, objects, bytes, and who may write it."""
+    """Show the partitions of a topic.
+
+    archive end is the offset after the last archived one. superseded counts objects that newer ones have replaced. fence is the
+    number of the latest claim on the partition, and writer the agent that holds it.
+
+    \b
+    Example:
+      headwater topics show orders.placed
+    """
     from headwater.wiring import open_bucket
 
     columns = (
@@ -144,16 +162,20 @@ def _partitions(bucket: "Bucket", partitions: "Iterable[PartitionId]", problems:
 
 @topics.command("set")
 @click.argument("topic")
-@click.option("--incarnation", "topic_id", metavar="TOPIC_ID", required=True, help="The topic id that the bare name means from now on.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("--yes", is_flag=True, help="Do not ask for the topic's name.")
+@click.option("--incarnation", "topic_id", metavar="TOPIC_ID", required=True, help="The topic id that the name shall mean.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 @configured
 def set_(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, form: str) -> None:
-    """Choose which incarnation of a topic its name means.
+    """Choose the incarnation that the name of a topic means.
 
-    A topic that was deleted and created again has several in the archive. Readers, exports and recoveries by name turn to the chosen
-    one; nothing is deleted, and agents leave the name alone until the cluster creates the topic once more.
+    From then on, readers, exports and recoveries that use the name get the chosen incarnation. Nothing is deleted. The choice
+    stays until the cluster creates the topic again.
+
+    \b
+    Example:
+      headwater topics set photos --incarnation IM3fuUQPS0Gn8Gxkq3Kigw --dry-run
     """
     from headwater.wiring import open_bucket
     from headwater_core.partition import check_topic_id, check_topic_name
@@ -172,10 +194,10 @@ def set_(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, 
 
 
 def _confirm(topic: str, yes: bool) -> None:
-    """A person types the topic's name; a script says --yes."""
+    """A person types the topic's name; a script gives --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("readers of this name turn to another incarnation: --yes is needed where nobody can be asked")
-    if click.prompt("readers of this name turn to another incarnation; the topic's name, to go on", err=True) != topic:
+        raise UsageError("this changes what readers of the topic get; without a terminal to confirm it, give --yes")
+    if click.prompt("this changes what readers of the topic get; to confirm, type the topic's name", err=True) != topic:
         raise UsageError("that is not the topic's name; nothing was changed")

@@ -1,4 +1,4 @@
-"""`headwater verify`: scrub the archive against its manifests, from one machine."""
+"""`headwater verify`: compare the archive with its manifests, from one machine."""
 
 from typing import TYPE_CHECKING
 
@@ -24,16 +24,26 @@ FINDINGS = (
 
 @click.command()
 @selection_argument
-@click.option("--data", is_flag=True, help="Read every byte: each batch's CRC, the offsets, the digest of each object.")
+@click.option("--data", is_flag=True, help="Read every object: check batch CRCs, offsets and digests.")
 @format_option
 @configured
 def verify(config: "Config", selection: str | None, data: bool, form: str) -> None:
-    """Check the archive against its manifests: is every object there, whole, and what the manifest says?
+    """Check the archive against its manifests.
 
-    Prints what is wrong: what is damaged or gone; each partition of an archived topic without a manifest, for a recovery would
-    come back without it; data that no manifest speaks for, and objects older than a day that none lists. Exit code 0: all is
-    well; 4: such damage was found; 3: no damage, but something could not be examined; 10: there was nothing to examine.
-    `headwater jobs scrub` is the same check for large archives.
+    Without --data it checks that each object exists, has the right length and digest, and that its index is valid. It prints
+    what is damaged or missing, partitions without a manifest, and objects older than a day that no manifest lists. `headwater
+    jobs scrub` does the same for large archives.
+
+    \b
+    Example:
+      headwater verify orders.placed --data
+
+    \b
+    Exit codes:
+       0  no damage
+       3  no damage, but something could not be examined
+       4  damage was found
+      10  nothing to examine
     """
     from headwater.pipeline.runner import Threads
     from headwater.pipeline.scrub.scrubber import Scope, Scrubber

@@ -224,7 +224,7 @@ def test_evicted_chunks_are_fetched_again(stage: Stage) -> None:
     cached = cached_files(stage)
     assert sum(cached.values()) > 0
     assert stage.run("cache", "evict").code == 2  # everything must be asked for by name
-    assert "would drop" in stage.run("cache", "evict", "--all", "--dry-run").err
+    assert "would delete" in stage.run("cache", "evict", "--all", "--dry-run").err
     assert cached_files(stage) == cached
     assert stage.run("cache", "evict", "recipes.lz4").code == 0
     assert cached_files(stage) == cached
@@ -448,4 +448,4 @@ def test_reading_what_is_not_there_names_what_is(stage: Stage) -> None:
     assert ran.out == ""
     ran = stage.run("read", "recipes.gzip:0", "--from", str(end + 1))
     assert ran.code == 1
-    assert f"0 to {end - 1} are there" in ran.err
+    assert f"it has 0 to {end - 1}" in ran.err

@@ -75,7 +75,7 @@ def test_status_by_partition(site: Site, width: int) -> None:
     check_whole(screen, width, [[row["topic"], row["partition"], archive_end(row), row["high_watermark"], row["state"]] for row in rows])
     for row in rows:
         assert row["state"] == "archived" or row["reason"].split("has waited")[0] in " ".join(screen.text.split())
-    assert ("left out at 80 columns: cached" in screen.text) == (width == 80)
+    assert ("not shown at 80 columns: cached" in screen.text) == (width == 80)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
