@@ -56,7 +56,7 @@ class Scope:
         return (self.local is not None and offset in self.local) or (self.archive is not None and offset in self.archive)
 
     @property
-    def has_hole(self) -> bool:
+    def has_gap(self) -> bool:
         """The local log begins behind what the archive is known to hold: segments may have been archived and dropped just now."""
         return self.local is not None and self.local.start > (self.archive.end if self.archive is not None else 0)
 

@@ -11,6 +11,7 @@ LINES_MAX = 80
 ELSEWHERE = {  # module: the test file to open first
     "archival/entries.py": "tests/archival/test_lineage.py",
     "archival/fleet.py": "tests/archival/test_scheduler.py",
+    "archival/looks.py": "tests/archival/test_cleaner.py",
     "archival/source.py": "tests/archival/test_archiver.py",
     "headwater/commands/archive.py": "tests/headwater/test_verbs.py",
     "headwater/commands/cache.py": "tests/headwater/test_verbs.py",
@@ -46,7 +47,6 @@ ELSEWHERE = {  # module: the test file to open first
     "hydration/answers.py": "tests/hydration/test_partition_log.py",
     "hydration/archive/archive_tier.py": "tests/hydration/test_partition_log.py",
     "hydration/local/open_segment.py": "tests/hydration/test_local_tier.py",
-    "hydration/logs.py": "tests/hydration/test_looks.py",
     "hydration/ranges.py": "tests/hydration/test_local_tier.py",
     "hydration/reader.py": "tests/hydration/test_fixtures.py",
     "hydration/runfile.py": "tests/hydration/test_chunk_cache.py",

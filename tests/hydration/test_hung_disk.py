@@ -83,8 +83,8 @@ def test_scans_of_files_that_hang_keep_no_other_from_being_scanned(two: Two) -> 
     go = threading.Event()
     try:
         for number in range(HANGING):
-            two.log(number)._submit(lambda: go.wait(60))
-        assert two.log(SOUND)._submit(lambda: "scanned").result(20) == "scanned"
+            two.log(number)._tiers.submit(lambda: go.wait(60))
+        assert two.log(SOUND)._tiers.submit(lambda: "scanned").result(20) == "scanned"
     finally:
         go.set()
 
@@ -100,7 +100,7 @@ def test_closing_waits_for_no_disk(two: Two) -> None:
     with hung_disk(two.hanging) as disk:
         two.clock.advance(2_000)
         two.log(0).try_read(0, 1, UNCOMMITTED)
-        two.log(0)._submit(lambda: disk.answers.wait(60))
+        two.log(0)._tiers.submit(lambda: disk.answers.wait(60))
         assert disk.reached.acquire(timeout=20)
         within(20, two.logs.close)
 

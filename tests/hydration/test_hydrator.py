@@ -431,3 +431,18 @@ def test_a_damaged_object_is_not_fetched_again_for_every_retry(a_world: AWorld) 
     store.spoil = lambda key, buffer: None
     clock.advance(300_000)
     assert content(world.log.read(0, 1 << 20, UNCOMMITTED))
+
+
+def test_a_store_that_hangs_keeps_no_local_scan_waiting(a_world: AWorld) -> None:
+    world = a_world()
+    world.broker.write(0, a_segment(0, 5))
+    world.broker.set_high_watermark(5)
+    world.log.bounds()
+    go = threading.Event()
+    try:
+        for number in range(20):
+            world.logs.hydrator.join(number, lambda: go.wait(20))
+        with world.log.read(0, 1 << 20, Isolation.READ_COMMITTED, timeout_s=5) as answer:
+            assert answer.next_offset == 5
+    finally:
+        go.set()

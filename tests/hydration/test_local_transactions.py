@@ -347,11 +347,11 @@ def test_a_long_walk_lets_other_partitions_have_their_turns(a_world: AWorld, mon
     turns: list[Callable[[], object]] = []
     log = world.log
 
-    def counting(work: Callable[[], object]) -> Future[object]:
+    def counting(work: Callable[[], object], *where: Any) -> Future[object]:
         turns.append(work)
-        return submit(work)
+        return submit(work, *where)
 
-    monkeypatch.setattr(log._transaction_turns, "_submit", counting)
+    monkeypatch.setattr(world.logs.hydrator, "submit", counting)
     assert log.bounds(COMMITTED).last_stable_offset == 900
     assert len(turns) > 3
 

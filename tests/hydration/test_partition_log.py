@@ -15,7 +15,6 @@ from hydration.reader import batches, records
 from manifests.head import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
-from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, World, a_topic
 
 AWorld = Callable[..., World]
@@ -180,15 +179,6 @@ def test_reading_moves_on_over_a_gap(a_world: AWorld) -> None:
     assert world.logs.hydrator.counters.gaps_skipped == 2
 
 
-def test_offsets_that_no_tier_has_are_passed_over(a_world: AWorld) -> None:
-    """The broker dropped them before they were archived."""
-    world = a_world()
-    world.archive.append(a_segment(0, 10))
-    world.broker.write(40, a_segment(40, 5))
-    world.broker.set_high_watermark(45)
-    assert world.read_all() == [*range(10), *range(40, 45)]
-
-
 def test_chunks_and_entries_without_a_later_batch_lead_on(a_world: AWorld) -> None:
     """Compaction took the end of the first entry and all that the second chunk could answer."""
     archive = (world := a_world(local=False)).archive
@@ -198,36 +188,6 @@ def test_chunks_and_entries_without_a_later_batch_lead_on(a_world: AWorld) -> No
     assert world.read_all() == [*range(6), 20, 40, 41]
     for offset, expected in ((6, 20), (20, 20), (21, 40), (26, 40), (39, 40), (41, 41)):
         assert world.read_all(first=offset, max_bytes=1)[0] == expected
-
-
-@pytest.mark.parametrize("priority", [ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST])
-def test_any_error_of_the_first_tier_falls_back_to_the_second(a_world: AWorld, priority: ReadPriority) -> None:
-    store = FlakyStore()
-    world = a_world(priority=priority, store=store)
-    run = a_segment(0, 10)
-    world.archive.append(run)
-    world.broker.set_high_watermark(10)
-    if priority is ReadPriority.LOCAL_FIRST:
-        world.broker.write(0, b"\xff" * len(run))
-    else:
-        world.broker.write(0, run)
-        store.refuse = lambda operation, key: TransientError("away") if operation == "read_into" else None
-    assert world.read_all() == list(range(10))
-    assert world.logs.hydrator.counters.fallbacks
-
-
-def test_a_local_file_that_is_gone_falls_back_to_the_archive(a_world: AWorld) -> None:
-    world = a_world(clock=ManualClock())
-    world.archive.append(a_segment(0, 10), a_segment(10, 10))
-    for base in (0, 10, 20):
-        world.broker.write(base, a_segment(base, 10))
-    world.broker.set_high_watermark(30)
-    log = world.log
-    log.bounds()
-    world.broker.drop(0)  # the last look still lists it
-    with log.read(3, 1, UNCOMMITTED) as answer:
-        assert answer.next_offset == 4
-    assert world.gets() == 1
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
@@ -420,15 +380,6 @@ def test_a_compacted_log_is_read_from_the_archive_as_far_as_that_goes(a_world: A
     world.archive.commit(world.archive.head.entries[1])
     world.restart()
     assert world.read_all(first=10) == [18, *range(20, 25)]  # nothing was archived before the local log: that is complete
-
-
-def test_a_hole_in_the_local_log_is_filled_from_the_archive(a_world: AWorld) -> None:
-    world = a_world()
-    world.archive.append(a_segment(0, 10), a_segment(10, 10))
-    world.broker.write(0, a_segment(0, 10))
-    world.broker.write(20, a_segment(20, 5))
-    world.broker.set_high_watermark(25)
-    assert world.read_all() == list(range(25))
 
 
 def test_times_are_found_in_both_tiers(a_world: AWorld) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from headwater_core.errors import CorruptData, OffsetOutOfRange, TransientError
-from hydration import partition_log
 from hydration.answers import Isolation
 from hydration.archive.hydrator import SCAN_WORKERS
 from hydration.local.open_segment import TURN_BYTES, WALK_BYTES
@@ -81,7 +80,7 @@ def answer(world: World, offset: int, *, waited: bool, max_bytes: int = 1) -> No
 def test_a_long_walk_leaves_the_callers_thread_and_is_made_once(
     a_world: AWorld, read_bytes: Counter[int], monkeypatch: pytest.MonkeyPatch, index: bytes | None, active: bool, turn_bytes: int
 ) -> None:
-    monkeypatch.setattr(partition_log, "TURN_BYTES", turn_bytes)
+    monkeypatch.setattr("hydration.local.turns.TURN_BYTES", turn_bytes)
     world = a_world_without_indexes(a_world, index=index, active=active)
     mine = threading.get_ident()
     read_bytes.clear()

@@ -44,7 +44,7 @@ from headwater_core.segments.run_scan import RunScan
 from hydration.archive.archive_tier import Carried
 from hydration.archive.manifest_view import Archived
 from hydration.local.epoch_check import Lineage
-from hydration.partition_log import PartitionLog
+from hydration.partition_transactions import PartitionTransactions
 from hydration.resumption import Steps
 from hydration.scope import Span, Tier
 from manifests import keys
@@ -607,15 +607,15 @@ def name_always_turns(stack: ExitStack) -> None:
 
 @mutant("a reader of the local log asks nobody else which transactions were aborted")
 def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
-    real = PartitionLog._aborted
+    real = PartitionTransactions.aborted
 
-    def aborted(self: PartitionLog, served: Tier, view: Any, first: int, end: int) -> Steps[list[tuple[int, int]]]:
+    def aborted(self: PartitionTransactions, served: Tier, view: Any, offsets: Span) -> Steps[list[tuple[int, int]]]:
         if served is not Tier.LOCAL:
-            return (yield from real(self, served, view, first, end))
-        found, _ = yield from self._aborted_locally(view, first, Span(first, end))
+            return (yield from real(self, served, view, offsets))
+        found, _ = yield from self._aborted_locally(view, offsets.start, offsets)
         return sorted({(each.producer_id, each.first_offset) for each in found}, key=lambda each: (each[1], each[0]))
 
-    _patch(stack, PartitionLog, "_aborted", aborted)
+    _patch(stack, PartitionTransactions, "aborted", aborted)
 
 
 @mutant("a head that cannot be read is taken for an empty archive")
@@ -636,10 +636,10 @@ def epochs_of_batches_ignored(stack: ExitStack) -> None:
     _patch(stack, Lineage, "check", lambda *_: None)
 
 
-@mutant("behind a gap the archive's word on transactions is taken", theme="gaps")
+@mutant("after a gap the archive's word on transactions is taken", theme="gaps")
 def nothing_carried_over_gaps(stack: ExitStack) -> None:
-    def carried(self: PartitionLog, view: Any) -> Steps[Carried]:
+    def carried(self: PartitionTransactions, view: Any) -> Steps[Carried]:
         yield from ()
         return Carried(())
 
-    _patch(stack, PartitionLog, "_carried", carried)
+    _patch(stack, PartitionTransactions, "_carried", carried)

@@ -54,7 +54,7 @@ def store() -> Iterator[HangingStore]:
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headwater.gateway.offsets, "LOOK_UP_S", 2.0)
     monkeypatch.setattr(headwater.gateway.offsets, "NEWS_S", 0.5)
-    monkeypatch.setattr("hydration.partition_log.MISS_AGE_S", 0.0)  # every look is a new one
+    monkeypatch.setattr("hydration.views.MISS_AGE_S", 0.0)  # every look is a new one
     monkeypatch.setattr("headwater.gateway.topic_snapshot.LISTING_S", 3600.0)
 
 

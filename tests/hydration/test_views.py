@@ -1,20 +1,19 @@
-"""What moves, vanishes or belongs to somebody else while it is read: never a silent hole, never a false word of out of range."""
+"""What moves, vanishes or belongs to another while it is read: never a silent gap, never a false OffsetOutOfRange."""
 
-import shutil
-import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from headwater_core.errors import CorruptData, ForeignOwner, NotFound, OffsetOutOfRange, TransientError, UsageError
-from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import HeadwaterError, OffsetOutOfRange, Superseded, TransientError
 from hydration.answers import Isolation
-from manifests import keys
+from hydration.archive.manifest_view import Extent
+from hydration.scope import Scope, Span
+from hydration.views import Unsettled, View
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_batch, a_segment
 from tests.hydration.flaky_store import FlakyStore
-from tests.hydration.world import PARTITION, TOPIC, Archive, World, a_topic
+from tests.hydration.world import PARTITION, World
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
@@ -90,87 +89,12 @@ def test_a_vanished_local_log_is_worth_another_try_until_the_archive_reaches_its
             world.log.read(25, 1, UNCOMMITTED)
 
 
-def test_an_unmounted_disk_proves_no_absence_and_keeps_its_partitions_listed(a_world: AWorld, tmp_path: Path) -> None:
-    world = a_world()
-    world.broker.write(0, a_segment(0, 5))
-    world.broker.set_high_watermark(5)
-    other = tmp_path / "other"
-    other.mkdir()
-    shutil.copy(world.broker.root / "meta.properties", other)
-    world.logs._dirs = dirs = LogDirs([world.broker.root, other])
-    world.logs.refresh()
-    world.broker.root.rename(tmp_path / "away")
-    world.broker.root.mkdir()
-    with pytest.raises(UsageError):
-        dirs.look(PARTITION.topic_partition)
-    world.logs.refresh()
-    assert TOPIC in world.logs.topics()
-
-
 def test_the_last_stable_offset_is_not_below_the_log_start(a_world: AWorld) -> None:
     world = a_world()
     world.broker.write(0, a_batch(0, 2, producer=7, transactional=True) + a_segment(2, 8))
     world.broker.set_high_watermark(10)
     world.broker.set_log_start(5)
     assert world.log.bounds(Isolation.READ_COMMITTED).last_stable_offset == 5
-
-
-def test_another_clusters_bucket_is_refused(a_world: AWorld) -> None:
-    world = a_world()
-    world.broker.write(0, a_segment(0, 5))
-    properties = world.broker.root / "meta.properties"
-    properties.write_text(properties.read_text().replace("test-cluster", "other-cluster"))
-    with pytest.raises(ForeignOwner):
-        _ = world.logs
-
-
-@pytest.mark.parametrize("key", [keys.current("b"), keys.topic_manifest("b", PARTITION.topic_id)])
-def test_one_damaged_topic_hides_no_other(a_world: AWorld, key: str) -> None:
-    world = a_world(local=False)
-    repository = Archive(world.store).repository
-    for name in "abc":
-        repository.ensure_topic(a_topic(type(PARTITION)(PARTITION.cluster_id, PARTITION.topic_id, 0, name)))
-    world.store.replace(key, b"{", expected_tag=world.store.get(key)[1])
-    assert sorted(world.logs.topics()) == ["a", "c"]
-    assert isinstance(world.logs.lost["b"], CorruptData)
-    with pytest.raises(NotFound):
-        world.logs.partition("b", 0)
-
-
-def test_a_damaged_owner_is_told_by_the_topics(a_world: AWorld) -> None:
-    world = a_world()
-    world.broker.write(0, a_segment(0, 5))
-    repository = Archive(world.store).repository
-    repository.ensure_topic(a_topic(type(PARTITION)(PARTITION.cluster_id, PARTITION.topic_id, 0, "a")))
-    world.store.replace(keys.OWNER, b"{", expected_tag=world.store.get(keys.OWNER)[1])
-    assert sorted(world.logs.topics()) == ["a", TOPIC]
-    assert world.logs.cluster_id == PARTITION.cluster_id
-    repository.ensure_topic(a_topic(type(PARTITION)("other-cluster", PARTITION.topic_id, 0, "b")))
-    with pytest.raises(ForeignOwner):
-        world.logs.refresh()
-
-
-def test_a_damaged_owner_does_not_keep_the_archive_from_being_read(a_world: AWorld) -> None:
-    world = a_world(local=False)
-    Archive(world.store).repository.ensure_topic(a_topic(PARTITION))
-    world.store.replace(keys.OWNER, b"{", expected_tag=world.store.get(keys.OWNER)[1])
-    assert list(world.logs.topics()) == [TOPIC]
-    assert world.logs.cluster_id == PARTITION.cluster_id
-
-
-def test_a_store_that_hangs_keeps_no_local_scan_waiting(a_world: AWorld) -> None:
-    world = a_world()
-    world.broker.write(0, a_segment(0, 5))
-    world.broker.set_high_watermark(5)
-    world.log.bounds()
-    go = threading.Event()
-    try:
-        for number in range(20):
-            world.logs.hydrator.join(number, lambda: go.wait(20))
-        with world.log.read(0, 1 << 20, Isolation.READ_COMMITTED, timeout_s=5) as answer:
-            assert answer.next_offset == 5
-    finally:
-        go.set()
 
 
 def test_leader_epochs_are_told_without_asking_the_store_again(a_world: AWorld) -> None:
@@ -185,3 +109,50 @@ def test_leader_epochs_are_told_without_asking_the_store_again(a_world: AWorld) 
         clock.advance(1_000)
         assert world.log.try_leader_epoch() == 3
     assert world.store.calls["get"] == calls
+
+
+def a_view(
+    *,
+    archive: Span | None = None,
+    local: Span | None = None,
+    extent: Extent | None = None,
+    failure: HeadwaterError | None = None,
+    settled: bool = True,
+) -> View:
+    scope = Scope(local=local, archive=archive, log_start=0, high_watermark=30, epochs=EpochHistory(), leader_epoch=0, compacted=False)
+    return View(PARTITION, scope, None, extent, failure, settled)
+
+
+def an_extent(last_offset: int, gap_from: int | None = None) -> Extent:
+    return Extent(
+        version=1, start_offset=0, last_offset=last_offset, leader_epoch=0, epochs=EpochHistory(), open_from=None, gap_from=gap_from
+    )
+
+
+@pytest.mark.parametrize(
+    ("archive", "local", "extent", "whole", "cut"),
+    [
+        (Span(0, 20), None, an_extent(19), True, False),
+        (Span(0, 20), Span(10, 20), an_extent(19), True, False),
+        (Span(0, 20), Span(10, 30), an_extent(19), False, False),
+        (Span(0, 20), Span(10, 18), an_extent(19, gap_from=15), False, False),
+        (Span(0, 12), None, an_extent(19), False, True),
+        (Span(0, 12), Span(10, 30), an_extent(19), False, False),
+        (None, Span(0, 30), None, False, False),
+    ],
+)
+def test_a_view_ends_with_the_archive_where_nothing_else_reaches_further(
+    archive: Span | None, local: Span | None, extent: Extent | None, whole: bool, cut: bool
+) -> None:
+    view = a_view(archive=archive, local=local, extent=extent)
+    assert (view.ends_with_archive, view.ends_with_cut_archive) == (whole, cut)
+
+
+def test_a_gap_is_proven_by_a_settled_view_of_two_known_tiers() -> None:
+    a_view().prove_gap(5)
+    with pytest.raises(Unsettled):
+        a_view(settled=False).prove_gap(5)
+    with pytest.raises(TransientError, match="not known now: away"):
+        a_view(failure=TransientError("away")).prove_gap(5)
+    with pytest.raises(Superseded):
+        a_view(failure=Superseded("created again")).prove_gap(5)

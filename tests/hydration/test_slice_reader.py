@@ -1,4 +1,4 @@
-"""Gap entries: what the archive knows that it lacks, and the local log may hold."""
+"""Which tier serves a read: fallbacks, and gaps that the archive knows or that no tier fills."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,13 @@ from headwater_core.errors import CorruptData, TransientError
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from manifests.head import Entry
+from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment
+from tests.hydration.flaky_store import FlakyStore
 from tests.hydration.world import World
 
 AWorld = Callable[..., World]
+UNCOMMITTED = Isolation.READ_UNCOMMITTED
 BOTH = (ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST)
 
 
@@ -96,3 +99,51 @@ def test_a_segment_between_its_names_is_not_taken_for_what_compaction_took(a_wor
         world.log.read(first, 1 << 20, Isolation.READ_UNCOMMITTED)
     between.rename(world.broker.path(first))
     assert world.read_all() == [*range(6)]
+
+
+def test_offsets_that_no_tier_has_are_passed_over(a_world: AWorld) -> None:
+    """The broker dropped them before they were archived."""
+    world = a_world()
+    world.archive.append(a_segment(0, 10))
+    world.broker.write(40, a_segment(40, 5))
+    world.broker.set_high_watermark(45)
+    assert world.read_all() == [*range(10), *range(40, 45)]
+
+
+@pytest.mark.parametrize("priority", [ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST])
+def test_any_error_of_the_first_tier_falls_back_to_the_second(a_world: AWorld, priority: ReadPriority) -> None:
+    store = FlakyStore()
+    world = a_world(priority=priority, store=store)
+    run = a_segment(0, 10)
+    world.archive.append(run)
+    world.broker.set_high_watermark(10)
+    if priority is ReadPriority.LOCAL_FIRST:
+        world.broker.write(0, b"\xff" * len(run))
+    else:
+        world.broker.write(0, run)
+        store.refuse = lambda operation, key: TransientError("away") if operation == "read_into" else None
+    assert world.read_all() == list(range(10))
+    assert world.logs.hydrator.counters.fallbacks
+
+
+def test_a_local_file_that_is_gone_falls_back_to_the_archive(a_world: AWorld) -> None:
+    world = a_world(clock=ManualClock())
+    world.archive.append(a_segment(0, 10), a_segment(10, 10))
+    for base in (0, 10, 20):
+        world.broker.write(base, a_segment(base, 10))
+    world.broker.set_high_watermark(30)
+    log = world.log
+    log.bounds()
+    world.broker.drop(0)  # the last look still lists it
+    with log.read(3, 1, UNCOMMITTED) as answer:
+        assert answer.next_offset == 4
+    assert world.gets() == 1
+
+
+def test_a_hole_in_the_local_log_is_filled_from_the_archive(a_world: AWorld) -> None:
+    world = a_world()
+    world.archive.append(a_segment(0, 10), a_segment(10, 10))
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.write(20, a_segment(20, 5))
+    world.broker.set_high_watermark(25)
+    assert world.read_all() == list(range(25))

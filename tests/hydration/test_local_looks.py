@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -86,14 +85,14 @@ def test_the_logs_end_takes_no_look_in_the_callers_thread(a_world: AWorld, disk:
     log = world.log
     assert log.local is not None
     log.bounds()
-    known_view, local, looks = log._known_view, log.local, disk.looks
+    known, local, looks = log._views.known, log.local, disk.looks
 
     def overtaken(**how: bool) -> Steps[object]:
-        view = yield from known_view(**how)
+        view = yield from known(**how)
         local.look_again()
         return view
 
-    monkeypatch.setattr(log, "_known_view", overtaken)
+    monkeypatch.setattr(log._views, "known", overtaken)
     log.read(7, 1, UNCOMMITTED).close()
     assert disk.looks == looks
 
@@ -126,20 +125,6 @@ def test_a_survey_is_a_look_at_every_partition(a_world: AWorld, disk: Disk) -> N
     assert isinstance(read, ReadResult)
     read.close()
     assert disk.looks == 0
-
-
-def test_a_survey_that_began_before_a_look_does_not_take_it_back(a_world: AWorld) -> None:
-    clock = ManualClock()
-    world = a_world(clock=clock)
-    world.broker.write(0, a_segment(0, 10))
-    world.broker.set_high_watermark(5)
-    dirs = LogDirs([world.broker.root])
-    early, began_s = dirs.survey(), clock.monotonic_s()
-    clock.advance(10)
-    world.broker.set_high_watermark(10)
-    assert world.log.bounds().high_watermark == 10
-    world.logs._publish(early, began_s)
-    assert world.log.bounds().high_watermark == 10
 
 
 def test_what_the_archive_has_is_read_while_the_disk_hangs(a_world: AWorld, disk: Disk) -> None:
@@ -184,21 +169,3 @@ def test_the_gateway_answers_while_the_disk_hangs(a_world: AWorld, disk: Disk, m
         answers = [client.fetch(a_fetch((TOPIC, 0, 3))) for _ in range(20)]
         assert any(each["records"] for each in answers)
         disk.answers.set()
-
-
-def test_a_log_that_is_read_is_looked_at_without_being_asked_for(a_world: AWorld, tmp_path: Path) -> None:
-    world = a_world()
-    world.broker.write(0, a_segment(0, 10))
-    world.broker.set_high_watermark(5)
-    log = world.log
-    log.read(0, 1, UNCOMMITTED).close()
-    assert log.local is not None
-    with world.logs.kept_fresh():
-        world.broker.set_high_watermark(10)
-        pause = threading.Event()
-        while log.local.last.log is None or log.local.last.log.high_watermark != 10:
-            pause.wait(0.02)
-        read = log.try_read(5, 1 << 20, UNCOMMITTED)
-        assert isinstance(read, ReadResult)
-        read.close()
-    assert log.local.max_age_s == LOOK_S

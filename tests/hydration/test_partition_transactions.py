@@ -1,4 +1,4 @@
-"""One horizon: what is readable and what was aborted come from one view, whichever tier lags behind the other (I10, I25)."""
+"""Transactions over both tiers: what is readable and what was aborted come from one view, whichever tier lags (I10, I25)."""
 
 from collections.abc import Callable, Sequence
 from random import Random

@@ -1,0 +1,41 @@
+"""The records of one partition by their time, over both tiers."""
+
+from headwater_core.errors import HeadwaterError
+from hydration.local.local_times import LocalTimes
+from hydration.local.turns import Turns
+from hydration.local_looks import LocalLooks
+from hydration.resumption import Steps
+from hydration.scope import Span
+from hydration.tiers import Tiers
+from hydration.times import RecordTime
+from hydration.views import View
+
+
+class PartitionTimes:
+    """Archive first, as far as it reaches: it knows the last timestamp of each entry. What it lacks is scanned in the local log."""
+
+    def __init__(self, tiers: Tiers, looks: LocalLooks) -> None:
+        self._archive, self._looks = tiers.archive, looks
+        self._known = LocalTimes(tiers.local) if tiers.local is not None else None
+        self._turns = Turns(tiers.submit)
+
+    def first_not_older(self, view: View, timestamp_ms: int) -> Steps[RecordTime | None]:
+        """The first record of the view that is not older than `timestamp_ms`; None when there is none."""
+        scope, local = view.scope, view.scope.local
+        archived, searched_to = None, scope.log_start
+        if self._archive is not None and scope.archive is not None:
+            try:
+                archived = yield from self._archive.first_not_older(timestamp_ms, scope.archive)
+                searched_to = scope.archive.end if local is None else self._archive.first_gap(Span.between(local.start, scope.archive.end))
+            except HeadwaterError:
+                if local is None or local.start > scope.log_start:
+                    raise
+        if local is None:
+            return archived
+        span = Span.between(max(searched_to, local.start), local.end if archived is None else min(archived.offset, local.end))
+        if span.start >= span.end:
+            return archived
+        found, known = view.local_log, self._known
+        assert known is not None
+        search = self._turns.find(lambda allowance: known.first_not_older(found, timestamp_ms, span, allowance))
+        return (yield from self._looks.while_same(found, search)) or archived

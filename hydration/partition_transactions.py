@@ -1,0 +1,142 @@
+"""The transactions of one partition: the last stable offset, and the aborted ones of an answer. Both come from one view, and reach
+equally far."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from headwater_core.errors import TransientError
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
+from hydration.archive.archive_tier import Carried
+from hydration.archive.index_transactions import overlapping
+from hydration.local.local_transactions import Ending, LocalTransactions, UnknownBeginning
+from hydration.local.open_segment import Allowance
+from hydration.local.turns import Turns
+from hydration.local_looks import LocalLooks
+from hydration.resumption import Steps
+from hydration.scope import Span, Tier
+from hydration.tiers import Tiers
+from hydration.views import View
+
+T = TypeVar("T")
+
+
+class PartitionTransactions:
+    """Everything public is a generator that yields what has to be waited for (see hydration.resumption)."""
+
+    def __init__(self, tiers: Tiers, looks: LocalLooks) -> None:
+        self._tiers, self._looks = tiers, looks
+        self._known = LocalTransactions(tiers.local) if tiers.local is not None else None
+        self._turns = Turns(tiers.submit)
+
+    def stable_offset(self, view: View) -> Steps[int]:
+        """First offset of the oldest transaction open at the view's end, as whichever tier reaches further knows it."""
+        scope, extent = view.scope, view.extent
+        if view.ends_with_archive:
+            assert extent is not None
+            begun = [extent.open_from] if extent.open_from is not None else []
+        elif view.ends_with_cut_archive:  # what the manifest says of its own end counts for nothing
+            assert self._tiers.archive is not None
+            begun = [each.first_offset for each in (yield from self._tiers.archive.open_at(scope.high_watermark, scope.high_watermark))]
+        elif scope.local is not None:
+            still, known_to = yield from self._local_ending(view)
+            return scope.stable(min([*(each.first_offset for each in still), known_to]))
+        else:
+            return scope.stable(None)
+        carried = yield from self._carried(view)
+        return scope.stable(min([*begun, *(each.first_offset for each in carried.still)], default=None))
+
+    def aborted(self, served: Tier, view: View, offsets: Span) -> Steps[list[tuple[int, int]]]:
+        """(producer id, first offset) of the aborted transactions that `offsets` may belong to, oldest first.
+
+        Their markers may lie anywhere after: each tier is searched for those that the ones before do not reach, as long as a
+        transaction of these offsets is open.
+
+        served   the tier that the offsets come from. A compacted log may lack, in one tier, what explains the other's batches.
+        """
+        scope, found = view.scope, set[tuple[int, int]]()
+        position: int | None = offsets.start
+        while position is not None and position < scope.high_watermark:
+            holders = self._holders(view, position)
+            if not holders:
+                position = self._after_gap(view, position)
+                continue
+            search = {Tier.LOCAL: self._aborted_locally, Tier.ARCHIVE: self._aborted_in_archive}
+            more, position = yield from search[served if served in holders else holders[0]](view, position, offsets)
+            found.update((each.producer_id, each.first_offset) for each in more)
+        carried = yield from self._carried(view)
+        found.update((each.producer_id, each.first_offset) for each in overlapping(carried.aborted, offsets.start, offsets.end))
+        return sorted(found, key=lambda each: (each[1], each[0]))
+
+    def _holders(self, view: View, position: int) -> tuple[Tier, ...]:
+        """The tiers that know the markers at `position`, the one to ask first in front."""
+        holders = self._tiers.order(view.scope, position)
+        if Tier.LOCAL not in holders and position in view.described_locally and self._tiers.next_archived(view.scope, position) != position:
+            return (Tier.LOCAL,)
+        return holders
+
+    def _after_gap(self, view: View, position: int) -> int:
+        moved = view.scope.next_held(position)
+        if view.scope.archive is not None and moved == view.scope.archive.start:
+            raise TransientError(f"{view.partition}: the local log lacks offset {position}, where the archive begins later")
+        view.prove_gap(position)
+        return moved
+
+    def _aborted_in_archive(self, view: View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+        assert self._tiers.archive is not None
+        assert view.scope.archive is not None
+        return (yield from self._tiers.archive.aborted(since, offsets, view.scope.archive.end, view.described_locally))
+
+    def _aborted_locally(self, view: View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+        assert view.scope.local is not None
+        found, markers = view.local_log, Span(since, view.scope.local.end)
+        more, is_all = yield from self._search(view, lambda known, allowance: known.aborted(found, markers, offsets, allowance))
+        return more, None if is_all else markers.end
+
+    def _carried(self, view: View) -> Steps[Carried]:
+        """What becomes in the archive of transactions that began before a gap of it, or in one, and that are open where the local log
+        ends: entries after a gap do not know of them. Nothing where the archive ends first, or has known from their beginnings.
+        """
+        local, archive, extent = view.scope.local, view.scope.archive, view.extent
+        if local is None or archive is None or extent is None:
+            return Carried(())
+        known_from = extent.knows_from(local.end)
+        if local.end > archive.end or not view.described_locally.start < known_from <= local.end:
+            return Carried(())
+        still, known_to = yield from self._local_ending(view)
+        unknown = tuple(each for each in still if each.first_offset < known_from and not self._is_denied(each))
+        if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
+            return Carried(unknown)
+        assert self._tiers.archive is not None
+        return (yield from self._tiers.archive.carried(unknown, known_to, archive.end))
+
+    def _is_denied(self, begun: OpenTransaction) -> bool:
+        """Whether the archive has where it began, and knows nothing of it: files below a log start may be of a dead branch, and no
+        history shows it."""
+        assert self._tiers.archive is not None
+        entry = self._tiers.archive.archived.entry_at(begun.first_offset)
+        return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
+
+    def _local_ending(self, view: View) -> Steps[Ending]:
+        assert view.scope.local is not None
+        found, end = view.local_log, view.scope.local.end
+        return (yield from self._search(view, lambda known, allowance: known.ending(found, end, allowance)))
+
+    def _search(self, view: View, ask: Callable[[LocalTransactions, Allowance], T]) -> Steps[T]:
+        """What `ask` finds in the local log. What was open at its beginning comes from the archive, where the broker does not say it."""
+        known, found = self._known, view.local_log
+        assert known is not None
+        first = found.segments[0].base_offset if found.segments else 0
+        archive_knows = view.scope.archive is not None and first - 1 in view.scope.archive
+        if archive_knows:
+            known.forget_guess()
+        while True:
+            try:
+                return (yield from self._looks.while_same(found, self._turns.find(lambda allowance: ask(known, allowance))))
+            except UnknownBeginning:
+                if archive_knows:
+                    assert self._tiers.archive is not None
+                    assert view.scope.archive is not None
+                    known.begin_with(found, (yield from self._tiers.archive.open_at(first, view.scope.archive.end)))
+                else:
+                    view.prove_gap(first - 1)
+                    known.begin_with(found, (), is_guess=True)

@@ -1,0 +1,58 @@
+"""The two tiers of one partition, and which of them may serve an offset."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from headwater_core.partition import PartitionId
+from hydration.archive.archive_tier import ArchiveTier
+from hydration.archive.hydrator import Hydrator
+from hydration.archive.manifest_view import Archived
+from hydration.config import ReadPriority
+from hydration.local.local_tier import LocalTier
+from hydration.scope import Scope, Span, Tier
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiers:
+    """A tier is None where there is none, or where the read priority leaves it out."""
+
+    partition: PartitionId
+    priority: ReadPriority
+    local: LocalTier | None
+    archive: ArchiveTier | None
+    hydrator: Hydrator
+
+    @property
+    def archived(self) -> Archived | None:
+        return self.archive.archived if self.archive is not None else None
+
+    def order(self, scope: Scope, offset: int) -> tuple[Tier, ...]:
+        """Those that may hold `offset`, the one to ask first in front. A gap of the archive is none that the local log has to share."""
+        tiers = scope.order(self.priority, offset)
+        if len(tiers) > 1 and self.next_archived(scope, offset) != offset:
+            return (Tier.LOCAL,)
+        return tiers
+
+    def next_archived(self, scope: Scope, offset: int) -> int | None:
+        """The first offset at or past `offset` that the archive has data for; None when there is none."""
+        if self.archive is None or scope.archive is None:
+            return None
+        span = Span.between(max(offset, scope.archive.start), scope.archive.end)
+        found = self.archive.next_held(span)
+        return found if found < span.end else None
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have a worker read the local log's files."""
+        return self.hydrator.submit(work, self.local.log_dir if self.local is not None else None)
+
+    def report_gap(self, offset: int, next_offset: int) -> None:
+        """A reader at `offset` is moved to `next_offset`, over what no tier has."""
+        self.hydrator.counters.gaps_skipped += 1
+        log.warning("gap_skipped", partition=str(self.partition), offset=offset, next_offset=next_offset)
