@@ -22,32 +22,25 @@ from typing import Any
 from uuid import UUID
 
 from headwater.gateway.frames import MalformedRequest
-from headwater.gateway.slices import Answer, Records
+from headwater.gateway.primitives import (
+    BOOL,
+    FIXED,
+    INT32,
+    NO_TAGS,
+    Reader,
+    Writer,
+    primitive,
+    read_tag_count,
+    read_varint,
+    skip_tags,
+    write_varint,
+)
+from headwater.gateway.slices import Answer
 
 Facts = Mapping[str, Any]
-_Reader = Callable[[bytes, int], tuple[Any, int]]
-_Writer = Callable[[Answer, Any], None]
 _PartReader = Callable[[bytes, int, dict[str, Any]], int]  # puts what it reads into the facts; the position behind
 _PartWriter = Callable[[Answer, Facts], None]
 
-_BOOL = "?"
-_FIXED = {  # struct formats, big-endian
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint16": "H",
-    "uint32": "I",
-    "float64": "d",
-    "bool": _BOOL,
-    "error_code": "h",
-    "timedelta_i32": "i",
-    "timedelta_i64": "q",
-    "datetime_i64": "q",
-    "uuid": "16s",
-}
-_ZERO_UUID = bytes(16)
-_NO_TAGS = b"\0"  # an empty list of tagged fields
 ELEMENTS_MAX = 40_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here. A consumer of
 # twenty thousand topics of one partition names each twice
 
@@ -69,8 +62,8 @@ class Schema:
 
     flexible: bool
     header_version: int
-    read: _Reader
-    write: _Writer
+    read: Reader
+    write: Writer
 
 
 @cache
@@ -108,7 +101,7 @@ def read_request(frame: bytes, position: int, api_key: int, version: int) -> dic
         frame = _LongRequest(frame)
     try:
         if schema.flexible:
-            position = _skip_tags(frame, position)
+            position = skip_tags(frame, position)
         body, _ = schema.read(frame, position)
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedRequest(f"api {api_key} version {version}: {error}") from error
@@ -123,9 +116,9 @@ def write_response(answer: Answer, facts: Facts, api_key: int, version: int, cor
 
 def write_header(answer: Answer, api_key: int, version: int, correlation_id: int) -> None:
     """Append the response header. That of ApiVersions is always the oldest one, so that every client can read it."""
-    answer.gathered += _INT32.pack(correlation_id)
+    answer.gathered += INT32.pack(correlation_id)
     if response_schema(api_key, version).header_version >= 1:
-        answer.gathered += _NO_TAGS
+        answer.gathered += NO_TAGS
 
 
 # -- structures ---------------------------------------------------------------------------------------------------
@@ -137,14 +130,14 @@ class _Slot:
 
     name: str
     default: Any
-    read: _Reader
-    write: _Writer
+    read: Reader
+    write: Writer
     form: str | None
     entity: str
 
 
 @cache
-def _entity(entity: Any) -> tuple[_Reader, _Writer]:
+def _entity(entity: Any) -> tuple[Reader, Writer]:
     plain: list[_Slot] = []
     tagged: dict[int, _Slot] = {}
     hints = typing.get_type_hints(entity)
@@ -152,14 +145,14 @@ def _entity(entity: Any) -> tuple[_Reader, _Writer]:
         tag = field.metadata.get("tag")
         hint = hints[field.name]
         read, write = _field(field, hint, entity.__flexible__, tag is not None)
-        form = None if _is_array(hint) else _FIXED.get(field.metadata.get("kafka_type", ""))
+        form = None if _is_array(hint) else FIXED.get(field.metadata.get("kafka_type", ""))
         slot = _Slot(field.name, _default(field), read, write, form, f"{entity.__qualname__} v{entity.__version__}")
         if tag is None:
             plain.append(slot)
         else:
             tagged[tag] = slot
     parts: list[tuple[_PartReader, _PartWriter]] = []
-    for may_merge, adjacent in groupby(plain, lambda slot: slot.form not in (None, _BOOL)):
+    for may_merge, adjacent in groupby(plain, lambda slot: slot.form not in (None, BOOL)):
         slots = list(adjacent)
         parts += [_run(slots)] if may_merge else map(_alone, slots)
     if entity.__flexible__:
@@ -224,12 +217,12 @@ def _tagged(slots: dict[int, _Slot]) -> tuple[_PartReader, _PartWriter]:
     ordered = [(slots[tag].name, tag, slots[tag]) for tag in sorted(slots)]
 
     def read(data: bytes, at: int, facts: dict[str, Any]) -> int:
-        if data.startswith(_NO_TAGS, at):
+        if data.startswith(NO_TAGS, at):
             return at + 1
-        count, at = _read_count(data, at)
+        count, at = read_tag_count(data, at)
         for _ in range(count):
-            tag, at = _read_varint(data, at)
-            size, at = _read_varint(data, at)
+            tag, at = read_varint(data, at)
+            size, at = read_varint(data, at)
             end = at + size
             if end > len(data):
                 raise MalformedRequest(f"tagged field of {size} bytes, {len(data) - at} are there")
@@ -244,20 +237,20 @@ def _tagged(slots: dict[int, _Slot]) -> tuple[_PartReader, _PartWriter]:
     def write(answer: Answer, facts: Facts) -> None:
         given = [(tag, slot) for name, tag, slot in ordered if name in facts and facts[name] != slot.default]
         if not given:
-            answer.gathered += _NO_TAGS
+            answer.gathered += NO_TAGS
             return
-        _write_varint(answer.gathered, len(given))
+        write_varint(answer.gathered, len(given))
         for tag, slot in given:
             inner = Answer()
             slot.write(inner, facts[slot.name])
-            _write_varint(answer.gathered, tag)
-            _write_varint(answer.gathered, len(inner.gathered))
+            write_varint(answer.gathered, tag)
+            write_varint(answer.gathered, len(inner.gathered))
             answer.gathered += inner.gathered
 
     return read, write
 
 
-def _field(field: Field[Any], hint: Any, flexible: bool, is_tag: bool) -> tuple[_Reader, _Writer]:
+def _field(field: Field[Any], hint: Any, flexible: bool, is_tag: bool) -> tuple[Reader, Writer]:
     nullable = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         options = [option for option in typing.get_args(hint) if option is not type(None)]
@@ -265,10 +258,10 @@ def _field(field: Field[Any], hint: Any, flexible: bool, is_tag: bool) -> tuple[
         hint = options[0]
     kind = field.metadata.get("kafka_type")
     if _is_array(hint):
-        item = _primitive(kind, flexible, False) if kind else _entity(typing.get_args(hint)[0])
+        item = primitive(kind, flexible, False) if kind else _entity(typing.get_args(hint)[0])
         return _array(item, flexible, nullable)
     if kind:
-        return _primitive(kind, flexible, nullable or is_tag)
+        return primitive(kind, flexible, nullable or is_tag)
     return _nullable_entity(_entity(hint)) if nullable else _entity(hint)
 
 
@@ -288,15 +281,15 @@ def _default(field: Field[Any]) -> Any:
     return default
 
 
-def _array(item: tuple[_Reader, _Writer], flexible: bool, nullable: bool) -> tuple[_Reader, _Writer]:
+def _array(item: tuple[Reader, Writer], flexible: bool, nullable: bool) -> tuple[Reader, Writer]:
     read_item, write_item = item
 
     def read(data: bytes, at: int) -> tuple[list[Any] | None, int]:
         if flexible:
-            count, at = _read_varint(data, at)
+            count, at = read_varint(data, at)
             count -= 1
         else:
-            (count,) = _INT32.unpack_from(data, at)
+            (count,) = INT32.unpack_from(data, at)
             at += 4
         if count == -1:
             return (None if nullable else []), at
@@ -313,16 +306,16 @@ def _array(item: tuple[_Reader, _Writer], flexible: bool, nullable: bool) -> tup
     def write(answer: Answer, items: Any) -> None:
         count = -1 if items is None else len(items)
         if flexible:
-            _write_varint(answer.gathered, count + 1)
+            write_varint(answer.gathered, count + 1)
         else:
-            answer.gathered += _INT32.pack(count)
+            answer.gathered += INT32.pack(count)
         for value in items or ():
             write_item(answer, value)
 
     return read, write
 
 
-def _nullable_entity(entity: tuple[_Reader, _Writer]) -> tuple[_Reader, _Writer]:
+def _nullable_entity(entity: tuple[Reader, Writer]) -> tuple[Reader, Writer]:
     read_entity, write_entity = entity
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -335,109 +328,3 @@ def _nullable_entity(entity: tuple[_Reader, _Writer]) -> tuple[_Reader, _Writer]
             write_entity(answer, facts)
 
     return read, write
-
-
-# -- primitives ---------------------------------------------------------------------------------------------------
-
-
-@cache
-def _primitive(kind: str, flexible: bool, nullable: bool) -> tuple[_Reader, _Writer]:
-    if kind in _FIXED:
-        return _fixed(_FIXED[kind], _ZERO_UUID if kind == "uuid" else -1)
-    if kind == "string":
-        return _sized(flexible, nullable, _INT16, text=True)
-    if kind in ("bytes", "records"):
-        return _sized(flexible, nullable, _INT32, text=False)
-    raise NotImplementedError(f"Kafka type {kind}")
-
-
-def _fixed(form: str, when_none: bytes | int) -> tuple[_Reader, _Writer]:
-    packed = struct.Struct(">" + form)
-    unpack_from, pack, size = packed.unpack_from, packed.pack, packed.size
-
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        return unpack_from(data, at)[0], at + size
-
-    def write(answer: Answer, value: Any) -> None:
-        answer.gathered += pack(when_none if value is None else value)
-
-    return read, write
-
-
-def _sized(flexible: bool, nullable: bool, legacy: struct.Struct, *, text: bool) -> tuple[_Reader, _Writer]:
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        if flexible:
-            size, at = _read_varint(data, at)
-            size -= 1
-        else:
-            (size,) = legacy.unpack_from(data, at)
-            at += legacy.size
-        if size == -1 and nullable:
-            return None, at
-        end = at + size
-        if size < 0 or end > len(data):
-            raise MalformedRequest(f"{size} bytes announced, {len(data) - at} are there")
-        value = data[at:end]
-        return (value.decode() if text else value), end
-
-    def write(answer: Answer, value: Any) -> None:
-        if isinstance(value, str):
-            value = value.encode()
-        size = -1 if value is None else value.size_bytes if isinstance(value, Records) else len(value)
-        if flexible:
-            _write_varint(answer.gathered, size + 1)
-        else:
-            answer.gathered += legacy.pack(size)
-        if isinstance(value, Records):
-            answer.attach(value)
-        elif value is not None:
-            answer.gathered += value
-
-    return read, write
-
-
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    if at < len(data) and (byte := data[at]) < 0x80:
-        return byte, at + 1
-    value = shift = 0
-    while shift < 35:  # 32 bits take five bytes at most
-        if at >= len(data):
-            raise MalformedRequest("the bytes end inside a varint")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise MalformedRequest("a varint of more than five bytes")
-
-
-def _read_count(data: bytes, at: int) -> tuple[int, int]:
-    count, at = _read_varint(data, at)
-    if count > len(data) - at:
-        raise MalformedRequest(f"{count} tagged fields in {len(data) - at} bytes")
-    return count, at
-
-
-def _write_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(0x80 | value & 0x7F)
-        value >>= 7
-    out.append(value)
-
-
-def _skip_tags(data: bytes, at: int) -> int:
-    if data.startswith(_NO_TAGS, at):
-        return at + 1
-    count, at = _read_count(data, at)
-    for _ in range(count):
-        _, at = _read_varint(data, at)
-        size, at = _read_varint(data, at)
-        at += size
-        if at > len(data):
-            raise MalformedRequest("the bytes end inside a tagged field")
-    return at

@@ -21,6 +21,7 @@ from headwater.gateway import messages
 from headwater.gateway.apis import VERSIONS
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.messages import read_request, request_schema, response_schema
+from headwater.gateway.primitives import FIXED, primitive
 from headwater.gateway.slices import Answer
 from tests.headwater.gateway.raw import a_fetch
 
@@ -42,11 +43,11 @@ def _any_value(field: Any, hint: Any, random_: random.Random, depth: int) -> Any
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
         count = random_.randrange(3)
-        return tuple(_primitive(kind, random_) if kind else any_entity(item, random_, depth + 1) for _ in range(count))
-    return _primitive(kind, random_) if kind else any_entity(hint, random_, depth + 1)
+        return tuple(_a_value(kind, random_) if kind else any_entity(item, random_, depth + 1) for _ in range(count))
+    return _a_value(kind, random_) if kind else any_entity(hint, random_, depth + 1)
 
 
-def _primitive(kind: str, random_: random.Random) -> Any:
+def _a_value(kind: str, random_: random.Random) -> Any:
     match kind:
         case "string":
             return random_.choice(["", "soup", "Gemüse", "x" * 300])
@@ -146,9 +147,7 @@ def test_hostile_bytes_are_refused_or_read_and_nothing_else(which: tuple[int, in
     assert _longest(body) <= len(raw)
 
 
-_SLOTS = st.lists(
-    st.tuples(st.sampled_from(sorted(set(messages._FIXED) - {"bool"})), st.sampled_from(["given", "none", "left out"])), min_size=1
-)
+_SLOTS = st.lists(st.tuples(st.sampled_from(sorted(set(FIXED) - {"bool"})), st.sampled_from(["given", "none", "left out"])), min_size=1)
 
 
 @settings(deadline=None)
@@ -159,10 +158,10 @@ def test_fields_that_are_read_and_written_at_once_are_the_same_as_one_by_one(
     """Also where a value is None, or is left out and has a default or none; what is refused alone is refused among others."""
     slots, facts = [], {}
     for at, (kind, how) in enumerate(which):
-        default = plain(_primitive(kind, random_)) if has_defaults else MISSING
-        slots.append(messages._Slot(f"f{at}", default, *messages._primitive(kind, True, False), messages._FIXED[kind], "Entity v0"))
+        default = plain(_a_value(kind, random_)) if has_defaults else MISSING
+        slots.append(messages._Slot(f"f{at}", default, *primitive(kind, True, False), FIXED[kind], "Entity v0"))
         if how != "left out":
-            facts[f"f{at}"] = plain(_primitive(kind, random_)) if how == "given" else None
+            facts[f"f{at}"] = plain(_a_value(kind, random_)) if how == "given" else None
     apart = [messages._alone(slot) for slot in slots]
     read_run, write_run = messages._run(slots)
 
