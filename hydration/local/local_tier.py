@@ -117,7 +117,7 @@ class LocalTier:
     """The last look at one partition's directory, at hand for everyone at any time. Looking itself may wait for a disk: `log` does,
     so it is for threads that may. The tier's reader has a look taken once a second, or when what was found proves out of date.
 
-    max_age_s   how old a look may be. LOOK_S, or KEPT_S while a thread takes new ones by itself (see Logs.kept_fresh)
+    max_age_s   how old a look may be. LOOK_S, or KEPT_S while a thread takes new ones by itself (see LookKeeper)
     """
 
     def __init__(self, look: Callable[[], LocalLog | None], files: OpenFiles, clock: Clock, last: Look | None = None) -> None:

@@ -114,19 +114,6 @@ def test_a_look_that_proved_needless_is_no_disk_that_hangs(a_world: AWorld) -> N
         assert answer.next_offset == 10
 
 
-def test_a_survey_is_a_look_at_every_partition(a_world: AWorld, disk: Disk) -> None:
-    world = a_world(clock=ManualClock())
-    world.broker.write(0, a_segment(0, 10))
-    world.broker.set_high_watermark(5)
-    log = world.log
-    world.broker.set_high_watermark(10)
-    world.logs.refresh()
-    read = log.try_read(5, 1 << 20, UNCOMMITTED)
-    assert isinstance(read, ReadResult)
-    read.close()
-    assert disk.looks == 0
-
-
 def test_what_the_archive_has_is_read_while_the_disk_hangs(a_world: AWorld, disk: Disk) -> None:
     clock = ManualClock()
     world = a_world(clock=clock)
@@ -169,3 +156,16 @@ def test_the_gateway_answers_while_the_disk_hangs(a_world: AWorld, disk: Disk, m
         answers = [client.fetch(a_fetch((TOPIC, 0, 3))) for _ in range(20)]
         assert any(each["records"] for each in answers)
         disk.answers.set()
+
+
+def test_a_survey_is_a_look_at_every_partition(a_world: AWorld, disk: Disk) -> None:
+    world = a_world(clock=ManualClock())
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_high_watermark(5)
+    log = world.log
+    world.broker.set_high_watermark(10)
+    world.logs.refresh()
+    read = log.try_read(5, 1 << 20, UNCOMMITTED)
+    assert isinstance(read, ReadResult)
+    read.close()
+    assert disk.looks == 0
