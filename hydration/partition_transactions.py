@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from headwater_core.errors import TransientError
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
-from hydration.archive.archive_tier import Carried
+from hydration.archive.archive_transactions import ArchiveTransactions, Carried
 from hydration.archive.index_transactions import overlapping
 from hydration.local.local_transactions import Ending, LocalTransactions, UnknownBeginning
 from hydration.local.open_segment import Allowance
@@ -25,6 +25,7 @@ class PartitionTransactions:
 
     def __init__(self, tiers: Tiers, looks: LocalLooks) -> None:
         self._tiers, self._looks = tiers, looks
+        self._archive = ArchiveTransactions(tiers.archived, tiers.hydrator) if tiers.archived is not None else None
         self._known = LocalTransactions(tiers.local) if tiers.local is not None else None
         self._turns = Turns(tiers.submit)
 
@@ -35,8 +36,8 @@ class PartitionTransactions:
             assert extent is not None
             begun = [extent.open_from] if extent.open_from is not None else []
         elif view.ends_with_cut_archive:  # what the manifest says of its own end counts for nothing
-            assert self._tiers.archive is not None
-            begun = [each.first_offset for each in (yield from self._tiers.archive.open_at(scope.high_watermark, scope.high_watermark))]
+            assert self._archive is not None
+            begun = [each.first_offset for each in (yield from self._archive.open_at(scope.high_watermark, scope.high_watermark))]
         elif scope.local is not None:
             still, known_to = yield from self._local_ending(view)
             return scope.stable(min([*(each.first_offset for each in still), known_to]))
@@ -82,9 +83,9 @@ class PartitionTransactions:
         return moved
 
     def _aborted_in_archive(self, view: View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
-        assert self._tiers.archive is not None
+        assert self._archive is not None
         assert view.scope.archive is not None
-        return (yield from self._tiers.archive.aborted(since, offsets, view.scope.archive.end, view.described_locally))
+        return (yield from self._archive.aborted(since, offsets, view.scope.archive.end, view.described_locally))
 
     def _aborted_locally(self, view: View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
         assert view.scope.local is not None
@@ -106,14 +107,14 @@ class PartitionTransactions:
         unknown = tuple(each for each in still if each.first_offset < known_from and not self._is_denied(each))
         if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
             return Carried(unknown)
-        assert self._tiers.archive is not None
-        return (yield from self._tiers.archive.carried(unknown, known_to, archive.end))
+        assert self._archive is not None
+        return (yield from self._archive.carried(unknown, known_to, archive.end))
 
     def _is_denied(self, begun: OpenTransaction) -> bool:
         """Whether the archive has where it began, and knows nothing of it: files below a log start may be of a dead branch, and no
         history shows it."""
-        assert self._tiers.archive is not None
-        entry = self._tiers.archive.archived.entry_at(begun.first_offset)
+        assert self._tiers.archived is not None
+        entry = self._tiers.archived.entry_at(begun.first_offset)
         return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
 
     def _local_ending(self, view: View) -> Steps[Ending]:
@@ -134,9 +135,9 @@ class PartitionTransactions:
                 return (yield from self._looks.while_same(found, self._turns.find(lambda allowance: ask(known, allowance))))
             except UnknownBeginning:
                 if archive_knows:
-                    assert self._tiers.archive is not None
+                    assert self._archive is not None
                     assert view.scope.archive is not None
-                    known.begin_with(found, (yield from self._tiers.archive.open_at(first, view.scope.archive.end)))
+                    known.begin_with(found, (yield from self._archive.open_at(first, view.scope.archive.end)))
                 else:
                     view.prove_gap(first - 1)
                     known.begin_with(found, (), is_guess=True)

@@ -13,7 +13,7 @@ from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import Archived
 from hydration.config import ReadPriority
 from hydration.local.local_tier import LocalTier
-from hydration.scope import Scope, Span, Tier
+from hydration.scope import Scope, Tier
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -42,11 +42,11 @@ class Tiers:
 
     def next_archived(self, scope: Scope, offset: int) -> int | None:
         """The first offset at or past `offset` that the archive has data for; None when there is none."""
-        if self.archive is None or scope.archive is None:
+        if self.archived is None or scope.archive is None:
             return None
-        span = Span.between(max(offset, scope.archive.start), scope.archive.end)
-        found = self.archive.next_held(span)
-        return found if found < span.end else None
+        end = scope.archive.end
+        found = self.archived.next_held(max(offset, scope.archive.start), end)
+        return found if found < end else None
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have a worker read the local log's files."""

@@ -1,56 +1,34 @@
 """One partition's archive as a reader of bytes sees it: entries, their chunks, and what their indexes know."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
 
 import structlog
 
-from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, TransientError
-from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+from headwater_core.errors import NotFound
 from hydration.answers import ReadResult, Slice
+from hydration.archive.archived_runs import missing
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.index_transactions import open_at, overlapping
-from hydration.archive.manifest_view import Archived, Extent
+from hydration.archive.manifest_view import Archived
 from hydration.archive.readahead import Ahead, Streams
-from hydration.local.header_walk import HeaderWalk
-from hydration.local.open_segment import Allowance
 from hydration.ranges import Boundary, cut, first_at, headers
 from hydration.resumption import Steps
 from hydration.runfile import RunFile
-from hydration.scope import Span, parting_offset
-from hydration.times import RecordTime, first_not_older
+from hydration.scope import Span
 from manifests.head import Entry
 
 log = structlog.get_logger()
 
 
-class Carried(NamedTuple):
-    """What became of some transactions: those still open, and those that were aborted."""
-
-    still: tuple[OpenTransaction, ...]
-    aborted: tuple[AbortedTransaction, ...] = ()
-
-
-class _Followed(NamedTuple):
-    """How far `ArchiveTier.carried` has come with one question, in which state of the archive."""
-
-    asked: tuple[tuple[OpenTransaction, ...], int]
-    extent: Extent | None
-    reached: int
-    found: Carried
-
-
 class ArchiveTier:
-    """Everything here is a generator that yields what has to be waited for (see hydration.waiting)."""
+    """Everything here is a generator that yields what has to be waited for (see hydration.resumption)."""
 
     def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
         self.archived = archived
         self._partition = archived.partition
         self._hydrator = hydrator
         self._streams = Streams(hydrator.readahead_chunks, hydrator.chunk_bytes, hydrator.clock)
-        self._followed: _Followed | None = None
 
     def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int, local: Span | None) -> Steps[int]:
         """Add slices from `cursor` on and below `limit`, about `max_bytes`; the offset to go on with.
@@ -85,7 +63,7 @@ class ArchiveTier:
                 if looked_again > 2 or self.archived.entry_at(cursor) == entry:
                     if entry is None:
                         raise
-                    raise _missing(entry, error) from error
+                    raise missing(entry, error) from error
                 continue
             if moved <= cursor:
                 break
@@ -95,135 +73,6 @@ class ArchiveTier:
         if answer.slices:
             self._streams.moved(asked, cursor, answer.size_bytes)
         return cursor
-
-    def aborted(self, since: int, offsets: Span, end: int, local: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
-        """The aborted transactions that `offsets` may belong to and whose markers are at or past `since`; and from where on
-        others have to be asked for more, None when they need not be: no transaction of these offsets is open there.
-
-        end   of what is live: what entries say from there on belongs to a dead branch
-        local  what the local log tells of, in gaps
-        """
-        found: list[AbortedTransaction] = []
-        cursor = since
-        while cursor < end:
-            entry = self.archived.entry_at(cursor)
-            if entry is None:
-                raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
-            if entry.gap:
-                if cursor in local:
-                    break
-                cursor = min(entry.next_offset, local.start) if cursor < local.start < local.end else entry.next_offset
-                continue
-            live = Span(since, min(entry.next_offset, end))
-            if entry.aborted:
-                plan = yield from self._plan(entry)
-                found.extend(each for each in overlapping(plan.index.aborted, offsets.start, offsets.end) if each.last_offset in live)
-            if offsets.end <= entry.next_offset <= end and (entry.open_from is None or entry.open_from >= offsets.end):
-                return found, None
-            cursor = live.end
-        return found, cursor
-
-    def open_at(self, offset: int, end: int) -> Steps[tuple[OpenTransaction, ...]]:
-        """Transactions that are open right before `offset`, as far as an entry tells.
-
-        end   of what is live. An index that describes more than that cannot say it: the batches before `offset` are walked then.
-        """
-        entry = self.archived.entry_at(offset - 1) if offset else None
-        if entry is None or entry.gap:
-            return ()
-        plan = yield from self._plan(entry)
-        if plan.index.last_offset < min(entry.next_offset, end):
-            return open_at(plan.index, offset)
-        still = yield from self.open_at(entry.base_offset, end)
-        for chunk in plan.chunks:
-            if chunk.first_offset >= offset:
-                break
-            still = (yield from self._walked(entry, chunk, still, offset)).open
-        return still
-
-    def carried(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Steps[Carried]:
-        """What becomes, from `since` on, of transactions that no entry tells of, since they began where the archive has nothing. Their
-        markers are looked for batch by batch, once; as far as the next gap, behind which nobody can know.
-
-        end   of what is live
-        """
-        kept, asked = self._followed, (open_at, since)
-        if kept is None or kept.asked != asked or kept.reached > end or self._parts_from(kept):
-            kept = _Followed(asked, self.archived.extent, since, Carried(open_at))
-        extent, cursor, (still, aborted) = self.archived.extent, kept.reached, kept.found
-        while still and cursor < end:
-            entry = self.archived.entry_at(cursor)
-            if entry is None:
-                raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
-            if entry.gap:
-                return Carried((), aborted)
-            plan = yield from self._plan(entry)
-            chunk: Chunk | None = plan.chunk_for(cursor)
-            while still and chunk is not None and chunk.first_offset < end:
-                walked = yield from self._walked(entry, chunk, still, end)
-                aborted += tuple(each for each in walked.aborted if (each.producer_id, each.first_offset) in open_at)
-                still = tuple(each for each in walked.open if each in open_at)
-                chunk = plan.after(chunk)
-                cursor = min(end, chunk.first_offset if chunk is not None else entry.next_offset)
-            self._followed = _Followed(asked, extent, cursor, Carried(still, aborted))
-        return Carried(still, aborted)
-
-    def _parts_from(self, followed: _Followed) -> bool:
-        """Whether what it came through is not what the archive lists now."""
-        before, now = followed.extent, self.archived.extent
-        if before is now:
-            return False
-        if before is None or now is None or now.next_offset < followed.reached:
-            return True
-        return parting_offset(before.epochs, now.epochs, followed.reached) < followed.reached
-
-    def _walked(self, entry: Entry, chunk: Chunk, open_before: Sequence[OpenTransaction], up_to: int) -> Steps[Transactions]:
-        """What a chunk's batches below `up_to` say of transactions."""
-        try:
-            file = yield from self._hydrator.chunk(self._partition, entry, chunk)
-        except NotFound as error:
-            raise (yield from self._gone(entry, error)) from error
-        walk = HeaderWalk(chunk.first_offset, open_before)
-
-        def advance() -> None:
-            try:
-                walk.advance(file, chunk.size_bytes, up_to=up_to, allowance=Allowance())
-            finally:
-                file.release()
-
-        try:
-            walking = self._hydrator.submit(advance)
-        except HeadwaterError:
-            file.release()
-            raise
-        yield walking
-        return walk.transactions
-
-    def first_not_older(self, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
-        """The first record in `span` that is not older than `timestamp_ms`."""
-        entry = self.archived.entry_for_time(timestamp_ms)
-        while entry is not None and entry.base_offset < span.end:
-            newest = entry.last_timestamp_ms
-            if newest is not None and newest >= timestamp_ms and entry.next_offset > span.start:
-                found = yield from self._first_not_older(entry, timestamp_ms, span)
-                if found is not None:
-                    return found
-            entry = self.archived.entry_at(entry.next_offset)
-        return None
-
-    def next_held(self, span: Span) -> int:
-        """The first offset in `span` for which the manifest lists data; the span's end when there is none."""
-        offset = span.start
-        while offset < span.end and (entry := self.archived.entry_at(offset)) is not None and entry.gap:
-            offset = entry.next_offset
-        return min(offset, span.end)
-
-    def first_gap(self, span: Span) -> int:
-        """The first offset in `span` for which the manifest lists no data; the span's end when there is none."""
-        offset = span.start
-        while offset < span.end and (entry := self.archived.entry_at(offset)) is not None and not entry.gap:
-            offset = entry.next_offset
-        return min(offset, span.end)
 
     def _moved_over_gap(self, offset: int, next_offset: int) -> None:
         self._hydrator.counters.gaps_skipped += 1
@@ -295,42 +144,6 @@ class ArchiveTier:
     def _get_ready(self, entry: Entry, plan: ChunkPlan, ranges: Iterable[range]) -> None:
         for each in ranges:
             self._hydrator.read_ahead(self._partition, entry, plan.chunks[each.start : each.stop])
-
-    def _first_not_older(self, entry: Entry, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
-        plan = yield from self._plan(entry)
-        position = plan.index.position_for_time(timestamp_ms)
-        for chunk in plan.chunks:
-            if chunk.end <= position:
-                continue
-            try:
-                file = yield from self._hydrator.chunk(self._partition, entry, chunk)
-            except NotFound as error:
-                raise (yield from self._gone(entry, error)) from error
-            try:
-                found = first_not_older(file, max(position - chunk.position, 0), chunk.size_bytes, timestamp_ms, span)
-            finally:
-                file.release()
-            if found is not None:
-                return found
-        return None
-
-    def _plan(self, entry: Entry) -> Steps[ChunkPlan]:
-        try:
-            plan = yield from self._hydrator.plan(self._partition, entry)
-        except NotFound as error:
-            raise (yield from self._gone(entry, error)) from error
-        return plan
-
-    def _gone(self, entry: Entry, error: NotFound) -> Steps[CorruptData | TransientError]:
-        """What it means that an object was not found: damage while the manifest lists it, else it was replaced meanwhile."""
-        yield from self.archived.refresh(0.0)
-        if self.archived.entry_at(entry.base_offset) == entry:
-            return _missing(entry, error)
-        return TransientError(f"{entry.key} was replaced while it was wanted; ask again")
-
-
-def _missing(entry: Entry, error: NotFound) -> CorruptData:
-    return CorruptData(entry.key, 0, f"the manifest lists it, the store does not have it ({error})")
 
 
 def _chunk_end(file: RunFile, plan: ChunkPlan, chunk: Chunk, next_offset: int, limit: int) -> Boundary:

@@ -206,6 +206,18 @@ class Archived:
             self._recent = extent, entry
         return entry
 
+    def next_held(self, offset: int, end: int) -> int:
+        """The first offset in [offset, end) for which the manifest lists data; `end` when there is none."""
+        while offset < end and (entry := self.entry_at(offset)) is not None and entry.gap:
+            offset = entry.next_offset
+        return min(offset, end)
+
+    def first_gap(self, offset: int, end: int) -> int:
+        """The first offset in [offset, end) for which the manifest lists no data; `end` when there is none."""
+        while offset < end and (entry := self.entry_at(offset)) is not None and not entry.gap:
+            offset = entry.next_offset
+        return min(offset, end)
+
     def entry_for_time(self, timestamp_ms: int) -> Entry | None:
         """The first entry with a record at or after `timestamp_ms`, as far as its entry tells."""
         return self._index.floor_time(self.partition, timestamp_ms) if self.extent is not None else None

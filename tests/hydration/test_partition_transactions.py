@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.transactions import OpenTransaction
 from hydration.answers import Isolation
-from hydration.config import ReadPriority
 from manifests.head import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.broker_files import encode_snapshot
@@ -114,53 +112,12 @@ def test_a_local_log_that_ends_before_the_archive_begins_answers_nothing_it_cann
         world.log.read(2, 1 << 20, COMMITTED)
 
 
-ABORTED, DONE, UNDECIDED = an_abort(5, ONE) + a_batch(6, 2), a_commit(5, ONE) + a_batch(6, 2), a_batch(5, 3)
-
-
-def a_world_with_a_gap(a_world: AWorld, *behind: bytes, start: int = 0, **options: Any) -> World:
-    """The archive lacks what comes before offset 5, as what began there does not show in what follows."""
-    world = a_world(clock=ManualClock(), **options)
-    gap = [Entry(base_offset=start, last_offset=4, gap=True)] if start < 5 else []
-    world.archive.commit(*gap, world.archive.upload(behind[0]))
-    world.archive.append(*behind[1:])
-    return world
-
-
-@pytest.mark.parametrize("start", [0, 5])
-@pytest.mark.parametrize("priority", [ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST])
-@pytest.mark.parametrize(
-    ("behind", "shown"),
-    [
-        ([ABORTED], [0, 1, 4, 6, 7]),
-        ([DONE], [0, 1, 2, 3, 4, 6, 7]),
-        ([UNDECIDED], [0, 1]),
-        ([UNDECIDED, a_batch(8, 1) + an_abort(9, ONE)], [0, 1, 4, 5, 6, 7, 8]),
-        ([a_batch(5, 1, producer=ONE, transactional=True), a_batch(6, 1), an_abort(7, ONE)], [0, 1, 4, 6]),
-    ],
-)
-def test_what_began_in_a_gap_that_a_follower_fills_ends_where_the_archive_says(
-    a_world: AWorld, priority: ReadPriority, behind: list[bytes], shown: list[int], start: int
-) -> None:
-    world = a_world_with_a_gap(a_world, *behind, start=start, priority=priority)
-    world.broker.write(0, PLAIN + OPENED)
-    world.broker.set_high_watermark(5)
-    assert world.read_all(COMMITTED) == shown
-    assert world.log.bounds(COMMITTED).last_stable_offset == (2 if behind == [UNDECIDED] else world.archive.head.next_offset)
-
-
-def test_what_began_in_a_gap_and_is_open_where_both_tiers_end_is_not_shown(a_world: AWorld) -> None:
-    world = a_world_with_a_gap(a_world, UNDECIDED)
-    world.broker.write(0, PLAIN + OPENED + UNDECIDED)
-    world.broker.set_high_watermark(8)
-    assert world.read_all(COMMITTED) == [0, 1]
-
-
 def test_files_below_a_log_start_tell_what_a_gap_lacks(a_world: AWorld) -> None:
     """The archive holds the transaction, the gap its marker: deleted records, which are on disk for as long as their segment is."""
     world = a_world(clock=ManualClock())
     archive = world.archive
     archive.commit(archive.upload(PLAIN + OPENED), Entry(base_offset=5, last_offset=7, gap=True), archive.upload(a_batch(8, 2)))
-    world.broker.write(0, PLAIN + OPENED + ABORTED + a_batch(8, 1))
+    world.broker.write(0, PLAIN + OPENED + ENDED + a_batch(8, 1))
     world.broker.set_log_start(8)
     world.broker.set_high_watermark(9)
     assert world.read_all(COMMITTED) == [0, 1, 4, 8, 9]
@@ -192,23 +149,6 @@ def test_files_of_a_dead_branch_below_a_log_start_open_nothing(a_world: AWorld) 
     world.broker.set_log_start(8)
     world.broker.set_high_watermark(9)
     assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4, 8, 9]
-
-
-def test_the_end_of_what_began_in_a_gap_is_looked_for_once(a_world: AWorld) -> None:
-    world = a_world_with_a_gap(a_world, UNDECIDED, cache_bytes=0)
-    world.broker.write(0, PLAIN + OPENED)
-    world.broker.set_high_watermark(5)
-    assert world.log.bounds(COMMITTED).last_stable_offset == 2
-    gets = world.gets()
-    assert world.log.bounds(COMMITTED).last_stable_offset == 2
-    assert world.gets() == gets
-    world.archive.append(a_batch(8, 1), an_abort(9, ONE))
-    world.logs.note(world.archive.head)
-    assert world.log.bounds(COMMITTED).last_stable_offset == 10
-    assert world.gets() == gets + 2
-    world.archive.commit(*world.archive.head.entries[:2])
-    world.logs.note(world.archive.head)
-    assert world.log.bounds(COMMITTED).last_stable_offset == 2  # a dead branch was cut off, and with it the marker
 
 
 def test_a_manifest_that_loses_its_branch_during_a_read_begins_it_anew(a_world: AWorld) -> None:

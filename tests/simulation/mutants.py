@@ -41,7 +41,7 @@ from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterErro
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
-from hydration.archive.archive_tier import Carried
+from hydration.archive.archive_transactions import Carried
 from hydration.archive.manifest_view import Archived
 from hydration.local.epoch_check import Lineage
 from hydration.partition_transactions import PartitionTransactions

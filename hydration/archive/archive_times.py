@@ -1,0 +1,43 @@
+"""Records of one partition's archive by their time: entries say their last timestamp, indexes where in a run to begin."""
+
+from hydration.archive.archived_runs import ArchivedRuns
+from hydration.archive.hydrator import Hydrator
+from hydration.archive.manifest_view import Archived
+from hydration.resumption import Steps
+from hydration.scope import Span
+from hydration.times import RecordTime, first_not_older
+from manifests.head import Entry
+
+
+class ArchiveTimes:
+    """Of one partition."""
+
+    def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
+        self.archived, self._runs = archived, ArchivedRuns(archived, hydrator)
+
+    def first_not_older(self, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
+        """The first record in `span` that is not older than `timestamp_ms`."""
+        entry = self.archived.entry_for_time(timestamp_ms)
+        while entry is not None and entry.base_offset < span.end:
+            newest = entry.last_timestamp_ms
+            if newest is not None and newest >= timestamp_ms and entry.next_offset > span.start:
+                found = yield from self._first_in(entry, timestamp_ms, span)
+                if found is not None:
+                    return found
+            entry = self.archived.entry_at(entry.next_offset)
+        return None
+
+    def _first_in(self, entry: Entry, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
+        plan = yield from self._runs.plan(entry)
+        position = plan.index.position_for_time(timestamp_ms)
+        for chunk in plan.chunks:
+            if chunk.end <= position:
+                continue
+            file = yield from self._runs.chunk(entry, chunk)
+            try:
+                found = first_not_older(file, max(position - chunk.position, 0), chunk.size_bytes, timestamp_ms, span)
+            finally:
+                file.release()
+            if found is not None:
+                return found
+        return None

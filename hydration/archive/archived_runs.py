@@ -1,0 +1,43 @@
+"""Plans and chunks of the entries that a manifest lists, and what it means when an object is missing."""
+
+from headwater_core.errors import CorruptData, NotFound, TransientError
+from hydration.archive.chunks import Chunk, ChunkPlan
+from hydration.archive.hydrator import Hydrator
+from hydration.archive.manifest_view import Archived
+from hydration.resumption import Steps
+from hydration.runfile import RunFile
+from manifests.head import Entry
+
+
+class ArchivedRuns:
+    """Of one partition. Everything public raises CorruptData for an object that is missing though the manifest lists it, and
+    TransientError where the manifest, loaded again, does not: it was replaced. Both are generators (see hydration.resumption).
+    """
+
+    def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
+        self._archived, self._hydrator = archived, hydrator
+
+    def plan(self, entry: Entry) -> Steps[ChunkPlan]:
+        try:
+            plan = yield from self._hydrator.plan(self._archived.partition, entry)
+        except NotFound as error:
+            raise (yield from self._gone(entry, error)) from error
+        return plan
+
+    def chunk(self, entry: Entry, chunk: Chunk) -> Steps[RunFile]:
+        """Held for the caller."""
+        try:
+            file = yield from self._hydrator.chunk(self._archived.partition, entry, chunk)
+        except NotFound as error:
+            raise (yield from self._gone(entry, error)) from error
+        return file
+
+    def _gone(self, entry: Entry, error: NotFound) -> Steps[CorruptData | TransientError]:
+        yield from self._archived.refresh(0.0)
+        if self._archived.entry_at(entry.base_offset) == entry:
+            return missing(entry, error)
+        return TransientError(f"{entry.key} was replaced while it was wanted; ask again")
+
+
+def missing(entry: Entry, error: NotFound) -> CorruptData:
+    return CorruptData(entry.key, 0, f"the manifest lists it, the store does not have it ({error})")
