@@ -53,6 +53,7 @@ ELSEWHERE = {  # module: the test file to open first
     "recovery/coordinators.py": "tests/recovery/test_endings.py",
     "recovery/layout.py": "tests/recovery/test_restoration.py",
     "recovery/planner.py": "tests/recovery/test_plan.py",
+    "recovery/runs.py": "tests/recovery/test_restoration.py",
 }
 
 

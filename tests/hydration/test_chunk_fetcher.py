@@ -8,7 +8,6 @@ import pytest
 
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
 from hydration.answers import Isolation
-from hydration.archive import hydrator as hydrator_module
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
 from hydration.cache.blocks import Blocks
@@ -51,7 +50,7 @@ class Cold:
 
     @property
     def blocks(self) -> Blocks:
-        return self.hydrator._blocks
+        return self.hydrator._fetcher._blocks
 
     def get_ready(self, chunks: Sequence[Chunk]) -> None:
         self.hydrator.read_ahead(PARTITION, self.entry, chunks)
@@ -179,7 +178,7 @@ def test_an_object_that_ends_too_early_spoils_only_what_it_lacks(cold: Cold, mon
 
 
 def test_with_too_few_blocks_the_rest_comes_one_by_one(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hydrator_module, "BLOCKS_BYTES_MAX", 4 * 102_400)  # half of them at most
+    monkeypatch.setattr("hydration.archive.chunk_fetcher.BLOCKS_BYTES_MAX", 4 * 102_400)  # half of them at most
     cold = Cold(a_world)
     cold.get_ready(cold.plan.chunks[:4])
     cold.expect(cold.plan.chunks[:4])
