@@ -33,7 +33,7 @@ from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import parse_directory_name
-from hydration.cache.chunk_cache import folder
+from hydration.cache.cache_directory import folder
 from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from recovery import awaits_broker

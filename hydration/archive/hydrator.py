@@ -15,7 +15,8 @@ from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.downloads import PATIENCE_S, Downloads
 from hydration.archive.plans import Plans
 from hydration.archive.single_flight import Errand, Flights, Start
-from hydration.cache.chunk_cache import ChunkCache, chunk_name
+from hydration.cache.cache_directory import chunk_name
+from hydration.cache.chunk_cache import ChunkCache
 from hydration.counters import ReadCounters
 from hydration.disk_threads import DiskThreads
 from hydration.resumption import Steps

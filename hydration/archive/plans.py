@@ -13,7 +13,8 @@ from headwater_core.partition import PartitionId
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
 from hydration.archive.chunks import ChunkPlan, plan_chunks
 from hydration.cache.blocks import write_all
-from hydration.cache.chunk_cache import ChunkCache, index_name
+from hydration.cache.cache_directory import index_name
+from hydration.cache.chunk_cache import ChunkCache
 from manifests.head import Entry
 
 PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory

@@ -13,7 +13,8 @@ import pytest
 
 from headwater_core.errors import CorruptData, DiskFull, TransientError
 from hydration.cache import chunk_cache as cache_module
-from hydration.cache.chunk_cache import ChunkCache, chunk_name, folder
+from hydration.cache.cache_directory import chunk_name, folder
+from hydration.cache.chunk_cache import ChunkCache
 from hydration.runfile import RunFile
 from tests.headwater_core.manual_clock import ManualClock
 from tests.hydration.world import PARTITION
@@ -44,6 +45,11 @@ def opened(cache: ChunkCache, number: int) -> RunFile | None:
     return cache.get(name(number)) or cache.prove(name(number))
 
 
+def used_bytes(cache: ChunkCache) -> int:
+    """As the cache counts, which is what its limit holds for."""
+    return cache._table.used_bytes
+
+
 def on_disk(cache: ChunkCache) -> set[str]:
     cache.flush()
     return {str(path.relative_to(cache.directory)) for path in cache.directory.rglob("*.run")}
@@ -71,12 +77,12 @@ def test_the_least_recently_used_goes_first(cache: ChunkCache) -> None:
 
 def test_what_is_read_stays_and_goes_when_it_rests(cache: ChunkCache) -> None:
     held = [cache.put(name(number), SIZE, filled(number)) for number in range(5)]
-    assert cache.used_bytes == 5 * SIZE  # all in flight
+    assert used_bytes(cache) == 5 * SIZE  # all in flight
     for number, file in enumerate(held):
         assert file.read(0, SIZE) == content(number)
     for file in held:
         file.release()
-    assert cache.used_bytes == 3 * SIZE
+    assert used_bytes(cache) == 3 * SIZE
     assert len(on_disk(cache)) == 3
 
 
@@ -85,7 +91,7 @@ def test_a_cache_of_nothing_still_serves(tmp_path: Path, clock: ManualClock) -> 
     file = cache.put(name(1), SIZE, filled(1))
     assert file.read(0, SIZE) == content(1)
     file.release()
-    assert (cache.used_bytes, on_disk(cache)) == (0, set())
+    assert (used_bytes(cache), on_disk(cache)) == (0, set())
 
 
 def test_nothing_is_kept_of_what_could_not_be_filled(cache: ChunkCache) -> None:
@@ -95,7 +101,7 @@ def test_nothing_is_kept_of_what_could_not_be_filled(cache: ChunkCache) -> None:
 
     with pytest.raises(CorruptData):
         cache.put(name(1), SIZE, fail)
-    assert cache.used_bytes == 0
+    assert used_bytes(cache) == 0
     assert not list(cache.directory.rglob("*.*"))
 
 
@@ -122,7 +128,7 @@ def test_what_finds_no_room_is_served_from_memory_unless_it_is_too_large(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cache, "_write", full)
+    monkeypatch.setattr(cache._files, "write", full)
     file = cache.put(name(1), SIZE, filled(1))
     assert file.read(0, SIZE) == content(1)
     assert not file.forget_memory(), "somebody holds it"
@@ -137,7 +143,7 @@ def test_what_finds_no_room_is_served_from_memory_unless_it_is_too_large(
     again.release()
     clock.advance(11_000)
     cache.sweep()
-    assert cache.used_bytes == 0
+    assert used_bytes(cache) == 0
     monkeypatch.setattr(cache_module, "IN_MEMORY_MAX", SIZE - 1)
     with pytest.raises(DiskFull, match="no room"):
         cache.put(name(1), SIZE, filled(1))
@@ -169,7 +175,7 @@ def test_another_processes_file_is_served_only_after_a_check(tmp_path: Path, clo
     again.release()
     first.evict()
     second.sweep()
-    assert second.used_bytes == 0
+    assert used_bytes(second) == 0
 
 
 def test_a_bound_that_was_lowered_holds_from_the_first_file_on(tmp_path: Path, clock: ManualClock) -> None:
@@ -181,7 +187,7 @@ def test_a_bound_that_was_lowered_holds_from_the_first_file_on(tmp_path: Path, c
     assert len(lower.show()) == 10
     assert len(ChunkCache(tmp_path / "cache", 4 * SIZE, 60.0, clock).show()) == 10  # looking deletes nothing
     put(lower, 10)
-    assert lower.used_bytes == 4 * SIZE
+    assert used_bytes(lower) == 4 * SIZE
     assert len(on_disk(lower)) == 4
 
 
@@ -204,7 +210,7 @@ def test_few_files_stay_open_however_many_are_kept(tmp_path: Path, clock: Manual
         assert file is not None
         assert file.read(0, SIZE) == content(number)
         file.release()
-    assert sum(kept.file is not None for kept in cache._kept.values()) <= 8
+    assert sum(kept.file is not None for kept in cache._table._entries.values()) <= 8
 
 
 def test_foreign_files_in_the_directory_are_left_alone(tmp_path: Path, clock: ManualClock) -> None:
@@ -240,15 +246,15 @@ def test_many_threads_find_their_bytes_and_the_bound_holds_when_they_rest(tmp_pa
             if file is None:
                 file = cache.put(name(number), SIZE, filled(number))
             assert file.read(0, SIZE) == content(number)
-            assert cache.used_bytes <= (5 + 2 * 8) * SIZE
+            assert used_bytes(cache) <= (5 + 2 * 8) * SIZE
             file.release()
 
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(work, worker) for worker in range(8)]:
             done.result(30)
     cache.sweep()
-    assert cache.used_bytes <= 5 * SIZE
-    assert len(on_disk(cache)) * SIZE == cache.used_bytes
+    assert used_bytes(cache) <= 5 * SIZE
+    assert len(on_disk(cache)) * SIZE == used_bytes(cache)
 
 
 # -- what happens to files behind our back ---------------------------------------------------------------------------
@@ -275,7 +281,7 @@ def test_a_file_that_changed_while_it_was_closed_is_dropped(cache: ChunkCache, m
     good = opened(cache, 2)
     assert good is not None
     good.release()
-    assert cache.used_bytes == SIZE
+    assert used_bytes(cache) == SIZE
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "empty"])
@@ -286,7 +292,7 @@ def test_a_file_is_proven_once_when_it_is_all_that_is_left_of_its_bytes(cache: C
         file.release()
     damage(cache.directory / name(1), how)
     for number in (1, 2):
-        file = cache._kept[name(number)].file  # type: ignore[assignment]
+        file = cache._table._entries[name(number)].file  # type: ignore[assignment]
         assert file.forget_memory()
         assert cache.get(name(number)) is None
     assert opened(cache, 1) is None
@@ -301,7 +307,7 @@ def test_a_file_is_proven_once_when_it_is_all_that_is_left_of_its_bytes(cache: C
 def test_what_memory_held_differently_than_the_disk_is_noticed(cache: ChunkCache) -> None:
     """The write itself may go wrong."""
     cache.put(name(1), SIZE, filled(7), memoryview(content(1))).release()
-    file = cache._kept[name(1)].file
+    file = cache._table._entries[name(1)].file
     assert file is not None
     file.doubt()
     assert opened(cache, 1) is None
@@ -331,14 +337,14 @@ def test_without_descriptors_nothing_good_is_forgotten(cache: ChunkCache, monkey
 def test_a_reader_does_not_wait_for_a_scan_of_the_directory(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch, work: str) -> None:
     put(cache, 1)
     scans, go = threading.Event(), threading.Event()
-    real = cache._scan_files
+    real = cache._files.scan
 
-    def slow(clear: bool) -> object:
+    def slow(*, clear: bool) -> object:
         scans.set()
         assert go.wait(20)
-        return real(clear)
+        return real(clear=clear)
 
-    monkeypatch.setattr(cache, "_scan_files", slow)
+    monkeypatch.setattr(cache._files, "scan", slow)
     with ThreadPoolExecutor(2) as pool:
         scanning = pool.submit(getattr(cache, work))
         assert scans.wait(20)
@@ -352,19 +358,19 @@ def test_a_reader_does_not_wait_for_a_scan_of_the_directory(cache: ChunkCache, m
 def test_a_scan_takes_nothing_back_that_happened_meanwhile(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
     put(cache, 1)
     put(cache, 2)
-    real = cache._scan_files
+    real = cache._files.scan
 
-    def meanwhile(clear: bool) -> object:
-        found = real(clear)
+    def meanwhile(*, clear: bool) -> object:
+        found = real(clear=clear)
         cache._unlink([name(1)] if cache._forget(name(1)) else [])
         cache.put(name(3), SIZE, filled(3)).release()
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "_scan_files", meanwhile)
+        patch.setattr(cache._files, "scan", meanwhile)
         cache.sweep()
     assert {each.name for each in cache.show()} == {name(2), name(3)}
-    assert cache.used_bytes == 2 * SIZE
+    assert used_bytes(cache) == 2 * SIZE
 
 
 def test_letting_go_of_a_file_does_not_wait_for_the_disk(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:

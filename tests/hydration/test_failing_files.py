@@ -43,7 +43,8 @@ def without_descriptors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(os, "memfd_create", refuse)
         patch.setattr(os, "open", refuse)
-        patch.setattr("hydration.cache.chunk_cache.open", refuse, raising=False)
+        for module in ("chunk_cache", "cache_directory"):
+            patch.setattr(f"hydration.cache.{module}.open", refuse, raising=False)
         yield
 
 
@@ -86,11 +87,11 @@ def test_without_descriptors_no_good_chunk_is_forgotten(a_world: AWorld, monkeyp
     world.archive.append(RUN)
     assert world.read_all() == list(range(50))
     gets, cache = world.gets(), world.logs.hydrator.cache
-    for kept in cache._kept.values():  # as the cache closes files when many are open
+    for kept in cache._table._entries.values():  # as the cache closes files when many are open
         assert kept.file is not None
         kept.file.drop()
         kept.file = None
-        cache._open -= 1
+        cache._table._open -= 1
     with without_descriptors(monkeypatch), pytest.raises(TransientError):
         world.log.read(3, 1 << 20, Isolation.READ_UNCOMMITTED)
     assert world.read_all() == list(range(50))

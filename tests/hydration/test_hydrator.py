@@ -12,11 +12,12 @@ from structlog.testing import capture_logs
 
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
 from hydration.answers import Isolation, ReadResult
-from hydration.cache.chunk_cache import chunk_name, index_name
+from hydration.cache.cache_directory import chunk_name, index_name
 from hydration.partition_log import Pending
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.flaky_store import FlakyStore
+from tests.hydration.test_chunk_cache import used_bytes
 from tests.hydration.world import PARTITION, World
 
 AWorld = Callable[..., World]
@@ -124,10 +125,10 @@ def test_a_cache_smaller_than_the_data_keeps_its_bound(a_world: AWorld, limit: i
         cache.flush()
         on_disk = sum(path.stat().st_size for path in (world.root / "cache").rglob("*.run"))
         assert on_disk <= limit
-        assert cache.used_bytes <= limit
+        assert used_bytes(cache) <= limit
     with world.log.read(0, 1 << 20, UNCOMMITTED) as first, world.log.read(10, 1 << 20, UNCOMMITTED) as second:
-        assert cache.used_bytes <= max(limit, first.size_bytes + second.size_bytes + 140_000)  # whole chunks are held
-    assert cache.used_bytes <= limit
+        assert used_bytes(cache) <= max(limit, first.size_bytes + second.size_bytes + 140_000)  # whole chunks are held
+    assert used_bytes(cache) <= limit
 
 
 def test_many_readers_of_a_small_cache_all_get_their_bytes(a_world: AWorld) -> None:
@@ -141,7 +142,7 @@ def test_many_readers_of_a_small_cache_all_get_their_bytes(a_world: AWorld) -> N
         for start, found in zip(range(16), pool.map(scan, range(16)), strict=True):
             assert found == list(range(start, 20))
     assert log.partition.topic == "soup"
-    assert world.logs.hydrator.cache.used_bytes <= 150_000
+    assert used_bytes(world.logs.hydrator.cache) <= 150_000
 
 
 def test_what_is_evicted_in_mid_read_can_still_be_read(a_world: AWorld) -> None:
@@ -165,7 +166,7 @@ def test_a_cache_deleted_by_hand_costs_downloads_only(a_world: AWorld, what: str
             shutil.rmtree(world.root / "cache")
         assert world.read_all() == list(range(20))
         world.logs.hydrator.cache.sweep()
-        assert world.logs.hydrator.cache.used_bytes == 0
+        assert used_bytes(world.logs.hydrator.cache) == 0
         assert world.read_all() == list(range(20))
     world.restart()
     assert world.read_all() == list(range(20))
@@ -234,7 +235,7 @@ def test_a_full_disk_costs_the_cache_not_the_read(a_world: AWorld, monkeypatch: 
     def no_space(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "_write", no_space)
+    monkeypatch.setattr(cache._files, "write", no_space)
     assert world.read_all() == list(range(20))
     assert not [path for path in cache.directory.rglob("*") if path.is_file()]
 
@@ -396,7 +397,7 @@ def test_a_chunk_damaged_behind_our_back_is_downloaded_again(a_world: AWorld, da
         raw = bytearray(path.read_bytes())
         raw[100] ^= 1
         path.write_bytes(raw if damage == "flipped" else raw[:1000])
-    for kept in world.logs.hydrator.cache._kept.values():
+    for kept in world.logs.hydrator.cache._table._entries.values():
         if kept.file is not None:
             kept.file.forget_memory()  # as when other chunks take the blocks
     with world.log.read(0, 1 << 20, UNCOMMITTED) as answer:
