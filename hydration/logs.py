@@ -178,10 +178,10 @@ class Logs:
         with self._lock:
             self._looks, self._absent = looks, absent
             tiers = [(partition, each.local) for partition, each in self._partitions.items()]
-        places = {each.partition.topic_partition: each.partition for each in survey.logs}
+        boundaries = {each.partition.topic_partition: each.partition for each in survey.logs}
         for partition, tier in tiers:
             look = looks.get(partition, absent)
-            now = places.get(partition.topic_partition, partition)
+            now = boundaries.get(partition.topic_partition, partition)
             if tier is not None and tier.last_seen is not None and now != partition:
                 look = Look(None, _created_again(partition, now), float("-inf"), seen_s)
             if tier is not None and look is not None:

@@ -3,7 +3,7 @@
 from headwater_core.errors import HeadwaterError
 from hydration.archive.archive_times import ArchiveTimes
 from hydration.local.local_times import LocalTimes
-from hydration.local.turns import Turns
+from hydration.local.scan_workers import ScanWorker
 from hydration.local_looks import LocalLooks
 from hydration.resumption import Steps
 from hydration.scope import Span
@@ -19,7 +19,7 @@ class PartitionTimes:
         self._archive = ArchiveTimes(tiers.archived, tiers.hydrator) if tiers.archived is not None else None
         self._looks = looks
         self._known = LocalTimes(tiers.local) if tiers.local is not None else None
-        self._turns = Turns(tiers.submit)
+        self._worker = ScanWorker(tiers.submit)
 
     def first_not_older(self, view: View, timestamp_ms: int) -> Steps[RecordTime | None]:
         """The first record of the view that is not older than `timestamp_ms`; None when there is none."""
@@ -39,5 +39,5 @@ class PartitionTimes:
             return archived
         found, known = view.local_log, self._known
         assert known is not None
-        search = self._turns.find(lambda allowance: known.first_not_older(found, timestamp_ms, span, allowance))
+        search = self._worker.find(lambda budget: known.first_not_older(found, timestamp_ms, span, budget))
         return (yield from self._looks.while_same(found, search)) or archived

@@ -9,8 +9,8 @@ from headwater_core.segments.transactions import AbortedTransaction, OpenTransac
 from hydration.archive.archive_transactions import ArchiveTransactions, Carried
 from hydration.archive.index_transactions import overlapping
 from hydration.local.local_transactions import Ending, LocalTransactions, UnknownBeginning
-from hydration.local.open_segment import Allowance
-from hydration.local.turns import Turns
+from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_workers import ScanWorker
 from hydration.local_looks import LocalLooks
 from hydration.resumption import Steps
 from hydration.scope import Span, Tier
@@ -27,7 +27,7 @@ class PartitionTransactions:
         self._tiers, self._looks = tiers, looks
         self._archive = ArchiveTransactions(tiers.archived, tiers.hydrator) if tiers.archived is not None else None
         self._known = LocalTransactions(tiers.local) if tiers.local is not None else None
-        self._turns = Turns(tiers.submit)
+        self._worker = ScanWorker(tiers.submit)
 
     def stable_offset(self, view: View) -> Steps[int]:
         """First offset of the oldest transaction open at the view's end, as whichever tier reaches further knows it."""
@@ -90,7 +90,7 @@ class PartitionTransactions:
     def _aborted_locally(self, view: View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
         assert view.scope.local is not None
         found, markers = view.local_log, Span(since, view.scope.local.end)
-        more, is_all = yield from self._search(view, lambda known, allowance: known.aborted(found, markers, offsets, allowance))
+        more, is_all = yield from self._search(view, lambda known, budget: known.aborted(found, markers, offsets, budget))
         return more, None if is_all else markers.end
 
     def _carried(self, view: View) -> Steps[Carried]:
@@ -120,9 +120,9 @@ class PartitionTransactions:
     def _local_ending(self, view: View) -> Steps[Ending]:
         assert view.scope.local is not None
         found, end = view.local_log, view.scope.local.end
-        return (yield from self._search(view, lambda known, allowance: known.ending(found, end, allowance)))
+        return (yield from self._search(view, lambda known, budget: known.ending(found, end, budget)))
 
-    def _search(self, view: View, ask: Callable[[LocalTransactions, Allowance], T]) -> Steps[T]:
+    def _search(self, view: View, ask: Callable[[LocalTransactions, ScanBudget], T]) -> Steps[T]:
         """What `ask` finds in the local log. What was open at its beginning comes from the archive, where the broker does not say it."""
         known, found = self._known, view.local_log
         assert known is not None
@@ -132,7 +132,7 @@ class PartitionTransactions:
             known.forget_guess()
         while True:
             try:
-                return (yield from self._looks.while_same(found, self._turns.find(lambda allowance: ask(known, allowance))))
+                return (yield from self._looks.while_same(found, self._worker.find(lambda budget: ask(known, budget))))
             except UnknownBeginning:
                 if archive_knows:
                     assert self._archive is not None

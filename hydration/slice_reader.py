@@ -8,7 +8,7 @@ from headwater_core.errors import CorruptData, HeadwaterError, NotFound, OffsetO
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from hydration.answers import ReadResult, Slice
 from hydration.local.local_tier import Piece
-from hydration.local.turns import Walks
+from hydration.local.scan_workers import BoundaryWorker
 from hydration.local_looks import LocalLooks
 from hydration.resumption import Steps
 from hydration.scope import Tier
@@ -23,7 +23,7 @@ class SliceReader:
 
     def __init__(self, tiers: Tiers, looks: LocalLooks) -> None:
         self._tiers, self._looks = tiers, looks
-        self._walks = Walks(tiers.submit)
+        self._worker = BoundaryWorker(tiers.submit)
 
     def check_in_range(self, offset: int, view: View) -> Steps[None]:
         """Raises unless `offset` is between log start and log end, in a gap maybe: OffsetOutOfRange only when that is sure."""
@@ -32,7 +32,7 @@ class SliceReader:
         if offset < scope.log_start or offset > scope.high_watermark:
             end = scope.high_watermark
             if offset > end and view.log is not None and local is not None:
-                end = max(end, (yield from self._looks.while_same(view.log, self._walks.find(local.end_offset))))
+                end = max(end, (yield from self._looks.while_same(view.log, self._worker.find(local.end_offset))))
             if not scope.log_start <= offset <= end:
                 raise OffsetOutOfRange(offset, scope.log_start, end)
 
@@ -89,7 +89,7 @@ class SliceReader:
         assert local is not None
         assert scope.local is not None
         read = partial(local.read, found, cursor, min(end, scope.local.end), max_bytes)
-        piece, moved = yield from self._looks.while_same(found, self._walks.find(read, lambda answered: _release(answered[0])))
+        piece, moved = yield from self._looks.while_same(found, self._worker.find(read, lambda answered: _release(answered[0])))
         if piece is None and moved <= cursor and self._tiers.next_archived(scope, cursor) == cursor:
             raise NotFound(f"{partition}: the local log ends before its high watermark, at offset {cursor}")
         if piece is None and moved < scope.local.end <= end and scope.local.end != found.high_watermark:

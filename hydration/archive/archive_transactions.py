@@ -11,7 +11,7 @@ from hydration.archive.hydrator import Hydrator
 from hydration.archive.index_transactions import open_at, overlapping
 from hydration.archive.manifest_view import Archived, Extent
 from hydration.local.header_walk import HeaderWalk
-from hydration.local.open_segment import Allowance
+from hydration.local.open_segment import ScanBudget
 from hydration.resumption import Steps
 from hydration.scope import Span, parting_offset
 from manifests.head import Entry
@@ -121,7 +121,7 @@ class ArchiveTransactions:
 
         def advance() -> None:
             try:
-                walk.advance(file, chunk.size_bytes, up_to=up_to, allowance=Allowance())
+                walk.advance(file, chunk.size_bytes, up_to=up_to, budget=ScanBudget())
             finally:
                 file.release()
 

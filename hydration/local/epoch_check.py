@@ -12,7 +12,7 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import SourceChanged
 
 
-class Lineage:
+class EpochCheck:
     """The leader epochs of one look at a log."""
 
     __slots__ = ("_denied", "_epochs")

@@ -12,8 +12,8 @@ from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, check_bat
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.runindex import NO_TIMESTAMP
 from headwater_core.segments.transactions import OpenTransaction, Transactions
-from hydration.local.epoch_check import Lineage
-from hydration.local.open_segment import Allowance
+from hydration.local.epoch_check import EpochCheck
+from hydration.local.open_segment import ScanBudget
 from hydration.ranges import Boundary, Readable
 
 WINDOW_BYTES = 256 << 10  # read at once where batches are small
@@ -53,20 +53,20 @@ class HeaderWalk:
         self._window_bytes = WINDOW_BYTES
         self._starts, self._offsets, self._newest = array("q"), array("q"), array("q")
 
-    def advance(self, file: Readable, end: int, *, up_to: int, allowance: Allowance, lineage: Lineage | None = None) -> None:
+    def advance(self, file: Readable, end: int, *, up_to: int, budget: ScanBudget, epoch_check: EpochCheck | None = None) -> None:
         """Go on over the whole batches of file[:end] that lie below offset `up_to`. A torn one at the end is not there yet.
 
-        Raises LongWalk when the allowance is used up: what was met is kept. Raises CorruptData or UnsupportedFormat for what
+        Raises ScanBudgetExceeded: what was met is kept. Raises CorruptData or UnsupportedFormat for what
         cannot be a header, an impossible marker, or offsets that do not rise, SourceChanged for what is not on `lineage`.
         """
         while self.position + HEADER_BYTES <= end and self.next_offset < up_to:
             wanted = min(self._window_bytes, end - self.position)
-            allowance.take(wanted)
-            if not self._take(file, file.read(self.position, wanted), end, up_to, lineage):
+            budget.take(wanted)
+            if not self._take(file, file.read(self.position, wanted), end, up_to, epoch_check):
                 break
         self.done_to = max(self.done_to, self.next_offset)
 
-    def _take(self, file: Readable, window: bytes, end: int, up_to: int, lineage: Lineage | None) -> bool:
+    def _take(self, file: Readable, window: bytes, end: int, up_to: int, epoch_check: EpochCheck | None) -> bool:
         """Go on over the batches whose headers are in `window`; whether there may be more."""
         unpack, data, starts, newest = _FIELDS.unpack_from, self.transactions.data, self._starts, self._newest
         window_start, next_offset = self.position, self.next_offset
@@ -85,8 +85,8 @@ class HeaderWalk:
                     return False
                 if position + size_bytes > end:
                     return False
-                if epoch != known_epoch and lineage is not None:
-                    lineage.check(epoch, base, file.where)
+                if epoch != known_epoch and epoch_check is not None:
+                    epoch_check.check(epoch, base, file.where)
                 known_epoch = epoch
                 if not starts or position - starts[-1] >= PIECE_BYTES:
                     starts.append(position)

@@ -14,8 +14,8 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.answers import Slice
-from hydration.local.epoch_check import Lineage
-from hydration.local.open_segment import Allowance, OpenSegment, Places
+from hydration.local.epoch_check import EpochCheck
+from hydration.local.open_segment import BoundaryIndex, OpenSegment, ScanBudget
 from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 
@@ -23,7 +23,7 @@ LOOK_S = 1.0  # a directory is looked at again after that; the high watermark's 
 KEPT_S = 5.0  # as old is a look at most where a thread takes a new one every LOOK_S; else readers ask for one
 HANGS_S = 5.0  # a look that takes so long counts as failed: what the archive has is read from there
 OPEN_FILES_MAX = 256
-_PLACES_MAX = 32  # segments whose batch boundaries are kept, per partition
+_INDEXES_MAX = 32  # segments whose batch boundaries are kept, per partition
 
 log = structlog.get_logger()
 
@@ -133,8 +133,8 @@ class LocalTier:
         self.max_age_s = LOOK_S
         self.used_s = float("-inf")
         self._awaited_since_s: float | None = None
-        self._places_lock = threading.Lock()
-        self._places: dict[int, Places] = {}
+        self._boundaries_lock = threading.Lock()
+        self._boundaries: dict[int, BoundaryIndex] = {}
         self._denied: _Denied | None = None
 
     def log(self, max_age_s: float = LOOK_S) -> LocalLog | None:
@@ -175,9 +175,9 @@ class LocalTier:
             return
         if look.failure is None:
             current = {segment.base_offset for segment in look.log.segments} if look.log else set()
-            with self._places_lock:
-                for base in self._places.keys() - current:
-                    del self._places[base]
+            with self._boundaries_lock:
+                for base in self._boundaries.keys() - current:
+                    del self._boundaries[base]
             self._weigh(look.log, look.began_s)
         self.last_seen = look.log or self.last_seen
         self.last = look
@@ -219,13 +219,13 @@ class LocalTier:
         self.look_again()
         raise SourceChanged(f"{segment.path} is gone or was replaced")
 
-    def read(self, log: LocalLog, offset: int, limit: int, max_bytes: int, allowance: Allowance) -> tuple[Piece | None, int]:
+    def read(self, log: LocalLog, offset: int, limit: int, max_bytes: int, budget: ScanBudget) -> tuple[Piece | None, int]:
         """Whole batches of one segment from `offset` on and below `limit`, and the offset to go on with. Without a piece there
         are none below that.
 
         log   what the caller's look found: everything is read from the very files it lists
 
-        The slice's file is held for the caller. Raises LongWalk beyond the allowance, CorruptData or UnsupportedFormat for a
+        The slice's file is held for the caller. Raises ScanBudgetExceeded, CorruptData or UnsupportedFormat for a
         file that is no run of batches, SourceChanged when the log is not what `log` says any more; the next look is a fresh
         one then.
         """
@@ -238,7 +238,7 @@ class LocalTier:
             following = segments[at + 1].base_offset if at + 1 < len(segments) else None
             file = self.open(segment)
             try:
-                opened = self._opened(file, segment, log, allowance)
+                opened = self._opened(file, segment, log, budget)
                 # The last batch of a sealed segment says which offset comes next: the following one's base, unless there is a hole.
                 end = opened.whole() if following is not None and following <= limit else opened.below(limit)
                 found = opened.cut(offset, end, max_bytes)
@@ -253,14 +253,14 @@ class LocalTier:
 
     def check(self, piece: Piece) -> None:
         """Raises SourceChanged when the piece, which is still held, was cut since it was read."""
-        self._opened(piece.slice.file, piece.segment, piece.log, Allowance()).check(piece.witness)
+        self._opened(piece.slice.file, piece.segment, piece.log, ScanBudget()).check(piece.witness)
 
-    def lineage(self, log: LocalLog) -> Lineage | None:
+    def epoch_check(self, log: LocalLog) -> EpochCheck | None:
         """What its batches are compared with; None where that cannot tell anything."""
         denied = self._denied
         if denied is not None and denied.is_proven and denied.epochs == log.epochs:
             return None
-        return Lineage(log.epochs, lambda: self._deny(log))
+        return EpochCheck(log.epochs, lambda: self._deny(log))
 
     def _deny(self, log: LocalLog) -> None:
         if self._denied is None or self._denied.epochs != log.epochs:
@@ -279,7 +279,7 @@ class LocalTier:
             self._denied = denied._replace(is_proven=True)
             log.warning("epoch_history_bypassed", partition=str(found.partition), directory=str(found.directory), epochs=found.epochs.steps)
 
-    def end_offset(self, allowance: Allowance) -> int:
+    def end_offset(self, budget: ScanBudget) -> int:
         """The offset behind the last whole batch on disk, whether it is readable yet or not, as far as the last look tells. Raises
         as read does."""
         log, failure = self.last.log, self.last.failure
@@ -290,18 +290,18 @@ class LocalTier:
         segment = log.segments[-1]
         file = self.open(segment)
         try:
-            return self._opened(file, segment, log, allowance).end_offset()
+            return self._opened(file, segment, log, budget).end_offset()
         finally:
             file.release()
 
-    def _opened(self, file: RunFile, segment: LocalSegment, log: LocalLog, allowance: Allowance) -> OpenSegment:
+    def _opened(self, file: RunFile, segment: LocalSegment, log: LocalLog, budget: ScanBudget) -> OpenSegment:
         """With what is known of this very file; a new leader epoch may have cut it, so that begins anew then."""
         made_for = (segment.generation[0], log.epochs.newest)
-        with self._places_lock:
-            places = self._places.pop(segment.base_offset, None)
-            if places is None or places.made_for != made_for:
-                places = Places(*made_for)
-            while len(self._places) >= _PLACES_MAX:
-                del self._places[next(iter(self._places))]
-            self._places[segment.base_offset] = places  # the most recently used is the last
-        return OpenSegment(file, segment, self.lineage(log), places, allowance)
+        with self._boundaries_lock:
+            boundaries = self._boundaries.pop(segment.base_offset, None)
+            if boundaries is None or boundaries.made_for != made_for:
+                boundaries = BoundaryIndex(*made_for)
+            while len(self._boundaries) >= _INDEXES_MAX:
+                del self._boundaries[next(iter(self._boundaries))]
+            self._boundaries[segment.base_offset] = boundaries  # the most recently used is the last
+        return OpenSegment(file, segment, self.epoch_check(log), boundaries, budget)

@@ -10,7 +10,7 @@ from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.index_hints import hint_by_offset, hint_by_time, largest_timestamp
 from hydration.local.local_tier import LocalTier
-from hydration.local.open_segment import Allowance
+from hydration.local.open_segment import ScanBudget
 from hydration.local.recovery_point import RecoveryPoint
 from hydration.local.segment_states import SegmentStates, end_of, is_whole, segment_at
 from hydration.ranges import first_at, headers
@@ -38,7 +38,7 @@ class _Segment:
 
 
 class LocalTimes:
-    """Safe to use from many threads. Raises LongWalk when the allowance is used up: what was met is kept, ask again."""
+    """Safe to use from many threads. Raises ScanBudgetExceeded: what was met is kept, ask again."""
 
     def __init__(self, tier: LocalTier) -> None:
         self._tier = tier
@@ -46,26 +46,26 @@ class LocalTimes:
         self._recovery_point = RecoveryPoint()
         self._walked: deque[_Segment] = deque()  # to their ends; the oldest first
 
-    def first_not_older(self, log: LocalLog, timestamp_ms: int, span: Span, allowance: Allowance) -> RecordTime | None:
+    def first_not_older(self, log: LocalLog, timestamp_ms: int, span: Span, budget: ScanBudget) -> RecordTime | None:
         """The first record in `span` that is not older than `timestamp_ms`. Raises SourceChanged, CorruptData, UnsupportedFormat."""
-        with self._segments.undisturbed(log, allowance):
+        with self._segments.undisturbed(log, budget):
             for number in range(segment_at(log, span.start) or 0, len(log.segments)):
                 if log.segments[number].base_offset >= span.end:
                     break
-                found = self._first_in(log, number, timestamp_ms, span, allowance)
+                found = self._first_in(log, number, timestamp_ms, span, budget)
                 if found is not None:
                     return found
             return None
 
-    def _first_in(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, allowance: Allowance) -> RecordTime | None:
+    def _first_in(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, budget: ScanBudget) -> RecordTime | None:
         state, segment = self._segments.of(log, number), log.segments[number]
         if state.indexed is None and is_whole(log, number):
-            state.newest_ms = self._indexed_newest_ms(log, number, allowance)
+            state.newest_ms = self._indexed_newest_ms(log, number, budget)
             state.indexed = state.newest_ms is not None
         if state.newest_ms is not None and state.newest_ms < timestamp_ms:
             return None
         if state.indexed:
-            allowance.take(HINTED_BYTES)
+            budget.take(HINTED_BYTES)
             file = self._tier.open(segment)
             try:
                 found = _first_by_index(file, segment, timestamp_ms, span)
@@ -74,9 +74,9 @@ class LocalTimes:
             if found is not None:
                 return found
             state.indexed = False
-        return self._first_by_walk(log, number, timestamp_ms, span, allowance)
+        return self._first_by_walk(log, number, timestamp_ms, span, budget)
 
-    def _indexed_newest_ms(self, log: LocalLog, number: int, allowance: Allowance) -> int | None:
+    def _indexed_newest_ms(self, log: LocalLog, number: int, budget: ScanBudget) -> int | None:
         """The last entry of the broker's .timeindex; None where that is not to be trusted.
 
         Nothing protects it, and a record that it does not know of would not be found. It counts below the recovery point, to where
@@ -84,9 +84,9 @@ class LocalTimes:
         replaced file by file.
         """
         segment = log.segments[number]
-        if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end_of(log, number), allowance):
+        if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end_of(log, number), budget):
             return None
-        allowance.take(1)
+        budget.take(1)
         newest = largest_timestamp(segment.path.with_suffix(".timeindex"), segment.base_offset)
         if newest is None:
             return None
@@ -100,19 +100,19 @@ class LocalTimes:
         finally:
             file.release()
 
-    def _first_by_walk(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, allowance: Allowance) -> RecordTime | None:
+    def _first_by_walk(self, log: LocalLog, number: int, timestamp_ms: int, span: Span, budget: ScanBudget) -> RecordTime | None:
         state, segment = self._segments.of(log, number), log.segments[number]
         if state.walk is None:
             state.walk = HeaderWalk(segment.base_offset)
         walk = state.walk
-        self._segments.grow(walk, self._tier, log, number, allowance)
+        self._segments.grow(walk, self._tier, log, number, budget)
         if is_whole(log, number) and state not in self._walked:
             state.newest_ms = walk.newest_ms
             self._walked.append(state)
             if len(self._walked) > WALKS_MAX:
                 self._walked.popleft().walk = None
         for piece in walk.pieces(span.start, span.end, timestamp_ms):
-            allowance.take(piece.end - piece.start)
+            budget.take(piece.end - piece.start)
             file = self._tier.open(segment)
             try:
                 found = first_not_older(file, piece.start, piece.end, timestamp_ms, span)

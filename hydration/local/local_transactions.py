@@ -14,7 +14,7 @@ from headwater_core.segments.txnindex import decode_txnindex
 from hydration.archive.index_transactions import overlapping
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.local_tier import LocalTier
-from hydration.local.open_segment import Allowance
+from hydration.local.open_segment import ScanBudget
 from hydration.local.recovery_point import RecoveryPoint
 from hydration.local.segment_states import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
@@ -60,7 +60,7 @@ class _Segment:
 
 
 class LocalTransactions:
-    """Safe to use from many threads. Every method raises LongWalk when the allowance is used up (what was met is kept: ask again),
+    """Safe to use from many threads. Every method raises ScanBudgetExceeded (what was met is kept: ask again),
     UnknownBeginning, SourceChanged when the log is replaced underneath, CorruptData or UnsupportedFormat for what is no log.
     """
 
@@ -84,27 +84,27 @@ class LocalTransactions:
         if self._is_guess:
             self._beginning, self._is_guess, self._segments = None, False, SegmentStates(_Segment)
 
-    def ending(self, log: LocalLog, end: int, allowance: Allowance) -> Ending:
+    def ending(self, log: LocalLog, end: int, budget: ScanBudget) -> Ending:
         """
         end   the log's high watermark, or where a dead branch begins
         """
         assert log.high_watermark is not None
         assert end <= log.high_watermark
-        with self._segments.undisturbed(log, allowance):
+        with self._segments.undisturbed(log, budget):
             at = segment_at(log, end - 1)
             if at is None:
                 return Ending((), end)
             if is_whole(log, at) and end == end_of(log, at):
-                return Ending(self._open_before(log, at + 1, allowance), end)
+                return Ending(self._open_before(log, at + 1, budget), end)
             if end < log.high_watermark:
-                return Ending(self._walked_until(log, at, end, allowance).transactions.open, end)
-            walk = self._walked(log, at, allowance)
+                return Ending(self._walked_until(log, at, end, budget).transactions.open, end)
+            walk = self._walked(log, at, budget)
             if walk.done_to > log.high_watermark:
                 self._segments.forget(log.segments[at])  # if it was cut, no later look will have come so far either
                 raise SourceChanged(f"{log.directory} was looked at again meanwhile")
             return Ending(walk.transactions.open, end if at + 1 < len(log.segments) else walk.done_to)
 
-    def aborted(self, log: LocalLog, markers: Span, offsets: Span, allowance: Allowance) -> tuple[list[AbortedTransaction], bool]:
+    def aborted(self, log: LocalLog, markers: Span, offsets: Span, budget: ScanBudget) -> tuple[list[AbortedTransaction], bool]:
         """Those that `offsets` may belong to and whose markers lie in `markers`; and whether that is all of them, however far
         one looks. A log that counts for less than its high watermark, because the archive knows better, cannot say so.
         """
@@ -113,35 +113,35 @@ class LocalTransactions:
         at = segment_at(log, markers.start)
         if at is None:
             raise SourceChanged(f"{log.directory} no longer holds offset {markers.start}")
-        with self._segments.undisturbed(log, allowance):
+        with self._segments.undisturbed(log, budget):
             for number in range(at, len(log.segments)):
                 if log.segments[number].base_offset >= markers.end:
                     break
-                here = self._aborted_in(log, number, allowance)
+                here = self._aborted_in(log, number, budget)
                 found.extend(each for each in overlapping(here, offsets.start, offsets.end) if each.last_offset in markers)
                 if markers.end == log.high_watermark and end_of(log, number) >= offsets.end:
-                    still = self._known_open_at_end(log, number, allowance)
+                    still = self._known_open_at_end(log, number, budget)
                     if still is not None and all(each.first_offset >= offsets.end for each in still):
                         return found, True
             return found, False
 
-    def _aborted_in(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[AbortedTransaction, ...] | list[AbortedTransaction]:
+    def _aborted_in(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[AbortedTransaction, ...] | list[AbortedTransaction]:
         """Those whose markers lie in the segment, below the high watermark."""
         state = self._segments.of(log, number)
         if state.aborted is not None:
             return state.aborted
         if not is_whole(log, number):
-            return self._walked(log, number, allowance).transactions.aborted
-        found = self._listed(log, number, allowance)
+            return self._walked(log, number, budget).transactions.aborted
+        found = self._listed(log, number, budget)
         if found is None:
-            return self._walk_through(log, number, allowance).aborted
+            return self._walk_through(log, number, budget).aborted
         state.aborted, state.listed = found, True
         self._listed_kept += len(found)
         if self._listed_kept > LISTED_MAX:
             self._let_go(log, number)
         return found
 
-    def _listed(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[AbortedTransaction, ...] | None:
+    def _listed(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[AbortedTransaction, ...] | None:
         """What the broker's own .txnindex lists; None where that is not to be trusted.
 
         No checksum protects it, and one that is not there means that there is nothing to list. So it counts, as it does for the
@@ -150,11 +150,11 @@ class LocalTransactions:
         the segment is not there any more.
         """
         segment, end = log.segments[number], end_of(log, number)
-        if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end, allowance):
+        if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end, budget):
             return None
         path = segment.path.with_suffix(".txnindex")
         try:
-            found = decode_txnindex(_read(path, allowance), segment.base_offset, end, where=str(path))
+            found = decode_txnindex(_read(path, budget), segment.base_offset, end, where=str(path))
         except FileNotFoundError:
             found = ()
         except (OSError, HeadwaterError) as error:
@@ -163,18 +163,18 @@ class LocalTransactions:
         self._tier.check_named(segment)  # brokers take away or replace a segment first, then what lies beside it
         return found
 
-    def _open_before(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...]:
+    def _open_before(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[OpenTransaction, ...]:
         """Transactions open at the segment's base: by the newest snapshot before it, and a walk from there on."""
         back = number
-        while (still := self._known_open_before(log, back, allowance)) is None:
+        while (still := self._known_open_before(log, back, budget)) is None:
             if not back:
                 raise UnknownBeginning
             back -= 1
         for between in range(back, number):
-            still = self._walk_through(log, between, allowance).open
+            still = self._walk_through(log, between, budget).open
         return still
 
-    def _known_open_before(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...] | None:
+    def _known_open_before(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[OpenTransaction, ...] | None:
         """The same where nothing has to be walked for it."""
         state, segment = self._segments.of(log, number), log.segments[number]
         if state.open_before is None and not segment.base_offset:
@@ -184,7 +184,7 @@ class LocalTransactions:
         if state.open_before is None and not state.has_no_snapshot:
             path = segment.path.with_suffix(".snapshot")
             try:
-                found = open_transactions(decode_snapshot(_read(path, allowance), where=str(path)))
+                found = open_transactions(decode_snapshot(_read(path, budget), where=str(path)))
             except FileNotFoundError:
                 state.has_no_snapshot = True
             except (OSError, HeadwaterError) as error:
@@ -195,33 +195,33 @@ class LocalTransactions:
                 state.open_before = found
         return state.open_before
 
-    def _known_open_at_end(self, log: LocalLog, number: int, allowance: Allowance) -> tuple[OpenTransaction, ...] | None:
+    def _known_open_at_end(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[OpenTransaction, ...] | None:
         if is_whole(log, number):
-            return self._known_open_before(log, number + 1, allowance)
-        return self._walked(log, number, allowance).transactions.open
+            return self._known_open_before(log, number + 1, budget)
+        return self._walked(log, number, budget).transactions.open
 
-    def _walk_through(self, log: LocalLog, number: int, allowance: Allowance) -> Transactions:
+    def _walk_through(self, log: LocalLog, number: int, budget: ScanBudget) -> Transactions:
         """Learn all of a whole segment."""
         state, following = self._segments.of(log, number), self._segments.of(log, number + 1)
-        transactions = self._walked(log, number, allowance).transactions
+        transactions = self._walked(log, number, budget).transactions
         state.aborted, state.walk = tuple(transactions.aborted), None
         following.open_before = transactions.open
         return transactions
 
-    def _walked(self, log: LocalLog, number: int, allowance: Allowance) -> HeaderWalk:
+    def _walked(self, log: LocalLog, number: int, budget: ScanBudget) -> HeaderWalk:
         """A walk that has come to the segment's end or the high watermark."""
         state = self._segments.of(log, number)
         if state.walk is None:
-            state.walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, allowance))
-        self._segments.grow(state.walk, self._tier, log, number, allowance)
+            state.walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, budget))
+        self._segments.grow(state.walk, self._tier, log, number, budget)
         return state.walk
 
-    def _walked_until(self, log: LocalLog, number: int, end: int, allowance: Allowance) -> HeaderWalk:
+    def _walked_until(self, log: LocalLog, number: int, end: int, budget: ScanBudget) -> HeaderWalk:
         """A walk that has come to an offset before those."""
         state = self._segments.of(log, number)
         if state.short_walk is None or state.short_walk.done_to > end:
-            state.short_walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, allowance))
-        self._segments.grow(state.short_walk, self._tier, log, number, allowance, until=end)
+            state.short_walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, budget))
+        self._segments.grow(state.short_walk, self._tier, log, number, budget, until=end)
         return state.short_walk
 
     def _let_go(self, log: LocalLog, newest: int) -> None:
@@ -242,12 +242,12 @@ def _beginning_of(log: LocalLog) -> object:
     return log.segments[0].base_offset, log.segments[0].generation[0], log.epochs.newest
 
 
-def _read(path: Path, allowance: Allowance) -> bytes:
+def _read(path: Path, budget: ScanBudget) -> bytes:
     """A small file beside a segment."""
-    allowance.take(1)
+    budget.take(1)
     raw = path.read_bytes()
-    if allowance.left_bytes is not None:
-        allowance.left_bytes -= len(raw)
+    if budget.left_bytes is not None:
+        budget.left_bytes -= len(raw)
     return raw
 
 

@@ -10,23 +10,23 @@ from typing import NamedTuple
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
 from headwater_core.segments.local_log import LocalSegment
-from hydration.local.epoch_check import Lineage
+from hydration.local.epoch_check import EpochCheck
 from hydration.local.index_hints import hint_by_offset, hint_by_position
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
 
-WALK_BYTES = 256 << 10  # what a read looks through in an event loop: some milliseconds where batches are small
-TURN_BYTES = 16 << 20  # what a worker looks through before others have their turn
+INLINE_SCAN_BYTES = 256 << 10  # what a read looks through in an event loop: some milliseconds where batches are small
+WORKER_SCAN_BYTES = 16 << 20  # what a worker looks through before others have their turn
 POINT_SPACING_BYTES = 64 << 10  # so that a 1 GiB segment takes a quarter of a megabyte of points at most
 _ENDS_MAX = 4
 
 
-class LongWalk(Exception):
-    """A place is further off than the allowance reaches. What was met on the way is kept: ask again, and the way is shorter."""
+class ScanBudgetExceeded(Exception):
+    """The answer takes more bytes than the budget. What was met so far is kept, so that the same question then takes fewer."""
 
 
-class Allowance:
-    """How many bytes of its files one read may still look at. None: as many as it takes."""
+class ScanBudget:
+    """How many bytes of files a question may still read. None: as many as it takes."""
 
     __slots__ = ("left_bytes",)
 
@@ -34,11 +34,11 @@ class Allowance:
         self.left_bytes = left_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Raises LongWalk when nothing is left: what is asked for last may go beyond."""
+        """Raises ScanBudgetExceeded when nothing is left: the last request may go beyond."""
         if self.left_bytes is None:
             return
         if self.left_bytes <= 0:
-            raise LongWalk
+            raise ScanBudgetExceeded
         self.left_bytes -= size_bytes
 
 
@@ -59,7 +59,7 @@ class Cut(NamedTuple):
     witness: Boundary
 
 
-class Places:
+class BoundaryIndex:
     """Batch boundaries found so far in one segment; a boundary is checked where it is used. Safe to use from many threads.
 
     whole  where all of the batches end; its position is the file's size then
@@ -111,15 +111,17 @@ class Places:
 
 
 class OpenSegment:
-    """A segment as one read sees it. Every method raises LongWalk when the allowance is used up, SourceChanged when the file was
+    """A segment as one read sees it. Every method raises ScanBudgetExceeded, SourceChanged when the file was
     cut since the look, CorruptData or UnsupportedFormat for what cannot be a header."""
 
-    def __init__(self, file: RunFile, segment: LocalSegment, lineage: Lineage | None, places: Places, allowance: Allowance) -> None:
+    def __init__(
+        self, file: RunFile, segment: LocalSegment, epoch_check: EpochCheck | None, boundaries: BoundaryIndex, budget: ScanBudget
+    ) -> None:
         self.where = file.where
-        self._file, self._segment, self._lineage, self._places, self._allowance = file, segment, lineage, places, allowance
+        self._file, self._segment, self._epoch_check, self._boundaries, self._budget = file, segment, epoch_check, boundaries, budget
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        self._allowance.take(size_bytes)
+        self._budget.take(size_bytes)
         return self._file.read(position, size_bytes)
 
     def headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -127,23 +129,23 @@ class OpenSegment:
         noted, epoch = start, None
         for position, header in headers(self, start, end):
             if header.leader_epoch != epoch:
-                self._check_lineage(header)
+                self._check_epoch(header)
                 epoch = header.leader_epoch
             if position >= noted:
-                self._places.note(Boundary(position, header.base_offset))
+                self._boundaries.note(Boundary(position, header.base_offset))
                 noted = position + POINT_SPACING_BYTES
             yield position, header
 
     def whole(self) -> End:
         """The end of the file, and the offset behind its last whole batch."""
-        size_bytes, places = self._size_bytes(), self._places
-        found = places.whole
+        size_bytes, boundaries = self._size_bytes(), self._boundaries
+        found = boundaries.whole
         if found is None or found.place.position != size_bytes:
             start = self._start(OFFSET_MAX)
             found = End(Boundary(size_bytes, max(start.offset, self._segment.base_offset)), start if start.position else None)
             for position, header in self.headers(start.position, size_bytes):
                 found = End(Boundary(size_bytes, header.next_offset), Boundary(position, header.base_offset))
-            places.whole = found
+            boundaries.whole = found
         return found
 
     def end_offset(self) -> int:
@@ -156,8 +158,8 @@ class OpenSegment:
 
     def below(self, limit: int) -> End:
         """Where the batches that lie wholly below `limit` end. Walks what was appended since it was last asked."""
-        size_bytes, places = self._size_bytes(), self._places
-        known = places.end_below(limit)
+        size_bytes, boundaries = self._size_bytes(), self._boundaries
+        known = boundaries.end_below(limit)
         if known is not None and known.place.position <= size_bytes:
             return known
         start, is_met = self._start(limit), False
@@ -172,7 +174,7 @@ class OpenSegment:
                 is_met = True
                 break  # what follows may be preallocated
         if is_met or not self._segment.is_active:  # else more may come
-            places.note_end(limit, end)
+            boundaries.note_end(limit, end)
         return end
 
     def cut(self, offset: int, end: End, max_bytes: int) -> Cut | None:
@@ -186,13 +188,13 @@ class OpenSegment:
             witness = end.witness
             self.check(witness)
         else:
-            self._places.note(witness)
+            self._boundaries.note(witness)
         return Cut(found, witness)
 
     def check(self, witness: Boundary) -> None:
         """Raises SourceChanged when that batch is not there any more."""
         if not self._is_batch(witness):
-            self._places.forget()
+            self._boundaries.forget()
             raise SourceChanged(f"{self.where} was cut")
 
     def _size_bytes(self) -> int:
@@ -201,15 +203,15 @@ class OpenSegment:
             raise SourceChanged(f"{self.where} was cut")
         return found
 
-    def _check_lineage(self, header: BatchHeader) -> None:
-        if self._lineage is not None:
-            self._lineage.check(header.leader_epoch, header.base_offset, self.where)
+    def _check_epoch(self, header: BatchHeader) -> None:
+        if self._epoch_check is not None:
+            self._epoch_check.check(header.leader_epoch, header.base_offset, self.where)
 
     def _start(self, offset: int) -> Boundary:
         """A batch boundary at or before the batch that holds `offset`: the nearest that is known and still true."""
-        known = self._places.by_offset(offset)
+        known = self._boundaries.by_offset(offset)
         if known is not None and not self._is_batch(known):
-            self._places.forget()
+            self._boundaries.forget()
             known = None
         if known is not None and known.offset == offset:
             return known
@@ -220,7 +222,7 @@ class OpenSegment:
     def _boundary(self, position: int, most: int) -> Boundary | None:
         """The last known boundary behind `position`, at most `most` bytes behind it, that is one still."""
         end = position + most
-        known = self._places.by_position(end)
+        known = self._boundaries.by_position(end)
         hint = None
         if known is None or known.position < (position + end) // 2 or not self._is_batch(known):
             known, hint = None, self._hinted(hint_by_position(self._segment.index_path, self._segment.base_offset, end))
@@ -232,7 +234,7 @@ class OpenSegment:
         header = self._header(place.position)
         if header is None or header.base_offset != place.offset:
             return False
-        self._check_lineage(header)
+        self._check_epoch(header)
         return True
 
     def _hinted(self, hint: tuple[int, int] | None) -> Boundary | None:
@@ -243,7 +245,7 @@ class OpenSegment:
         header = self._header(position)
         if header is None or header.last_offset != last_offset:
             return None
-        self._check_lineage(header)
+        self._check_epoch(header)
         return Boundary(position, header.base_offset)
 
     def _header(self, position: int) -> BatchHeader | None:

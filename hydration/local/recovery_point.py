@@ -3,7 +3,7 @@
 from headwater_core.errors import HeadwaterError
 from headwater_core.segments.checkpoints import RECOVERY_POINTS, decode_offsets
 from headwater_core.segments.local_log import LocalLog
-from hydration.local.open_segment import Allowance
+from hydration.local.open_segment import ScanBudget
 
 
 class RecoveryPoint:
@@ -14,11 +14,11 @@ class RecoveryPoint:
         self._epoch: int | None = None
         self._read_for: LocalLog | None = None
 
-    def covers(self, log: LocalLog, end: int, allowance: Allowance) -> bool:
+    def covers(self, log: LocalLog, end: int, budget: ScanBudget) -> bool:
         """Whether everything below offset `end` was flushed. A new leader epoch may have cut the log and its recovery point."""
         known = self._read_for is not None and self._epoch == log.epochs.newest
         if not known or (end > self._offset and self._read_for is not log):
-            allowance.take(1)
+            budget.take(1)
             path = log.directory.parent / RECOVERY_POINTS
             try:
                 self._offset = decode_offsets(path.read_bytes(), where=str(path)).get(log.partition.topic_partition, 0)

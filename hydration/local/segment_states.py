@@ -11,7 +11,7 @@ from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.local_tier import LocalTier
-from hydration.local.open_segment import Allowance, LongWalk
+from hydration.local.open_segment import ScanBudget, ScanBudgetExceeded
 from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 
@@ -35,10 +35,10 @@ class SegmentStates(Generic[S]):
         self._lock = threading.Lock()
 
     @contextmanager
-    def undisturbed(self, log: LocalLog, allowance: Allowance) -> Iterator[None]:
-        """For one thread at a time. Whoever may read nothing does not wait either: LongWalk."""
-        if not self._lock.acquire(blocking=allowance.left_bytes != 0):
-            raise LongWalk
+    def undisturbed(self, log: LocalLog, budget: ScanBudget) -> Iterator[None]:
+        """For one thread at a time. With a budget of nothing it does not wait either: ScanBudgetExceeded."""
+        if not self._lock.acquire(blocking=budget.left_bytes != 0):
+            raise ScanBudgetExceeded
         try:
             if self._current is not log:
                 current = {segment.base_offset for segment in log.segments}
@@ -59,23 +59,21 @@ class SegmentStates(Generic[S]):
     def forget(self, segment: LocalSegment) -> None:
         self._states.pop(segment.base_offset, None)
 
-    def grow(
-        self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, allowance: Allowance, *, until: int | None = None
-    ) -> None:
+    def grow(self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, budget: ScanBudget, *, until: int | None = None) -> None:
         """Have `walk` go on to where the segment ends, or the high watermark, or only `until` some offset. Raises SourceChanged for a
         file that was cut since the look, or since the walk was there, and what HeaderWalk raises.
         """
         segment, up_to = log.segments[number], end_of(log, number) if until is None else until
         if walk.done_to >= up_to:
             return
-        allowance.take(HEADER_BYTES)
+        budget.take(HEADER_BYTES)
         file = tier.open(segment)
         try:
             size_bytes = file.size_bytes
             if size_bytes < max(walk.position, segment.size_bytes) or not _is_there(walk.last, file):
                 self.forget(segment)
                 raise SourceChanged(f"{segment.path} was cut")
-            walk.advance(file, size_bytes, up_to=up_to, allowance=allowance, lineage=tier.lineage(log))
+            walk.advance(file, size_bytes, up_to=up_to, budget=budget, epoch_check=tier.epoch_check(log))
             if up_to == end_of(log, number) and is_whole(log, number) and walk.position < size_bytes:
                 raise CorruptData(file.where, walk.position, f"what follows is no batch below offset {up_to}")
         finally:

@@ -12,7 +12,7 @@ from headwater_core.segments.producers import ProducerState
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LocalTier
 from hydration.local.local_transactions import LocalTransactions
-from hydration.local.open_segment import Allowance
+from hydration.local.open_segment import ScanBudget
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.broker_files import encode_snapshot
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
@@ -149,7 +149,7 @@ def test_the_snapshot_of_a_newer_branch_says_nothing_of_the_older_one(world: Wor
     world.broker.write(2, a_batch(2, 1, epoch=2))
     world.broker.path(2, "snapshot").write_bytes(encode_snapshot([ProducerState(9, 0, 0, 0, 0, 0, 0, 0)]))
     with pytest.raises(SourceChanged):
-        LocalTransactions(world.log.local).ending(old, 3, Allowance())  # type: ignore[arg-type]
+        LocalTransactions(world.log.local).ending(old, 3, ScanBudget())  # type: ignore[arg-type]
 
 
 def test_damage_that_an_older_look_meets_in_a_log_that_was_cut_is_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from headwater_core.errors import SourceChanged, TransientError
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.local.index_hints import hint_by_offset, hint_by_position
 from hydration.local.local_tier import LocalTier, OpenFiles
-from hydration.local.open_segment import Allowance
+from hydration.local.open_segment import ScanBudget
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import Broker
@@ -42,7 +42,7 @@ def test_a_partition_that_was_deleted_is_gone_at_the_next_look(tmp_path: Path) -
     tier = a_tier(broker, clock)
     log = tier.log()
     assert log is not None
-    piece, reached = tier.read(log, 0, 3, 100, Allowance())
+    piece, reached = tier.read(log, 0, 3, 100, ScanBudget())
     assert piece is not None
     assert reached == 1
     piece.slice.file.release()
@@ -94,7 +94,7 @@ def test_the_end_of_the_log_counts_whole_batches(tmp_path: Path) -> None:
     broker.set_high_watermark(12)
     tier = a_tier(broker)
     tier.log()
-    assert tier.end_offset(Allowance()) == 15
+    assert tier.end_offset(ScanBudget()) == 15
 
 
 @pytest.mark.parametrize("limit", [14, 15])
@@ -106,11 +106,11 @@ def test_a_preallocated_segment_ends_where_its_batches_do(tmp_path: Path, limit:
     tier = a_tier(broker)
     log = tier.log()
     assert log is not None
-    found, moved = tier.read(log, 10, limit, 1 << 20, Allowance())
+    found, moved = tier.read(log, 10, limit, 1 << 20, ScanBudget())
     assert found is not None
     assert (moved, found.slice.length) == (limit, len(a_segment(10, limit - 10)))
     found.slice.file.release()
-    assert tier.end_offset(Allowance()) == 15
+    assert tier.end_offset(ScanBudget()) == 15
 
 
 def test_hints_end_at_the_zeros_of_a_preallocated_index(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from headwater_core.segments.batches import BatchWalk
 from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from hydration.answers import Isolation
 from hydration.local.local_times import LocalTimes
-from hydration.local.open_segment import Allowance
+from hydration.local.open_segment import ScanBudget
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime
@@ -132,7 +132,7 @@ def test_a_search_that_was_cut_short_goes_on_where_it_was(a_world: AWorld, read_
     assert patiently(Random(0), ask) == (4_999, BASE_TIME + 4_999)
     sizes = sum(world.broker.path(number * 1000).stat().st_size for number in range(5))
     assert sum(read_bytes) < sizes * 1.3  # one walk, and the place that was found
-    assert ask(Allowance()) == (4_999, BASE_TIME + 4_999)
+    assert ask(ScanBudget()) == (4_999, BASE_TIME + 4_999)
 
 
 def test_times_wait_for_no_transactions(a_world: AWorld) -> None:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -10,16 +9,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headwater_core.errors import CorruptData, OffsetOutOfRange, SourceChanged, TransientError
+from headwater_core.errors import OffsetOutOfRange, SourceChanged, TransientError
 from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
 from hydration.answers import Isolation
 from hydration.archive.hydrator import SCAN_WORKERS
 from hydration.local.local_transactions import LocalTransactions, UnknownBeginning
-from hydration.local.open_segment import Allowance, LongWalk
-from hydration.local.turns import Turns
-from hydration.resumption import begin, finish
+from hydration.local.open_segment import ScanBudget, ScanBudgetExceeded
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from tests.headwater_core.manual_clock import ManualClock
@@ -115,7 +112,7 @@ def test_sealed_segments_are_not_read_where_the_broker_says_it(a_world: AWorld, 
     set_recovery_point(world, ends[-2])
     world.broker.set_high_watermark(log.next_offset)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
-    everything, is_all = known.aborted(look, Span(0, log.next_offset), Span(0, log.next_offset), Allowance())
+    everything, is_all = known.aborted(look, Span(0, log.next_offset), Span(0, log.next_offset), ScanBudget())
     assert tuple(everything) == aborted_between(log, 0, log.next_offset)
     assert is_all == (not log.open())
     assert sum(read_bytes) <= len(segments[-1][1]) + 100 * len(log.batches)
@@ -164,8 +161,8 @@ def test_a_broker_that_lists_nothing_is_believed_below_its_recovery_point(a_worl
     set_recovery_point(world, 500)
     world.broker.set_high_watermark(505)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
-    assert known.aborted(look, Span(0, 505), Span(0, 500), Allowance()) == ([], True)
-    assert known.ending(look, 505, Allowance()).still == ()
+    assert known.aborted(look, Span(0, 505), Span(0, 500), ScanBudget()) == ([], True)
+    assert known.ending(look, 505, ScanBudget()).still == ()
     assert sum(read_bytes) < 2_000  # of 5 MB
 
 
@@ -193,11 +190,11 @@ def test_an_index_that_went_with_its_segment_lists_something_else_than_nothing(a
         log.read(0, 1 << 20, COMMITTED).close()
 
 
-def patiently(random: Random, ask: Callable[[Allowance], T]) -> T:
-    """The answer, however often the allowance is too small."""
+def patiently(random: Random, ask: Callable[[ScanBudget], T]) -> T:
+    """The answer, however often the budget is too small."""
     for _ in range(100_000):
-        with suppress(LongWalk):
-            return ask(Allowance(random.choice((1, 500, 20_000))))
+        with suppress(ScanBudgetExceeded):
+            return ask(ScanBudget(random.choice((1, 500, 20_000))))
     raise AssertionError("it never gets further")
 
 
@@ -246,10 +243,10 @@ def test_a_log_that_begins_in_mid_life_has_to_be_told_what_was_open(a_world: AWo
     world.broker.set_high_watermark(8)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     with pytest.raises(UnknownBeginning):
-        known.ending(look, 8, Allowance())
+        known.ending(look, 8, ScanBudget())
     known.begin_with(look, (OpenTransaction(1, 3),))
-    assert known.ending(look, 8, Allowance()).still == ()
-    assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([AbortedTransaction(1, 3, 6, 7)], True)
+    assert known.ending(look, 8, ScanBudget()).still == ()
+    assert known.aborted(look, Span(5, 8), Span(0, 8), ScanBudget()) == ([AbortedTransaction(1, 3, 6, 7)], True)
 
 
 def test_what_was_open_before_the_log_is_asked_again_once_somebody_holds_it(a_world: AWorld) -> None:
@@ -258,13 +255,13 @@ def test_what_was_open_before_the_log_is_asked_again_once_somebody_holds_it(a_wo
     world.broker.set_high_watermark(8)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     known.begin_with(look, (), is_guess=True)
-    assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([], True)
+    assert known.aborted(look, Span(5, 8), Span(0, 8), ScanBudget()) == ([], True)
     known.forget_guess()
     with pytest.raises(UnknownBeginning):
-        known.aborted(look, Span(5, 8), Span(0, 8), Allowance())
+        known.aborted(look, Span(5, 8), Span(0, 8), ScanBudget())
     known.begin_with(look, (OpenTransaction(1, 3),))
     known.forget_guess()  # it is none
-    assert known.aborted(look, Span(5, 8), Span(0, 8), Allowance()) == ([AbortedTransaction(1, 3, 6, 7)], True)
+    assert known.aborted(look, Span(5, 8), Span(0, 8), ScanBudget()) == ([AbortedTransaction(1, 3, 6, 7)], True)
 
 
 def test_a_look_that_is_older_than_what_is_known_is_made_again(a_world: AWorld) -> None:
@@ -273,9 +270,9 @@ def test_a_look_that_is_older_than_what_is_known_is_made_again(a_world: AWorld) 
     world.broker.set_high_watermark(1)
     known, old = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     world.broker.set_high_watermark(2)
-    assert known.ending(world.broker.look(), 2, Allowance()).still == ()
+    assert known.ending(world.broker.look(), 2, ScanBudget()).still == ()
     with pytest.raises(SourceChanged):
-        known.ending(old, 1, Allowance())
+        known.ending(old, 1, ScanBudget())
 
 
 def test_what_is_open_where_a_dead_branch_begins_is_found_out_beside_what_is_at_the_end(a_world: AWorld) -> None:
@@ -285,7 +282,7 @@ def test_what_is_open_where_a_dead_branch_begins_is_found_out_beside_what_is_at_
     world.broker.set_high_watermark(6)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     opened = (OpenTransaction(1, 1),)
-    found = [known.ending(look, end, Allowance()) for end in (6, 3, 1, 4, 2, 5)]
+    found = [known.ending(look, end, ScanBudget()) for end in (6, 3, 1, 4, 2, 5)]
     assert found == [((), 6), (opened, 3), ((), 1), ((), 4), (opened, 2), ((), 5)]
 
 
@@ -294,12 +291,12 @@ def test_a_segment_that_was_cut_is_looked_at_anew(a_world: AWorld) -> None:
     world.broker.write(0, a_batch(0, 1, producer=1, transactional=True) + a_segment(1, 9))
     world.broker.set_high_watermark(5)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
-    assert known.ending(look, 5, Allowance()).still == (OpenTransaction(1, 0),)
+    assert known.ending(look, 5, ScanBudget()).still == (OpenTransaction(1, 0),)
     with world.broker.path(0).open("r+b") as file:
         file.truncate(10)
     world.broker.set_high_watermark(8)
     with pytest.raises(SourceChanged):
-        known.ending(world.broker.look(), 8, Allowance())
+        known.ending(world.broker.look(), 8, ScanBudget())
 
 
 def test_a_follower_that_was_cut_below_what_is_known_is_read_anew(a_world: AWorld) -> None:
@@ -338,63 +335,6 @@ def test_what_is_known_is_answered_without_a_worker(a_world: AWorld) -> None:
         go.set()
 
 
-def test_a_long_walk_lets_other_partitions_have_their_turns(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hydration.local.turns.TURN_BYTES", 200_000)
-    world = a_world()
-    world.broker.write(0, a_segment(0, 900, value_bytes=1000))
-    world.broker.set_high_watermark(900)
-    submit = world.logs.hydrator.submit
-    turns: list[Callable[[], object]] = []
-    log = world.log
-
-    def counting(work: Callable[[], object], *where: Any) -> Future[object]:
-        turns.append(work)
-        return submit(work, *where)
-
-    monkeypatch.setattr(world.logs.hydrator, "submit", counting)
-    assert log.bounds(COMMITTED).last_stable_offset == 900
-    assert len(turns) > 3
-
-
-def test_an_error_is_told_to_who_asked() -> None:
-    work: list[Callable[[], None]] = []
-
-    def submit(task: Callable[[], object]) -> Future[object]:
-        future: Future[object] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(task())
-            except Exception as error:
-                future.set_exception(error)
-
-        work.append(run)
-        return future
-
-    turns = Turns(submit)
-    known: list[int] = []
-
-    def bad(allowance: Allowance) -> int:
-        if allowance.left_bytes == 0:
-            raise LongWalk
-        raise CorruptData("x", 0, "no batch")
-
-    def good(allowance: Allowance) -> int:
-        if not known and allowance.left_bytes == 0:
-            raise LongWalk
-        known.append(1)
-        return 7
-
-    first, second = begin(turns.find(bad)), begin(turns.find(good))
-    work.pop()()
-    with pytest.raises(CorruptData):
-        first.future.result(0)  # type: ignore[union-attr]
-    work.pop()()
-    assert second.future.result(0) == 7  # type: ignore[union-attr]
-    assert finish(turns.find(good), 0) == 7
-    assert not work
-
-
 @pytest.mark.parametrize("listed_max", [1 << 16, 40])
 def test_lists_of_many_segments_cost_no_look_at_all_of_them_each(a_world: AWorld, monkeypatch: pytest.MonkeyPatch, listed_max: int) -> None:
     segments = 300
@@ -419,7 +359,7 @@ def test_lists_of_many_segments_cost_no_look_at_all_of_them_each(a_world: AWorld
         return of(*which)
 
     monkeypatch.setattr(states, "of", counting)
-    found, _ = known.aborted(log, Span(0, end), Span(0, end), Allowance())
+    found, _ = known.aborted(log, Span(0, end), Span(0, end), ScanBudget())
     assert len(found) == segments - 1
     assert looks < 20 * segments
     kept = [state for state in states._states.values() if state.aborted]

@@ -43,7 +43,7 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
 from hydration.archive.archive_transactions import Carried
 from hydration.archive.manifest_view import Archived
-from hydration.local.epoch_check import Lineage
+from hydration.local.epoch_check import EpochCheck
 from hydration.partition_transactions import PartitionTransactions
 from hydration.resumption import Steps
 from hydration.scope import Span, Tier
@@ -633,7 +633,7 @@ def no_head_is_an_empty_archive(stack: ExitStack) -> None:
 
 @mutant("batches of a local log are not compared with the leader epochs of the look")
 def epochs_of_batches_ignored(stack: ExitStack) -> None:
-    _patch(stack, Lineage, "check", lambda *_: None)
+    _patch(stack, EpochCheck, "check", lambda *_: None)
 
 
 @mutant("after a gap the archive's word on transactions is taken", theme="gaps")

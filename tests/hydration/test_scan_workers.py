@@ -14,14 +14,15 @@ import pytest
 from headwater_core.errors import CorruptData, OffsetOutOfRange, TransientError
 from hydration.answers import Isolation
 from hydration.archive.hydrator import SCAN_WORKERS
-from hydration.local.open_segment import TURN_BYTES, WALK_BYTES
-from hydration.resumption import Pending
+from hydration.local.open_segment import INLINE_SCAN_BYTES, WORKER_SCAN_BYTES, ScanBudget, ScanBudgetExceeded
+from hydration.local.scan_workers import ScanWorker
+from hydration.resumption import Pending, begin, finish
 from hydration.runfile import RunFile
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import World
 
 AWorld = Callable[..., World]
-UNCOMMITTED = Isolation.READ_UNCOMMITTED
+COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 VALUE_BYTES, BATCHES = 500, 4_000  # about 2 MiB a segment
 WINDOW_BYTES = 32 << 10
 
@@ -76,23 +77,23 @@ def answer(world: World, offset: int, *, waited: bool, max_bytes: int = 1) -> No
 
 @pytest.mark.parametrize("index", [None, b"", b"\xff" * 999, b"\x00\x00\x00\x09\x00\x00\x00\x0d" * 500])
 @pytest.mark.parametrize("active", [False, True])
-@pytest.mark.parametrize("turn_bytes", [300_000, TURN_BYTES])
+@pytest.mark.parametrize("turn_bytes", [300_000, WORKER_SCAN_BYTES])
 def test_a_long_walk_leaves_the_callers_thread_and_is_made_once(
     a_world: AWorld, read_bytes: Counter[int], monkeypatch: pytest.MonkeyPatch, index: bytes | None, active: bool, turn_bytes: int
 ) -> None:
-    monkeypatch.setattr("hydration.local.turns.TURN_BYTES", turn_bytes)
+    monkeypatch.setattr("hydration.local.scan_workers.WORKER_SCAN_BYTES", turn_bytes)
     world = a_world_without_indexes(a_world, index=index, active=active)
     mine = threading.get_ident()
     read_bytes.clear()
     answer(world, BATCHES - 10, waited=True)
-    assert read_bytes[mine] <= WALK_BYTES + WINDOW_BYTES
+    assert read_bytes[mine] <= INLINE_SCAN_BYTES + WINDOW_BYTES
     walked = read_bytes.total() - read_bytes[mine]
     size_bytes = world.broker.path(0).stat().st_size
     assert size_bytes // 2 < walked < 2 * size_bytes
     for offset in (BATCHES - 11, 5, BATCHES // 2, BATCHES - 10):
         read_bytes.clear()
         answer(world, offset, waited=False)
-        assert read_bytes.total() <= WALK_BYTES
+        assert read_bytes.total() <= INLINE_SCAN_BYTES
 
 
 def test_where_a_long_answer_ends_is_looked_for_elsewhere(a_world: AWorld, read_bytes: Counter[int]) -> None:
@@ -102,7 +103,7 @@ def test_where_a_long_answer_ends_is_looked_for_elsewhere(a_world: AWorld, read_
     world = a_world_without_indexes(a_world, index=index, active=True)
     read_bytes.clear()
     answer(world, 1, max_bytes=1 << 20, waited=True)
-    assert read_bytes[threading.get_ident()] <= WALK_BYTES + WINDOW_BYTES
+    assert read_bytes[threading.get_ident()] <= INLINE_SCAN_BYTES + WINDOW_BYTES
     read_bytes.clear()
     answer(world, 1, max_bytes=1 << 20, waited=False)
 
@@ -116,7 +117,7 @@ def test_the_end_of_the_log_is_looked_for_elsewhere(a_world: AWorld, read_bytes:
     with busy_workers(world):
         read = world.log.try_read(BATCHES, 1, UNCOMMITTED)
         assert isinstance(read, Pending)
-        assert read_bytes[threading.get_ident()] <= WALK_BYTES + WINDOW_BYTES
+        assert read_bytes[threading.get_ident()] <= INLINE_SCAN_BYTES + WINDOW_BYTES
     with read.future.result(20) as result:
         assert not result.slices
     with pytest.raises(OffsetOutOfRange) as caught:
@@ -177,3 +178,60 @@ def test_damage_is_told_to_whom_it_concerns(a_world: AWorld) -> None:
 def test_a_reader_misses_nothing_on_the_way(a_world: AWorld) -> None:
     world = a_world_without_indexes(a_world)
     assert world.read_all(first=BATCHES - 2_000, max_bytes=300_000) == list(range(BATCHES - 2_000, 2 * BATCHES - 5))
+
+
+def test_a_long_walk_lets_other_partitions_have_their_turns(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hydration.local.scan_workers.WORKER_SCAN_BYTES", 200_000)
+    world = a_world()
+    world.broker.write(0, a_segment(0, 900, value_bytes=1000))
+    world.broker.set_high_watermark(900)
+    submit = world.logs.hydrator.submit
+    turns: list[Callable[[], object]] = []
+    log = world.log
+
+    def counting(work: Callable[[], object], *where: Any) -> Future[object]:
+        turns.append(work)
+        return submit(work, *where)
+
+    monkeypatch.setattr(world.logs.hydrator, "submit", counting)
+    assert log.bounds(COMMITTED).last_stable_offset == 900
+    assert len(turns) > 3
+
+
+def test_an_error_goes_to_the_caller_whose_question_met_it() -> None:
+    work: list[Callable[[], None]] = []
+
+    def submit(task: Callable[[], object]) -> Future[object]:
+        future: Future[object] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(task())
+            except Exception as error:
+                future.set_exception(error)
+
+        work.append(run)
+        return future
+
+    worker = ScanWorker(submit)
+    known: list[int] = []
+
+    def bad(budget: ScanBudget) -> int:
+        if budget.left_bytes == 0:
+            raise ScanBudgetExceeded
+        raise CorruptData("x", 0, "no batch")
+
+    def good(budget: ScanBudget) -> int:
+        if not known and budget.left_bytes == 0:
+            raise ScanBudgetExceeded
+        known.append(1)
+        return 7
+
+    first, second = begin(worker.find(bad)), begin(worker.find(good))
+    work.pop()()
+    with pytest.raises(CorruptData):
+        first.future.result(0)  # type: ignore[union-attr]
+    work.pop()()
+    assert second.future.result(0) == 7  # type: ignore[union-attr]
+    assert finish(worker.find(good), 0) == 7
+    assert not work
