@@ -14,7 +14,7 @@ from hydration.archive.chunk_fetcher import ChunkFetcher
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.downloads import PATIENCE_S, Downloads
 from hydration.archive.plans import Plans
-from hydration.archive.single_flight import Errand, Flights, Start
+from hydration.archive.single_flight import Attempt, SingleFlight, Start
 from hydration.cache.cache_directory import chunk_name
 from hydration.cache.chunk_cache import ChunkCache
 from hydration.counters import ReadCounters
@@ -49,7 +49,7 @@ class Hydrator:
         fetched again for a reader that waits for it"""
         self.cache = cache
         self.counters = counters or ReadCounters()
-        self.flights = Flights()
+        self.flights = SingleFlight()
         self.chunk_bytes = chunk_bytes
         self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
         self._scans = DiskThreads(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
@@ -79,7 +79,7 @@ class Hydrator:
 
         log_dir  where it was when it was last seen
         """
-        return self.flights.join(("look", partition), lambda errand: self._looks.submit(log_dir, errand.run), work)
+        return self.flights.join(("look", partition), lambda attempt: self._looks.submit(log_dir, attempt.run), work)
 
     @property
     def clock(self) -> Clock:
@@ -141,7 +141,7 @@ class Hydrator:
         run: list[tuple[str, Chunk]] = []
         for chunk in chunks:
             name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
-            if self.flights.is_under_way(name) or self.cache.has(name):
+            if self.flights.is_in_flight(name) or self.cache.has(name):
                 self._begin_run(partition, entry, run)
                 run = []
             elif self.cache.may_adopt(name) or chunk.size_bytes > self._fetcher.block_bytes:
@@ -156,7 +156,7 @@ class Hydrator:
         self.counters.ahead += len(run)
         start = self._start(partition, urgent=False)
         if len(run) > 1:
-            self.flights.begin_each([name for name, _ in run], start, partial(self._fetcher.fetch_each, entry, run))
+            self.flights.start_each([name for name, _ in run], start, partial(self._fetcher.fetch_each, entry, run))
         elif run:
             self.flights.join(run[0][0], start, partial(self._fetcher.fetch, run[0][0], entry, run[0][1]), urgent=False)
 
@@ -167,11 +167,11 @@ class Hydrator:
     def _start(self, partition: PartitionId, *, urgent: bool) -> Start:
         return partial(self._downloads.submit, group=partition, urgent=urgent)
 
-    def _prove(self, errand: Errand) -> None:
-        self._proofs.submit(errand.run)
+    def _prove(self, attempt: Attempt) -> None:
+        self._proofs.submit(attempt.run)
 
-    def _load_head(self, errand: Errand) -> None:
-        self._heads.submit(errand.run)
+    def _load_head(self, attempt: Attempt) -> None:
+        self._heads.submit(attempt.run)
 
     def close(self) -> None:
         self._downloads.close()

@@ -23,7 +23,7 @@ class Hanging:
         self.begun.set()
         assert self.go.wait(WAIT_S)
 
-    def be_late(self) -> None:
+    def on_late(self) -> None:
         self.late.set()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import TransientError
-from hydration.archive.single_flight import Errand, Flights
+from hydration.archive.single_flight import Attempt, SingleFlight
 from hydration.runfile import RunFile
 
 
@@ -14,13 +14,13 @@ class Line:
     """Errands in the order they were begun; a test runs them."""
 
     def __init__(self) -> None:
-        self.errands: list[Errand] = []
+        self.attempts: list[Attempt] = []
 
-    def __call__(self, errand: Errand) -> None:
-        self.errands.append(errand)
+    def __call__(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
 
     def run(self) -> None:
-        self.errands.pop(0).run()
+        self.attempts.pop(0).run()
 
 
 @pytest.fixture
@@ -41,79 +41,79 @@ def failing(_: Sequence[object]) -> Iterator[object]:
     raise TransientError("ahead failed")
 
 
-def test_nothing_is_begun_when_one_of_several_is_under_way(ahead: Line) -> None:
-    flights = Flights()
+def test_nothing_is_started_when_one_of_several_is_in_flight(ahead: Line) -> None:
+    flights = SingleFlight()
     one = flights.join("b", ahead, lambda: 7)
-    flights.begin_each(["a", "b"], ahead, lambda _: iter((1, 2)))
-    assert len(ahead.errands) == 1
+    flights.start_each(["a", "b"], ahead, lambda _: iter((1, 2)))
+    assert len(ahead.attempts) == 1
     ahead.run()
     assert one.result(0) == 7
-    flights.begin_each(["a", "b", "c"], ahead, lambda _: iter((1, TransientError("two"))))
+    flights.start_each(["a", "b", "c"], ahead, lambda _: iter((1, TransientError("two"))))
     joined = [flights.join(key, ahead, lambda: 0, urgent=False) for key in "abc"]
     ahead.run()
     assert joined[0].result(0) == 1
     assert isinstance(joined[1].exception(0), TransientError)
-    assert isinstance(joined[2].exception(0), AssertionError), "an outcome is missing: nobody waits for ever"
-    assert not any(flights.is_under_way(key) for key in "abc")
+    assert isinstance(joined[2].exception(0), AssertionError), "an outcome is missing: no caller waits forever"
+    assert not any(flights.is_in_flight(key) for key in "abc")
 
 
-def test_what_has_not_begun_is_begun_at_once_for_who_waits(ahead: Line, demand: Line) -> None:
-    flights = Flights()
-    flights.begin_each("abc", ahead, values)
+def test_what_has_not_begun_is_started_at_once_for_a_caller_that_waits(ahead: Line, demand: Line) -> None:
+    flights = SingleFlight()
+    flights.start_each("abc", ahead, values)
     waited = flights.join("b", demand, lambda: "b for me")
     demand.run()
     assert waited.result(0) == "b for me"
     others = [flights.join(key, ahead, lambda: None, urgent=False) for key in "ac"]
     ahead.run()
     assert [each.result(0) for each in others] == ["a ahead", "c ahead"]
-    assert not ahead.errands
+    assert not ahead.attempts
 
 
 def test_what_has_begun_is_shared(ahead: Line, demand: Line) -> None:
-    flights = Flights()
+    flights = SingleFlight()
 
     def work(keys: Sequence[object]) -> Iterator[object]:
         joined.append(flights.join("b", demand, lambda: "b for me"))
         return values(keys)
 
     joined = []  # type: ignore[var-annotated]
-    flights.begin_each("ab", ahead, work)
+    flights.start_each("ab", ahead, work)
     ahead.run()
     assert joined[0].result(0) == "b ahead"
-    assert not demand.errands
+    assert not demand.attempts
 
 
 def test_who_waits_shares_no_failure_of_what_nobody_waited_for(ahead: Line, demand: Line) -> None:
-    flights = Flights()
+    flights = SingleFlight()
 
     def work(keys: Sequence[object]) -> Iterator[object]:
         joined.append(flights.join("b", demand, lambda: "b for me"))
         return failing(keys)
 
     joined = []  # type: ignore[var-annotated]
-    flights.begin_each("ab", ahead, work)
+    flights.start_each("ab", ahead, work)
     ahead.run()
     assert not joined[0].done()
-    assert not flights.is_under_way("a")
+    assert not flights.is_in_flight("a")
     demand.run()
     assert joined[0].result(0) == "b for me"
 
 
 def test_who_waits_for_what_is_late_has_it_begun_anew_and_takes_what_comes_first(ahead: Line, demand: Line, tmp_path: Path) -> None:
-    flights = Flights()
+    flights = SingleFlight()
     (tmp_path / "run").write_bytes(b"x")
     files = [RunFile.open(tmp_path / "run") for _ in range(2)]
 
     def work(_: Sequence[object]) -> Iterator[object]:
         joined.append(flights.join("a", demand, lambda: files[0], holders=1))
-        ahead_errand.be_late()
+        ahead_attempt.on_late()
         demand.run()
         assert joined[0].result(0) is files[0]
         yield files[1]
 
     joined = []  # type: ignore[var-annotated]
-    flights.begin_each("a", ahead, work)
-    ahead_errand = ahead.errands[0]
+    flights.start_each("a", ahead, work)
+    ahead_attempt = ahead.attempts[0]
     ahead.run()
     assert joined[0].result(0) is files[0]
     files[0].release()
@@ -121,24 +121,24 @@ def test_who_waits_for_what_is_late_has_it_begun_anew_and_takes_what_comes_first
 
 
 def test_who_comes_when_it_is_late_already_does_not_wait_for_it(ahead: Line, demand: Line) -> None:
-    flights = Flights()
+    flights = SingleFlight()
 
     def work(keys: Sequence[object]) -> Iterator[object]:
-        ahead_errand.be_late()
+        ahead_attempt.on_late()
         joined.append(flights.join("a", demand, lambda: "a for me"))
         return values(keys)
 
     joined = []  # type: ignore[var-annotated]
-    flights.begin_each("a", ahead, work)
-    ahead_errand = ahead.errands[0]
+    flights.start_each("a", ahead, work)
+    ahead_attempt = ahead.attempts[0]
     ahead.run()
     assert joined[0].result(0) == "a ahead", "it came first after all"
     demand.run()
-    assert not flights.is_under_way("a")
+    assert not flights.is_in_flight("a")
 
 
 def test_closing_answers_whoever_waits(ahead: Line) -> None:
-    flights = Flights()
+    flights = SingleFlight()
     waiting = flights.join("a", ahead, lambda: 1)
     flights.close()
     assert isinstance(waiting.exception(0), TransientError)
@@ -147,10 +147,10 @@ def test_closing_answers_whoever_waits(ahead: Line) -> None:
 
 
 def test_what_can_no_longer_be_started_is_answered() -> None:
-    def closed(_: Errand) -> None:
+    def closed(_: Attempt) -> None:
         raise RuntimeError("cannot schedule new futures after shutdown")
 
-    flights = Flights()
+    flights = SingleFlight()
     assert isinstance(flights.join("a", closed, lambda: 1).exception(0), TransientError)
-    flights.begin_each("ab", closed, values)
-    assert not flights.is_under_way("b")
+    flights.start_each("ab", closed, values)
+    assert not flights.is_in_flight("b")
