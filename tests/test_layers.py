@@ -26,8 +26,8 @@ ROOTS = sorted({package.partition(".")[0] for package in LEVEL})
 
 HOMES = {  # library: the only places that may import it
     "awscrt": ("headwater_core/objectstore/digest.py", "headwater_core/segments/"),
-    "boto3": ("headwater_core/objectstore/s3.py",),
-    "botocore": ("headwater_core/objectstore/s3.py",),
+    "boto3": ("headwater_core/objectstore/s3/",),
+    "botocore": ("headwater_core/objectstore/s3/",),
     "click": ("headwater/",),
     "confluent_kafka": ("headwater/",),
     "cramjam": ("headwater_core/segments/codecs.py",),

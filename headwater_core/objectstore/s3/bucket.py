@@ -1,0 +1,121 @@
+"""One prefix of one bucket, as boto3's client reaches it."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, UsageError
+from headwater_core.objectstore.digest import from_s3
+from headwater_core.objectstore.s3.error_codes import FOREIGN, as_headwater_error
+from headwater_core.objectstore.s3.request_body import RequestBody
+from headwater_core.objectstore.store import check_key, check_prefix
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+_CONNECTIONS_MAX = 64
+
+_Answer = TypeVar("_Answer")
+
+
+class S3Bucket:
+    """The client and the place it is used for. Requests are made inside `translated` or through `send`, so that only our errors leave.
+
+    Credentials come from boto3's own chain. `endpoint_url` is for stores other than Amazon's; they get path-style addresses.
+
+    Raises UsageError and Unauthorised when there can be no client.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        prefix: str,
+        *,
+        endpoint_url: str | None,
+        region: str | None,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        attempts: int,
+    ) -> None:
+        self.name = name
+        self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        check_prefix(self.prefix)
+        if endpoint_url is not None and "@" in endpoint_url:
+            raise UsageError("endpoint_url must not carry credentials; they come from boto3's own chain")
+        config = Config(
+            connect_timeout=connect_timeout_s,
+            read_timeout=read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            max_pool_connections=_CONNECTIONS_MAX,
+            tcp_keepalive=True,
+            # Every body carries a CRC-64/NVME that we computed. A SHA-256 for the signature, which botocore adds over plain
+            # HTTP, would be a second checksum at a tenth of the speed.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"payload_signing_enabled": False, "addressing_style": "path" if endpoint_url else "auto"},
+        )
+        try:
+            self.client: S3Client = boto3.session.Session().client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+        except (BotoCoreError, ValueError) as error:
+            raise as_headwater_error(self.url, error, write=False) from error
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.name}/{self.prefix}".rstrip("/")
+
+    def full(self, key: str) -> str:
+        """The name of `key` in the bucket. Raises UsageError when it is no key."""
+        return self.prefix + check_key(key)
+
+    @contextlib.contextmanager
+    def translated(self, key: str, *, write: bool) -> Iterator[None]:
+        """Around a request: what it raises is a HeadwaterError. `write`: it would change what others see."""
+        try:
+            yield
+        except FOREIGN as error:
+            raise as_headwater_error(f"{self.url}/{key}".rstrip("/"), error, write=write) from error
+
+    def send(self, key: str, body: RequestBody, request: Callable[[], _Answer], *, write: bool) -> _Answer:
+        """The answer to `request`, which sends `body`. Raises SourceChanged when its bytes changed meanwhile, whatever the answer was."""
+        try:
+            with self.translated(key, write=write):
+                answer = request()
+        except HeadwaterError as error:
+            if body.difference():
+                raise SourceChanged(f"{key}: {body.difference()}") from error
+            raise
+        if body.difference():
+            raise SourceChanged(f"{key}: {body.difference()}")
+        return answer
+
+    def check_exists(self) -> None:
+        """Raises UsageError when there is no such bucket, and what a request raises."""
+        try:
+            with self.translated("", write=False):
+                self.client.head_bucket(Bucket=self.name)
+        except NotFound:
+            raise UsageError(f"{self.url}: there is no such bucket") from None
+
+    def close(self) -> None:
+        """Drop the connections."""
+        self.client.close()
+
+
+def stored_digest(answer: Any) -> str | None:
+    """The digest of the whole object, when the answer carries one. A composite ("…-4") is a checksum of checksums."""
+    stored = answer.get("ChecksumCRC64NVME")
+    if not stored or "-" in stored or answer.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
+        return None
+    return from_s3(stored)
+
+
+def confirmed(key: str, digest: str, answer: Any) -> str:
+    """`digest`; CorruptData when the store says that it keeps something else."""
+    stored = stored_digest(answer)
+    if stored is not None and stored != digest:
+        raise CorruptData(key, 0, f"{digest} was sent, the store keeps {stored}")
+    return digest

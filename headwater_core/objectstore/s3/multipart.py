@@ -1,0 +1,115 @@
+"""Large objects go up in parts, several at a time."""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headwater_core.errors import NotFound, UnknownOutcome
+from headwater_core.objectstore.digest import Digest, to_s3
+from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed
+from headwater_core.objectstore.s3.error_codes import FOREIGN
+from headwater_core.objectstore.s3.request_body import PutSource, RequestBody
+
+if TYPE_CHECKING:
+    from types_boto3_s3.type_defs import CompletedPartTypeDef
+
+PARTS_MAX = 10_000  # S3's own limit
+_SENDERS = 8  # parts in flight, over all uploads of one store
+
+
+class _Part(NamedTuple):
+    """One part that the store has. `named` is how the completion names it."""
+
+    named: "CompletedPartTypeDef"
+    checksum: int
+    size_bytes: int
+
+
+class MultipartUploads:
+    """The multipart uploads of one bucket. Its threads start with the first of them."""
+
+    def __init__(self, bucket: S3Bucket) -> None:
+        self._bucket = bucket
+        self._senders: ThreadPoolExecutor | None = None
+        self._starting = threading.Lock()
+
+    def put(self, key: str, source: PutSource, size_bytes: int, *, part_bytes: int) -> str:
+        """Create `key` from the next `size_bytes` of `source`; return their digest.
+
+        part_bytes  of each part; more where there would be over 10,000
+
+        Raises what ObjectStore.put does. No parts are left behind unless the abort fails too.
+        """
+        where: Any = {"Bucket": self._bucket.name, "Key": self._bucket.full(key)}
+        client = self._bucket.client
+        with self._bucket.translated(key, write=False):  # an upload of which only the store knows is no outcome
+            upload = client.create_multipart_upload(**where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT")
+        where["UploadId"] = upload["UploadId"]
+        try:
+            parts = self._send_parts(key, where, source, size_bytes, max(part_bytes, -(-size_bytes // PARTS_MAX)))
+            digest = Digest()
+            for part in parts:
+                digest.append(part.checksum, part.size_bytes)
+            with self._bucket.translated(key, write=True):
+                answer = client.complete_multipart_upload(
+                    **where,
+                    MultipartUpload={"Parts": [part.named for part in parts]},
+                    ChecksumCRC64NVME=to_s3(digest.value),
+                    ChecksumType="FULL_OBJECT",
+                    IfNoneMatch="*",
+                )
+        except NotFound as error:  # the upload, not the object: completed by our own lost request, or aborted by somebody
+            raise UnknownOutcome(f"{self._bucket.url}/{key}: the multipart upload is gone") from error
+        except BaseException:
+            # Also after a lost answer: once this is through, whether the object is there will not change any more.
+            with contextlib.suppress(*FOREIGN):
+                client.abort_multipart_upload(**where)
+            raise
+        return confirmed(key, digest.text(), answer)
+
+    def _send_parts(self, key: str, where: Any, source: PutSource, size_bytes: int, part_bytes: int) -> Sequence[_Part]:
+        """Send every part, several at a time; return them in order."""
+        slots = threading.BoundedSemaphore(_SENDERS)  # a part is read only when it can be sent, so that few are held
+        sent: list[Future[_Part]] = []
+        try:
+            for start in range(0, size_bytes, part_bytes):
+                slots.acquire()
+                if any(future.done() and future.exception() for future in sent):
+                    break
+                body = source.take(min(part_bytes, size_bytes - start))
+                sent.append(self._pool().submit(self._send_part, key, where, len(sent) + 1, body))
+                sent[-1].add_done_callback(lambda _: slots.release())
+            wait(sent, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in sent:
+                future.cancel()
+            wait(sent)  # nothing of ours is in flight any more when the upload is aborted
+        failed = next((future for future in sent if not future.cancelled() and future.exception()), None)
+        if failed is not None:
+            failed.result()
+        return [future.result() for future in sent]
+
+    def _send_part(self, key: str, where: Any, number: int, body: RequestBody) -> _Part:
+        checksum = to_s3(body.checksum)
+        answer = self._bucket.send(
+            key,
+            body,
+            lambda: self._bucket.client.upload_part(
+                **where, PartNumber=number, Body=body.content, ContentLength=body.size_bytes, ChecksumCRC64NVME=checksum
+            ),
+            write=False,
+        )
+        return _Part({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC64NVME": checksum}, body.checksum, body.size_bytes)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._starting:
+            if self._senders is None:
+                self._senders = ThreadPoolExecutor(_SENDERS, thread_name_prefix="s3-send")
+            return self._senders
+
+    def close(self) -> None:
+        """Wait for the parts in flight and end the threads."""
+        if self._senders is not None:
+            self._senders.shutdown()

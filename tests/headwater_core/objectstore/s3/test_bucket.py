@@ -1,0 +1,54 @@
+"""Places and credentials."""
+
+from contextlib import closing
+
+import pytest
+
+from headwater_core.errors import (
+    HeadwaterError,
+    Unauthorised,
+    UnknownOutcome,
+    UsageError,
+)
+from headwater_core.objectstore.s3 import S3Store
+from tests.headwater_core.objectstore.s3.calls import READS, WRITES
+from tests.s3server import S3Server
+
+
+def test_a_bucket_that_is_not_there_does_not_look_like_an_empty_archive(s3_environ: S3Server) -> None:
+    with closing(S3Store("no-such-bucket", endpoint_url=s3_environ.endpoint_url)) as store:
+        for use in READS:
+            with pytest.raises(UsageError, match="bucket"):
+                use(store)
+
+
+def test_wrong_credentials_are_unauthorised(s3_environ: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
+    with closing(S3Store(bucket, endpoint_url=s3_environ.endpoint_url)) as store:
+        for use in [*READS, *WRITES[:2]]:
+            with pytest.raises(Unauthorised) as refusal:
+                use(store)
+            assert "wrong-key" not in str(refusal.value)
+
+
+def test_no_credentials_are_unauthorised(s3_environ: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with closing(S3Store("bucket", endpoint_url=s3_environ.endpoint_url)) as store, pytest.raises(Unauthorised):
+        store.get("a")
+
+
+@pytest.mark.parametrize("endpoint_url", ["127.0.0.1:80", "http://user:secret@127.0.0.1:1", "http://[::1", ""])
+def test_an_endpoint_that_is_none_is_refused(endpoint_url: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        S3Store("bucket", endpoint_url=endpoint_url)
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_server_that_is_not_there_may_come_back() -> None:
+    with (
+        closing(S3Store("bucket", endpoint_url="http://127.0.0.1:1", region="r", attempts=1)) as store,
+        pytest.raises(HeadwaterError) as refusal,
+    ):
+        store.create("a", b"")
+    assert isinstance(refusal.value, (UnknownOutcome, Unauthorised))

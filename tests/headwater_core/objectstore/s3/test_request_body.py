@@ -1,0 +1,56 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headwater_core.errors import (
+    NotFound,
+    SourceChanged,
+    TransientError,
+)
+from headwater_core.objectstore.s3 import S3Store
+from tests.headwater_core.objectstore.badnetwork import Answer, BadNetwork
+from tests.headwater_core.objectstore.s3.calls import WRITES
+
+
+def before_the_second_pass(patch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Do `change` when a source is read for the second time, which is when it is sent."""
+    original = os.preadv
+    passes = 0
+
+    def preadv(fd: int, buffers: list[memoryview], position: int) -> int:
+        nonlocal passes
+        passes += position == 0
+        if passes == 2:
+            change()
+        return original(fd, buffers, position)
+
+    patch.setattr(os, "preadv", preadv)
+
+
+def test_a_source_that_changes_while_it_is_sent_is_noticed(far: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(1 << 20))
+    before_the_second_pass(monkeypatch, lambda: path.write_bytes(b"x" * (1 << 20)))
+    with path.open("rb") as source, pytest.raises(SourceChanged):
+        far.put("a", source, size_bytes=1 << 20)
+    with pytest.raises(NotFound):
+        far.stat("a")
+
+
+def test_a_source_cut_while_it_is_sent_is_noticed_at_once(far: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(1 << 20))
+    before_the_second_pass(monkeypatch, lambda: os.truncate(path, 1000))
+    with path.open("rb") as source, pytest.raises(SourceChanged):
+        far.put("a", source, size_bytes=1 << 20)
+
+
+def test_bytes_damaged_on_their_way_are_refused(far: S3Store, network: BadNetwork) -> None:
+    for write in WRITES[:2]:
+        network.plan.append(Answer(flip=True))
+        with pytest.raises(TransientError):
+            write(far)
+        with pytest.raises(NotFound):
+            far.stat("new")
