@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-import headwater_core.objectstore.directory
-from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore, directory_store
+from headwater_core.objectstore.directory.durable_names import DurableNames
 from tests.simulation.power import run_seed
 
 SEEDS = 200
@@ -55,24 +55,24 @@ def test_the_seeds_reach_what_is_interesting() -> None:
 
 
 def reads_back_what_it_could_not_sync() -> Any:
-    return patch.object(DirectoryStore, "_check_settled", lambda _: None)
+    return patch.object(DurableNames, "check", lambda _, url: None)
 
 
 def takes_a_failed_sync_for_done() -> Any:
-    real = DirectoryStore._sync
+    real = DurableNames.sync
 
-    def sync(self: DirectoryStore, *directories: Path) -> None:
+    def sync(self: DurableNames, *directories: Path) -> None:
         try:
             real(self, *directories)
         except OSError:
             self._failed.clear()  # as if it had been no failure
 
-    return patch.object(DirectoryStore, "_sync", sync)
+    return patch.object(DurableNames, "sync", sync)
 
 
 def syncs_no_directory_above() -> Any:
-    real = DirectoryStore._sync
-    return patch.object(DirectoryStore, "_sync", lambda self, directory, *_: real(self, directory))
+    real = DurableNames.sync
+    return patch.object(DurableNames, "sync", lambda self, directory, *_: real(self, directory))
 
 
 def syncs_no_data() -> Any:
@@ -84,7 +84,7 @@ def syncs_no_data() -> Any:
             os.fsync(fd)
 
     def put(self: DirectoryStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        with patch.object(headwater_core.objectstore.directory, "os", SimpleNamespace(**{**vars(os), "fsync": fsync})):
+        with patch.object(directory_store, "os", SimpleNamespace(**{**vars(os), "fsync": fsync})):
             return real(self, key, data, size_bytes=size_bytes)
 
     return patch.object(DirectoryStore, "put", put)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import headwater_core.objectstore.directory
 from headwater_core.errors import AlreadyExists, HeadwaterError, TransientError, UnknownOutcome
-from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore, durable_names
 from manifests.repository import ManifestRepository
 from tests.archival.builders import Agent, Directory, load
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
@@ -115,12 +114,12 @@ def test_a_name_that_cannot_be_synced_while_an_earlier_failure_is_made_good_stay
     def fails_again_behind(directory: Path) -> None:
         monkeypatch.undo()
         disk.fails = lambda _: False
-        headwater_core.objectstore.directory._sync_names(directory)
+        durable_names.sync_names(directory)
         disk.fails = directories
         with pytest.raises(UnknownOutcome):
-            store._settle("b", disk.root / "mnt" / "bucket")
+            store._names.settle("b", disk.root / "mnt" / "bucket")
 
-    monkeypatch.setattr(headwater_core.objectstore.directory, "_sync_names", fails_again_behind)
+    monkeypatch.setattr(durable_names, "sync_names", fails_again_behind)
     assert store.get("a")[0] == b"a"
     with pytest.raises(TransientError, match="syncing"):
         store.get("a")
