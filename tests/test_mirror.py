@@ -41,7 +41,7 @@ ELSEWHERE = {  # module: the test file to open first
     "headwater_core/objectstore/store.py": "tests/headwater_core/objectstore/contract.py",
     "headwater_core/segments/encoder.py": "tests/headwater_core/segments/test_coordinator_records.py",
     "headwater_core/segments/flexible.py": "tests/headwater_core/segments/test_metadata_log.py",
-    "headwater_core/segments/local_log.py": "tests/headwater_core/segments/test_log_dirs.py",
+    "headwater_core/segments/local_log.py": "tests/headwater_core/segments/log_dirs/test_log_dirs.py",
     "headwater_core/segments/metadata_records.py": "tests/headwater_core/segments/test_metadata_log.py",
     "headwater_core/segments/producers.py": "tests/headwater_core/segments/test_run_scan.py",
     "hydration/answers.py": "tests/hydration/test_partition_log.py",

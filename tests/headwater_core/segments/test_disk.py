@@ -13,7 +13,7 @@ from headwater_core.partition import TopicPartition
 from headwater_core.segments.disk import LATE_MAX, Disk, DiskHangs
 from headwater_core.segments.log_dirs import LogDirs
 from tests.fixtures import private_copy
-from tests.headwater_core.segments.test_log_dirs import Broker
+from tests.headwater_core.segments.log_dirs.broker import Broker
 from tests.hung_disk import HungDisk, hung_disk, within
 
 T = TypeVar("T")

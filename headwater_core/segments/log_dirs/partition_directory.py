@@ -1,0 +1,188 @@
+"""One partition's directory: a look at all of it, and a glimpse that tells from outside whether it has changed."""
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import CorruptData, NotFound, SourceChanged
+from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments import checkpoints
+from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
+from headwater_core.segments.log_dirs.broker_metadata import KnownMetadata
+from headwater_core.segments.log_dirs.log_directory import LogDirectory
+from headwater_core.segments.log_dirs.small_files import SETTLED_NS, disk_error, read_optional
+from headwater_core.segments.metadata_log import ClusterMetadata, PartitionMetadata
+
+_SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
+_SWAP = ".swap"
+_LOOKS = 5
+_YOUNG_S = 60.0  # since a directory last got or lost a file
+
+
+class Glimpse(NamedTuple):
+    """What tells from outside that a partition has changed, apart from bytes beyond its high watermark.
+
+    directory  the log directory that it is in
+    files      when its own directory and its epoch history were last changed; None when that is too short ago to tell
+    """
+
+    directory: Path
+    high_watermark: int | None
+    log_start: int | None
+    cleaned_to: int | None
+    files: tuple[int, int] | None
+    topic_id: str | None
+    configs: Mapping[str, str] | None
+    leadership: PartitionMetadata | None
+
+    def is_as(self, earlier: "Glimpse") -> bool:
+        """Has nothing happened in between?"""
+        return self.files is not None and self == earlier
+
+
+def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, metadata: KnownMetadata, *, owned: bool) -> LocalLog:
+    """Read one partition directory between two listings that agree on names and inodes."""
+    try:
+        before = _segments(path, owned)
+        for _ in range(_LOOKS):
+            topic_id = _topic_id(path, before)
+            epochs = _epochs(path)
+            after = _segments(path, owned)
+            if before.same_files(after):
+                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs)
+            before = after
+    except FileNotFoundError as error:
+        raise NotFound(f"{path} is gone") from error
+    except OSError as error:
+        raise disk_error(error, path) from error
+    raise SourceChanged(f"{path} changed during each of {_LOOKS} looks")
+
+
+def _assemble(
+    path: Path,
+    topic_partition: TopicPartition,
+    root: LogDirectory,
+    metadata: KnownMetadata,
+    listing: "_Listing",
+    topic_id: str,
+    epochs: EpochHistory,
+) -> LocalLog:
+    cluster = metadata.state
+    topic = cluster.topics.get(topic_partition.topic) if cluster else None
+    if topic is not None and topic.topic_id != topic_id:
+        topic = None  # another incarnation: what the cluster says now is not about this directory
+    state = topic.partitions.get(topic_partition.partition) if topic else None
+    first = listing.segments[0].base_offset if listing.segments else 0
+    try:
+        return LocalLog(
+            partition=PartitionId(root.properties.cluster_id, topic_id, topic_partition.partition, topic_partition.topic),
+            directory=path,
+            segments=listing.segments,
+            high_watermark=root.high_watermarks.get(topic_partition),
+            log_start=max(first, root.log_starts.get(topic_partition, first)),
+            epochs=epochs,
+            cleaned_to=root.cleaned.get(topic_partition),
+            compacted=cluster is not None and topic is not None and "compact" in cluster.policy_of(topic.name),
+            delete_retention_ms=cluster.delete_retention_ms_of(topic.name, root.properties.node_id) if cluster and topic else None,
+            leadership=None
+            if state is None
+            else Leadership(
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                node=root.properties.node_id,
+                replicas=state.replicas,
+                in_sync=state.isr,
+            ),
+            leadership_unread=metadata.unread is not None,
+            settled=listing.settled,
+            leftovers=listing.leftovers,
+        )
+    except ValueError as error:  # a checkpoint, or the metadata log, says what cannot be
+        raise CorruptData(str(path), 0, str(error)) from error
+
+
+def glimpse_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, cluster: ClusterMetadata | None) -> Glimpse:
+    topic = cluster.topics.get(topic_partition.topic) if cluster else None
+    return Glimpse(
+        directory=root.directory,
+        high_watermark=root.high_watermarks.get(topic_partition),
+        log_start=root.log_starts.get(topic_partition),
+        cleaned_to=root.cleaned.get(topic_partition),
+        files=_modified_ns(path),
+        topic_id=topic.topic_id if topic else None,
+        configs=topic.configs if topic else None,
+        leadership=topic.partitions.get(topic_partition.partition) if topic else None,
+    )
+
+
+def _modified_ns(directory: Path) -> tuple[int, int] | None:
+    try:
+        made, epochs = os.stat(directory).st_mtime_ns, os.stat(directory / checkpoints.LEADER_EPOCHS).st_mtime_ns
+    except OSError:
+        return None  # a look will tell
+    return (made, epochs) if time.time_ns() > max(made, epochs) + SETTLED_NS else None
+
+
+class _Listing(NamedTuple):
+    segments: tuple[LocalSegment, ...]
+    settled: bool
+    leftovers: tuple[str, ...]
+
+    def same_files(self, other: "_Listing") -> bool:
+        return (self.settled, self.leftovers, self._files()) == (other.settled, other.leftovers, other._files())
+
+    def _files(self) -> list[tuple[int, int]]:
+        return [(each.base_offset, each.generation[0]) for each in self.segments]
+
+
+def _segments(directory: Path, owned: bool) -> _Listing:
+    """A compaction shows in the log from its first .swap file to its last. The .cleaned files that it writes before are nothing yet,
+    for as long as that takes: the cleaner may still give up, and a broker that starts deletes them."""
+    found: list[tuple[int, os.stat_result, str]] = []
+    unsettled: list[str] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            match = _SEGMENT_NAME.fullmatch(entry.name)
+            if match is not None:
+                try:
+                    found.append((int(match[1]), entry.stat(follow_symlinks=False), entry.path))
+                except FileNotFoundError:
+                    continue  # dropped since the directory was read; the next listing will agree
+            elif entry.name.endswith(_SWAP):
+                unsettled.append(entry.name)
+    found.sort(key=lambda each: each[0])
+    return _Listing(
+        tuple(
+            LocalSegment(
+                base_offset=base,
+                path=Path(path),
+                size_bytes=stat.st_size,
+                generation=(stat.st_ino, stat.st_mtime_ns),
+                is_active=at == len(found) - 1,
+            )
+            for at, (base, stat, path) in enumerate(found)
+        ),
+        not unsettled,
+        tuple(sorted(unsettled)) if owned else (),
+    )
+
+
+def _topic_id(directory: Path, listing: "_Listing") -> str:
+    """Raises SourceChanged while a broker may still have to write it: some moments after it has made the directory."""
+    path = directory / checkpoints.PARTITION_METADATA
+    raw = read_optional(path)
+    if raw:
+        return checkpoints.decode_partition_metadata(raw, where=str(path))
+    if time.time() < directory.stat().st_mtime + _YOUNG_S or not any(each.size_bytes for each in listing.segments):
+        raise SourceChanged(f"{directory} has no {checkpoints.PARTITION_METADATA} yet")
+    raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: which topic id this is cannot be told")
+
+
+def _epochs(directory: Path) -> EpochHistory:
+    path = directory / checkpoints.LEADER_EPOCHS
+    raw = read_optional(path)
+    return EpochHistory() if raw is None else checkpoints.decode_epochs(raw, where=str(path))

@@ -1,0 +1,90 @@
+"""The small files of a log directory, and what its file system's errors mean."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UsageError
+from headwater_core.segments import checkpoints
+
+SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
+
+T = TypeVar("T")
+
+
+class SmallFiles:
+    """What small files hold, decoded once for each of their states: every look at one partition needs all of its directory's."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, _SmallFile] = {}
+
+    def read(self, path: Path, decode: "Callable[..., T]") -> "T | None":
+        """None when it is not there. `decode` is always the same for one path."""
+        known, now = self._known.get(path), _stamp(path)
+        if known and known.stamp and known.stamp == now:
+            return cast(T, known.value)
+        found = _read_stamped(path) if now else None
+        if found is None:
+            return None
+        raw, stamp = found
+        value = known.value if known and known.raw == raw else decode(raw, where=str(path))
+        is_settled = time.time_ns() > stamp[1] + SETTLED_NS
+        self._known[path] = _SmallFile(stamp if is_settled else None, raw, value)
+        return cast(T, value)
+
+
+class _SmallFile(NamedTuple):
+    """stamp: inode, modification time and size; None when it was just written, so that they need not show the next change"""
+
+    stamp: tuple[int, int, int] | None
+    raw: bytes
+    value: object
+
+
+def is_directory(path: Path) -> bool:
+    """Path.is_dir takes a failing disk for an exception of its own."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def read_optional(path: Path) -> bytes | None:
+    """A small file; None when it is not there."""
+    found = _read_stamped(path)
+    return None if found is None else found[0]
+
+
+def _read_stamped(path: Path) -> tuple[bytes, tuple[int, int, int]] | None:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            raw = file.read(checkpoints.FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise disk_error(error, path) from error
+    if len(raw) > checkpoints.FILE_BYTES_MAX:
+        raise CorruptData(str(path), 0, f"more than {checkpoints.FILE_BYTES_MAX} bytes")
+    return raw, (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise disk_error(error, path) from error
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def disk_error(error: OSError, path: Path) -> HeadwaterError:
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return UsageError(f"log directory {path} does not exist" if not path.exists() else f"{path} is not a directory")
+        case PermissionError():
+            return Unauthorised(f"{path} may not be read by this user")
+    return TransientError(f"{path}: {error.strerror}")

@@ -1,0 +1,63 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headwater_core.errors import ForeignOwner, UnsupportedFormat, UsageError
+from headwater_core.segments.checkpoints import (
+    MetaProperties,
+    encode_meta_properties,
+)
+from headwater_core.segments.log_dirs import LogDirs
+from tests.fixtures import private_copy, unpack
+from tests.headwater_core.segments.builders import newer_metadata
+
+
+def moved_aside(tmp_path: Path) -> tuple[Path, Path]:
+    """kitchen's log directory, and its metadata in a directory of its own, as under metadata.log.dir."""
+    root, aside = private_copy("kitchen", tmp_path), tmp_path / "metadata"
+    aside.mkdir()
+    shutil.copy(root / "meta.properties", aside)
+    shutil.move(root / "__cluster_metadata-0", aside)
+    return root, aside
+
+
+def test_metadata_may_lie_in_a_directory_of_its_own(tmp_path: Path) -> None:
+    wanted = {log.partition: (log.leadership, log.compacted) for log in LogDirs([unpack("kitchen")]).partitions()}
+    root, aside = moved_aside(tmp_path)
+    assert LogDirs([root]).metadata() is None
+    assert all(log.leadership is None for log in LogDirs([root]).partitions())
+    logs = LogDirs([root], metadata_dir=aside)
+    assert {log.partition: (log.leadership, log.compacted) for log in logs.partitions()} == wanted
+    assert logs.look(next(iter(wanted)).topic_partition).leadership
+
+
+def test_a_metadata_directory_without_metadata_is_refused(tmp_path: Path) -> None:
+    """Whoever names it wants leadership to be known: to go on without would be another thing."""
+    root, aside = moved_aside(tmp_path)
+    shutil.rmtree(aside / "__cluster_metadata-0")
+    for logs in (LogDirs([root], metadata_dir=aside), LogDirs([root], metadata_dir=tmp_path / "nowhere")):
+        with pytest.raises(UsageError, match=r"metadata_dir.*__cluster_metadata-0"):
+            logs.survey()
+
+
+def test_metadata_of_another_broker_is_refused(tmp_path: Path) -> None:
+    root, aside = moved_aside(tmp_path)
+    (aside / "meta.properties").write_bytes(encode_meta_properties(MetaProperties(cluster_id="another-cluster", node_id=1)))
+    for logs in (LogDirs([root], metadata_dir=aside), LogDirs([root], metadata_dir=aside)):
+        with pytest.raises(ForeignOwner, match="different brokers"):
+            logs.survey()
+
+
+def test_metadata_of_a_later_version_leaves_leadership_unknown_and_stops_nobody(tmp_path: Path) -> None:
+    root = private_copy("pantry-live", tmp_path)
+    wanted = {log.partition for log in LogDirs([root]).partitions()}
+    newer_metadata(root)
+    logs = LogDirs([root])
+    found = logs.partitions()
+    assert {log.partition for log in found} == wanted
+    assert {(log.leadership, log.leadership_unread) for log in found} == {(None, True)}
+    listing = logs.listing()
+    assert (len(listing.partitions), listing.problems, isinstance(listing.unread, UnsupportedFormat)) == (len(wanted), (), True)
+    with pytest.raises(UnsupportedFormat, match="version 99"):
+        logs.metadata()
