@@ -5,8 +5,8 @@ bootstrap.checkpoint is read once, when the controller finds its metadata log em
 
 from collections.abc import Iterator
 
-from headwater_core.segments.bootstrap_checkpoint import write_bootstrap_checkpoint
-from headwater_core.segments.metadata_records import (
+from headwater_core.segments.metadata.bootstrap_checkpoint import write_bootstrap_checkpoint
+from headwater_core.segments.metadata.metadata_records import (
     NO_LEADER,
     UNASSIGNED,
     Config,

@@ -2,7 +2,15 @@
 
 import pytest
 
-from headwater_core.segments.metadata_records import NO_LEADER, Config, FeatureLevel, Partition, ProducerIds, Topic, decode_metadata_record
+from headwater_core.segments.metadata.metadata_records import (
+    NO_LEADER,
+    Config,
+    FeatureLevel,
+    Partition,
+    ProducerIds,
+    Topic,
+    decode_metadata_record,
+)
 from recovery.initial_metadata import FEATURES, bootstrap_checkpoint, bootstrap_records
 from recovery.plan import decode_plan, encode_plan
 from tests.recovery.test_plan import TOPIC_ID, a_head, a_topic, an_entry, planned

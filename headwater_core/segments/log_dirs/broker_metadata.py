@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater_core.errors import HeadwaterError, UnsupportedFormat, UsageError
-from headwater_core.segments import metadata_log
 from headwater_core.segments.disk import Disk, DiskHangs, Progressed
 from headwater_core.segments.log_dirs.small_files import disk_error, is_directory
-from headwater_core.segments.metadata_log import ClusterMetadata, MetadataLog
+from headwater_core.segments.metadata import metadata_log
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
+from headwater_core.segments.metadata.metadata_log import MetadataLog
 
 
 class KnownMetadata(NamedTuple):

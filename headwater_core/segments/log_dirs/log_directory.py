@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from headwater_core.errors import ForeignOwner, UsageError
 from headwater_core.partition import TopicPartition
-from headwater_core.segments import checkpoints, metadata_log
+from headwater_core.segments import checkpoints
 from headwater_core.segments.checkpoints import MetaProperties
 from headwater_core.segments.log_dirs.small_files import SmallFiles, disk_error
+from headwater_core.segments.metadata import metadata_log
 
 _DIRECTORY_NAME = re.compile(r"(.+)-(\d{1,10})", re.ASCII)  # greedy: split at the last '-'
 _RENAMED = ("-delete", "-future", "-stray")

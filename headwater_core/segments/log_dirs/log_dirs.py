@@ -16,7 +16,7 @@ from headwater_core.segments.log_dirs.broker_metadata import BrokerMetadata, Kno
 from headwater_core.segments.log_dirs.log_directory import LogDirectory, partition_names, same_broker
 from headwater_core.segments.log_dirs.partition_directory import Glimpse, glimpse_at, look_at
 from headwater_core.segments.log_dirs.small_files import SmallFiles, is_directory
-from headwater_core.segments.metadata_log import ClusterMetadata
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 
 T = TypeVar("T")
 _Problems = list[tuple[Path, HeadwaterError]]

@@ -15,7 +15,7 @@ from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
 from headwater_core.segments.log_dirs.broker_metadata import KnownMetadata
 from headwater_core.segments.log_dirs.log_directory import LogDirectory
 from headwater_core.segments.log_dirs.small_files import SETTLED_NS, disk_error, read_optional
-from headwater_core.segments.metadata_log import ClusterMetadata, PartitionMetadata
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _SWAP = ".swap"

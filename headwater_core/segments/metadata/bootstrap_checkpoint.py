@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from headwater_core.segments import flexible
 from headwater_core.segments.encoder import CONTROL, control_key, encode_batch
-from headwater_core.segments.metadata_records import MetadataRecord
+from headwater_core.segments.metadata.metadata_records import MetadataRecord
 
 _LEADER_EPOCH = 1  # as kafka-storage writes it
 _SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4

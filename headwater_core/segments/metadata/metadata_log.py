@@ -3,40 +3,15 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
-from headwater_core.segments.bootstrap_checkpoint import write_bootstrap_checkpoint
 from headwater_core.segments.markers import read_marker
-from headwater_core.segments.metadata_records import (
-    RESOURCE_BROKER,
-    RESOURCE_TOPIC,
-    Config,
-    FeatureLevel,
-    MetadataRecord,
-    Partition,
-    PartitionChange,
-    ProducerIds,
-    RemoveTopic,
-    Topic,
-    Transaction,
-    Unread,
-    decode_metadata_record,
-)
-from headwater_core.segments.records import decode_batch
-
-__all__ = [
-    "DIRECTORY",
-    "ClusterMetadata",
-    "MetadataLog",
-    "PartitionMetadata",
-    "TopicMetadata",
-    "write_bootstrap_checkpoint",
-]
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
+from headwater_core.segments.metadata.metadata_image import MetadataImage
 
 DIRECTORY = "__cluster_metadata-0"
 _LOG_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
@@ -45,64 +20,6 @@ _SNAPSHOT_FOOTER = 4
 _BATCH_BYTES_MAX = 64 << 20  # controllers write batches of at most 8 MiB
 _ATTEMPTS = 3
 _SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
-_DELETE_RETENTION_MS = 24 * 3600 * 1000  # Kafka's own default
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMetadata:
-    """leader  broker id, -1 while there is none"""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMetadata:
-    name: str
-    topic_id: str
-    partitions: Mapping[int, PartitionMetadata]
-    configs: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMetadata:
-    """One state of a cluster.
-
-    configs           of everything but topics: (resource type, resource name) -> settings; broker "" holds the defaults
-    next_producer_id  producer ids from here on have not been handed out
-    unread            records of other kinds that lie in the log: api key -> how many
-    end_offset        first metadata offset that is not part of this state
-    """
-
-    topics: Mapping[str, TopicMetadata]
-    configs: Mapping[tuple[int, str], Mapping[str, str]]
-    features: Mapping[str, int]
-    next_producer_id: int
-    unread: Mapping[int, int]
-    end_offset: int
-
-    def policy_of(self, topic: str) -> frozenset[str]:
-        """cleanup.policy as the metadata tells it: the topic's, else the cluster's dynamic default, else Kafka's own."""
-        found = self.topics.get(topic)
-        text = found.configs.get("cleanup.policy") if found else None
-        if text is None:
-            text = self.configs.get((4, ""), {}).get("log.cleanup.policy", "delete")
-        return frozenset(part.strip() for part in text.split(","))
-
-    def delete_retention_ms_of(self, topic: str, node: int) -> int:
-        """delete.retention.ms on broker `node`: the topic's, else the broker's or the cluster's dynamic default, else Kafka's own.
-
-        0, the shortest there is, when what is said is no number.
-        """
-        found = self.topics.get(topic)
-        text = found.configs.get("delete.retention.ms") if found else None
-        for broker in (str(node), ""):
-            text = text or self.configs.get((RESOURCE_BROKER, broker), {}).get("log.cleaner.delete.retention.ms")
-        if text is None:
-            return _DELETE_RETENTION_MS
-        return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def _nothing() -> None:
@@ -119,7 +36,7 @@ class MetadataLog:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._image = _Image()
+        self._image = MetadataImage()
         self._place: _Place | None = None
         self._state: ClusterMetadata | None = None
         self._modified_ns: int | None = None  # the directory's, at the last read, unless files could have come or gone since unseen
@@ -176,11 +93,11 @@ class MetadataLog:
             self._state = replace(self._state, end_offset=self._image.end_offset)
         return self._state
 
-    def _begin(self) -> "tuple[_Image, _Place]":
+    def _begin(self) -> "tuple[MetadataImage, _Place]":
         """The newest complete snapshot's image, and where in the log to go on from there, with no file opened yet."""
-        image = _Image()
+        image = MetadataImage()
         for end_offset, path in self._snapshots():
-            candidate = _Image()
+            candidate = MetadataImage()
             if _load_snapshot(path, candidate, self._progressed):
                 candidate.end_offset = end_offset
                 image = candidate
@@ -267,7 +184,7 @@ def _batches(path: Path, start: int) -> Iterator[tuple[int, BatchHeader, memoryv
             return
 
 
-def _load_snapshot(path: Path, image: "_Image", progressed: Callable[[], None]) -> bool:
+def _load_snapshot(path: Path, image: MetadataImage, progressed: Callable[[], None]) -> bool:
     """Apply a snapshot to `image`; False when it does not end with its footer, as one that is still written."""
     complete = False
     for _, header, batch in _batches(path, 0):
@@ -275,123 +192,3 @@ def _load_snapshot(path: Path, image: "_Image", progressed: Callable[[], None]) 
         image.apply_batch(header, batch, str(path))
         progressed()
     return complete
-
-
-@dataclass(slots=True)
-class _Topic:
-    name: str
-    topic_id: str
-    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
-
-
-class _Image:
-    """The state while it is built, record by record."""
-
-    def __init__(self) -> None:
-        self.end_offset = 0
-        self._topics: dict[str, _Topic] = {}  # by id
-        self._configs: dict[tuple[int, str], dict[str, str]] = {}
-        self._features: dict[str, int] = {}
-        self._next_producer_id = 0
-        self._unread: dict[int, int] = {}
-        self._pending: list[MetadataRecord] | None = None
-
-    def apply_batch(self, header: BatchHeader, batch: memoryview, where: str) -> bool:
-        """True when something but NoOp records was in it."""
-        if header.is_control:
-            return False
-        changed = False
-        for record in decode_batch(batch, where=where):
-            if record.value is None:
-                raise CorruptData(where, 0, f"metadata record {record.offset} is null")
-            decoded = decode_metadata_record(record.value, where=f"{where}, record {record.offset}")
-            changed |= self._take(decoded, where)
-        return changed
-
-    def _take(self, record: MetadataRecord, where: str) -> bool:
-        if isinstance(record, Transaction):
-            if record.api_key == Transaction.BEGIN:
-                self._pending = []
-                return False
-            pending, self._pending = self._pending or [], None
-            if record.api_key == Transaction.ABORT:
-                return False
-            for each in pending:
-                self._apply(each, where)
-            return bool(pending)
-        if self._pending is not None:
-            self._pending.append(record)
-            return False
-        self._apply(record, where)
-        return not (isinstance(record, Unread) and record.api_key == _NO_OP)
-
-    def _apply(self, record: MetadataRecord, where: str) -> None:
-        match record:
-            case Topic():
-                self._topics[record.topic_id] = _Topic(record.name, record.topic_id)
-            case RemoveTopic():
-                topic = self._topics.pop(record.topic_id, None)
-                if topic is not None:
-                    self._configs.pop((RESOURCE_TOPIC, topic.name), None)
-            case Partition():
-                self._topic(record.topic_id, where).partitions[record.partition] = PartitionMetadata(
-                    leader=record.leader, leader_epoch=record.leader_epoch, replicas=record.replicas, isr=record.in_sync
-                )
-            case PartitionChange():
-                partitions = self._topic(record.topic_id, where).partitions
-                if record.partition not in partitions:
-                    raise CorruptData(where, 0, f"a change of partition {record.partition}, which {record.topic_id} does not have")
-                partitions[record.partition] = _changed(partitions[record.partition], record)
-            case Config():
-                settings = self._configs.setdefault((record.resource_type, record.resource_name), {})
-                if record.value is None:
-                    settings.pop(record.name, None)
-                else:
-                    settings[record.name] = record.value
-            case FeatureLevel():
-                self._features[record.name] = record.level
-                if not record.level:
-                    del self._features[record.name]
-            case ProducerIds():
-                self._next_producer_id = max(self._next_producer_id, record.next_producer_id)
-            case Unread():
-                self._unread[record.api_key] = self._unread.get(record.api_key, 0) + 1
-
-    def _topic(self, topic_id: str, where: str) -> _Topic:
-        try:
-            return self._topics[topic_id]
-        except KeyError:
-            raise CorruptData(where, 0, f"a partition of topic id {topic_id}, which does not exist") from None
-
-    def freeze(self) -> ClusterMetadata:
-        configs = {key: MappingProxyType(dict(value)) for key, value in self._configs.items()}
-        nothing: Mapping[str, str] = MappingProxyType({})
-        topics = {
-            topic.name: TopicMetadata(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=MappingProxyType(dict(sorted(topic.partitions.items()))),
-                configs=configs.get((RESOURCE_TOPIC, topic.name), nothing),
-            )
-            for topic in self._topics.values()
-        }
-        return ClusterMetadata(
-            topics=MappingProxyType(topics),
-            configs=MappingProxyType({key: value for key, value in configs.items() if key[0] != RESOURCE_TOPIC}),
-            features=MappingProxyType(dict(self._features)),
-            next_producer_id=self._next_producer_id,
-            unread=MappingProxyType(dict(self._unread)),
-            end_offset=self.end_offset,
-        )
-
-
-_NO_OP = 20
-
-
-def _changed(before: PartitionMetadata, change: PartitionChange) -> PartitionMetadata:
-    return PartitionMetadata(
-        leader=before.leader if change.leader is None else change.leader,
-        leader_epoch=before.leader_epoch + (change.leader is not None),
-        replicas=before.replicas if change.replicas is None else change.replicas,
-        isr=before.isr if change.in_sync is None else change.in_sync,
-    )

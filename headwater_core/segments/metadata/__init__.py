@@ -1,0 +1,1 @@
+"""What a Kafka cluster says about itself in its metadata log."""
