@@ -34,7 +34,7 @@ HOMES = {  # library: the only places that may import it
     "kio": ("headwater/gateway/",),
     "lmdb": ("manifests/index.py",),
     "pyspark": ("headwater/pipeline/spark/", "headwater/spark.py", "pyspark_headwater/"),
-    "pysyncobj": ("headwater_core/control/node.py",),
+    "pysyncobj": ("headwater_core/control/node.py", "headwater_core/control/peer_transport.py"),
     "rich": ("headwater/",),
     "watchdog": ("archival/watch.py",),
 }

@@ -33,7 +33,7 @@ def check(config: "Config") -> None:
       2  not valid; stderr says why
     """
     from headwater.wiring import open_bucket, open_log_dirs
-    from headwater_core.control.node import check_config
+    from headwater_core.control.peer_transport import check_config
 
     open_bucket(config)  # raises what is wrong with its URL
     check_config(config.control)

@@ -1,51 +1,35 @@
-"""The control log, replicated by pysyncobj. The one place that knows the library, and what it must be kept from.
+"""The control log, replicated by pysyncobj.
 
 * The state lives in a SyncObjConsumer with one method, `apply(bytes)`: what the library would pickle, rename or number is
   never ours. Journal and snapshot are our own files (headwater_core/control/journal.py, headwater_core/control/snapshot.py).
 * A lone node has no transport: it opens no port, and its files say nothing of an address.
 * The library ticks in a thread of ours, which ends with the node and turns a full disk into an error for the callers.
 * Every call has its own time-out; the library has been seen to forget callbacks.
-* Between peers the library speaks pickle. It is replaced by one that admits nothing but plain values, frames are bounded,
-  and beyond loopback a long shared secret is demanded.
+* What peers may send: headwater_core/control/peer_transport.py.
 """
 
-import io
-import ipaddress
-import pickle
-import shutil
 import threading
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self
 
-import pysyncobj.journal
-import pysyncobj.pickle
-import pysyncobj.syncobj
-import pysyncobj.tcp_connection
-import pysyncobj.tcp_server
-import pysyncobj.transport
 import structlog
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, SyncObjException, replicated
-from pysyncobj.encryptor import HAS_CRYPTO
 from pysyncobj.node import Node as RaftNode
-from pysyncobj.tcp_connection import TcpConnection
-from pysyncobj.transport import TCPTransport, Transport, TransportNotReadyError
+from pysyncobj.transport import Transport
 
 from headwater_core.control.config import ControlConfig
+from headwater_core.control.control_files import ControlFiles
 from headwater_core.control.control_log import PUBLISH_TIMEOUT_S
 from headwater_core.control.control_records import Record, decode, encode
-from headwater_core.control.journal import Entry, Journal
+from headwater_core.control.journal import Entry
+from headwater_core.control.peer_transport import PeerTransport, check_config
 from headwater_core.control.snapshot import read_snapshot, write_snapshot
-from headwater_core.control.state import EMPTY, ControlState, apply_all
+from headwater_core.control.state import ControlState, apply_all
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
-from headwater_core.files import disk_errors, rename_synced, replace_file
 
 log = structlog.get_logger()
 
-SECRET_CHARS_MIN = 32
-_MESSAGE_BYTES_MAX = 8 << 20  # a batch of entries is 64 KiB, one command at most 1 MiB
 _COMPACT_AFTER_ENTRIES = 2_000
 _LONE = RaftNode("lone")
 
@@ -64,7 +48,7 @@ class ControlNode:
             raise UsageError("the control log does not run under python -O: pysyncobj guards its peers with assert")
         config = config or ControlConfig()
         check_config(config)
-        self._files = _Files(data_dir)
+        self._files = ControlFiles(data_dir)
         self._journal, state = self._files.open(with_peers=bool(config.peers))
         self._replica = _Replica(state)
         self._alone = not config.peers
@@ -105,7 +89,7 @@ class ControlNode:
         )
         if self._alone:
             return SyncObj(_LONE, [], conf, [self._replica], transportClass=Transport)
-        return SyncObj(config.listen, list(config.peers), conf, [self._replica], transportClass=_PeerTransport)
+        return SyncObj(config.listen, list(config.peers), conf, [self._replica], transportClass=PeerTransport)
 
     def _save_snapshot(self, path: str, entries: tuple[Entry, Entry, object]) -> None:
         """The library would try again at every tick, for ever: a snapshot that cannot be written ends the node instead."""
@@ -255,220 +239,3 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
             self.state = apply_all(self.state, decode(command))
         except CorruptData as error:
             log.error("control_command_skipped", reason=str(error))
-
-
-class _Files:
-    """The node's files, brought into a state that the library can start from, whatever happened to them."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.directory = data_dir / "control"
-        self.journal = self.directory / "journal"
-        self.snapshot = self.directory / "snapshot"
-        self.rebuild_marker = self.directory / "needs-rebuild"
-
-    def open(self, *, with_peers: bool) -> tuple[Journal, ControlState]:
-        """What is damaged is kept aside as *.damaged, and the rest is used: a snapshot outlives its journal, and a journal goes on
-        before its damage.
-        """
-        with disk_errors(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            for path in (self.journal, self.snapshot):
-                path.exists()  # says so when nobody may look
-        state, before, last = self._read_snapshot()
-        journal = self._open_journal(with_peers)
-        try:
-            self._reconcile(journal, before, last)
-        except CorruptData as error:
-            self._set_aside(self.journal, error)
-            promised = journal.getCurrentTerm(), journal.getVotedForNodeId()
-            journal._destroy()
-            journal = Journal(self.journal, with_peers=with_peers)
-            journal.setCurrentTerm(*promised)
-            self._begin_with(journal, before, last)
-        except BaseException:
-            journal._destroy()
-            raise
-        return journal, state
-
-    def _read_snapshot(self) -> tuple[ControlState, Entry | None, Entry | None]:
-        if not self.snapshot.exists():
-            return EMPTY, None, None
-        try:
-            return read_snapshot(self.snapshot)
-        except CorruptData as error:
-            self._set_aside(self.snapshot, error)
-            return EMPTY, None, None
-
-    def _open_journal(self, with_peers: bool) -> Journal:
-        if not self.journal.exists():
-            replace_file(self.rebuild_marker, b"")
-        try:
-            journal = Journal(self.journal, with_peers=with_peers)
-        except CorruptData as error:
-            try:
-                with disk_errors(self.journal):
-                    shutil.copyfile(self.journal, self.journal.with_name("journal.damaged"))
-                replace_file(self.rebuild_marker, b"")
-                journal = Journal(self.journal, with_peers=with_peers, salvage=True)
-                log.error("control_journal_cut", path=str(self.journal), reason=str(error))
-            except CorruptData:
-                self._set_aside(self.journal, error)
-                journal = Journal(self.journal, with_peers=with_peers)
-        if journal.torn:
-            replace_file(self.rebuild_marker, b"")
-        return journal
-
-    def _set_aside(self, path: Path, why: CorruptData) -> None:
-        log.error("control_file_set_aside", path=str(path), reason=str(why))
-        replace_file(self.rebuild_marker, b"")
-        with disk_errors(path):
-            rename_synced(path, path.with_name(path.name + ".damaged"))
-
-    def _reconcile(self, journal: Journal, before: Entry | None, last: Entry | None) -> None:
-        """Let the journal begin with the snapshot's two entries.
-
-        After a crash between snapshot and compaction it begins earlier; the library would then drop all of it, the
-        entries after the snapshot included.
-        """
-        entries = cast("list[Entry]", journal[:])
-        if before is None:
-            if entries and entries[0][1] != 1:
-                raise CorruptData(str(self.journal), 0, f"begins at entry {entries[0][1]}, and there is no snapshot")
-        elif before in entries and entries[entries.index(before) + 1 :][:1] == [last]:
-            if entries[0] != before:
-                journal.deleteEntriesTo(entries.index(before))
-        elif entries:
-            raise CorruptData(str(self.journal), 0, "does not contain what the snapshot ends with")
-        else:
-            self._begin_with(journal, before, last)
-
-    @staticmethod
-    def _begin_with(journal: Journal, before: Entry | None, last: Entry | None) -> None:
-        """Let an empty journal go on from a snapshot, whose two entries the library looks for there."""
-        if before is not None and last is not None:
-            journal.add(*before)
-            journal.add(*last)
-            if journal.getCurrentTerm() < last[2]:
-                journal.setCurrentTerm(last[2], None)
-            journal.setRaftCommitIndex(last[1])
-            journal.sync()
-
-
-def check_config(config: ControlConfig) -> None:
-    """Raises UsageError when the peers could not be trusted or reached."""
-    if not config.peers:
-        return
-    addresses = [_address(text) for text in (config.listen, *config.peers)]
-    if config.password is not None:
-        if len(config.password) < SECRET_CHARS_MIN:
-            raise UsageError(f"[control] password: at least {SECRET_CHARS_MIN} characters, better a generated secret")
-        if not HAS_CRYPTO:
-            raise UsageError("[control] password: needs the package `cryptography`")
-    elif not all(_is_loopback(host) for host, _ in addresses):
-        raise UsageError("[control] peers beyond this machine need a password")
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"[control] not host:port: {text[:100]!r}")
-    return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-# What the library gets instead of its own: journals, pickle, decompression, connections.
-
-
-class _PlainPickle:
-    """Stands in for the pickle module: plain values only. Protocol 4 knows bytes without calling a function for them."""
-
-    class _Unpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            raise pickle.UnpicklingError(f"{module}.{name} is not a plain value")
-
-    @classmethod
-    def load(cls, file: io.BufferedIOBase) -> Any:
-        return cls._Unpickler(file).load()
-
-    @classmethod
-    def loads(cls, data: bytes) -> Any:
-        return cls.load(io.BytesIO(data))
-
-    _load, _loads = load, loads
-
-    @staticmethod
-    def dump(value: Any, file: io.BufferedIOBase, _: object = None) -> None:
-        file.write(pickle.dumps(value, 4))
-
-    @staticmethod
-    def dumps(value: Any, _: object = None) -> bytes:
-        return pickle.dumps(value, 4)
-
-
-class _BoundedZlib:
-    compress = staticmethod(zlib.compress)
-
-    @staticmethod
-    def decompress(data: bytes) -> bytes:
-        inflating = zlib.decompressobj()
-        content = inflating.decompress(data, _MESSAGE_BYTES_MAX)
-        if not inflating.eof:
-            raise zlib.error("message too large or incomplete")
-        return content
-
-
-class _BoundedConnection(TcpConnection):  # type: ignore[misc]
-    """Hangs up on a peer that announces a frame beyond the bound, before taking it in."""
-
-    def _TcpConnection__processRead(self) -> bool:  # noqa: N802  the library's private name
-        more = bool(super()._TcpConnection__processRead())
-        buffered = self._TcpConnection__readBuffer
-        if len(buffered) >= 4 and not 0 < int.from_bytes(buffered[:4], "little", signed=True) <= _MESSAGE_BYTES_MAX:
-            self.disconnect()
-            return False
-        return more and len(buffered) <= _MESSAGE_BYTES_MAX
-
-
-class _PeerTransport(TCPTransport):  # type: ignore[misc]
-    """Peers only: no administration and no silent listeners over the wire."""
-
-    def tryGetReady(self) -> None:  # noqa: N802
-        try:
-            super().tryGetReady()
-        except TransportNotReadyError:
-            self._server.unbind()  # closes the socket that could not be bound
-            raise
-
-    def setOnUtilityMessageCallback(self, message: str, callback: Callable[..., None] | None) -> None:  # noqa: N802
-        pass
-
-    def _onIncomingMessageReceived(self, conn: TcpConnection, message: Any) -> None:  # noqa: N802
-        """Take in a peer that connects to us. The library would let a stranger with a peer's name cut that link for good."""
-        if self._syncObj.encryptor and not conn.sendRandKey:
-            super()._onIncomingMessageReceived(conn, message)
-            return
-        node = self._nodeAddrToNode.get(message) if isinstance(message, str) else None
-        if node is None or self._shouldConnect(node):  # nobody we know, or one that we connect to, not it to us
-            conn.disconnect()
-            return
-        replaced = self._connections.get(node)
-        super()._onIncomingMessageReceived(conn, message)
-        if replaced not in (None, conn):
-            replaced.disconnect()  # if that was the true one it notices, and comes again
-
-
-def _harden() -> None:
-    pysyncobj.pickle.pickle = _PlainPickle
-    pysyncobj.tcp_connection.zlib = _BoundedZlib
-    pysyncobj.tcp_server.TcpConnection = _BoundedConnection
-    pysyncobj.transport.TcpConnection = _BoundedConnection
-    pysyncobj.syncobj.createJournal = lambda journal: journal
-
-
-_harden()

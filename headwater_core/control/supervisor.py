@@ -11,7 +11,8 @@ from headwater_core.clock import Clock
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.control_log import PUBLISH_TIMEOUT_S
 from headwater_core.control.control_records import Record
-from headwater_core.control.node import ControlNode, check_config
+from headwater_core.control.node import ControlNode
+from headwater_core.control.peer_transport import check_config
 from headwater_core.control.state import EMPTY, ControlState
 from headwater_core.errors import HeadwaterError, TransientError
 
