@@ -8,7 +8,7 @@ from archival.source import open_segment
 from archival.step_plan import Idle, Policy, Stop, log_start, next_steps
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
-from headwater_core.segments.batches import headers, locate
+from headwater_core.segments.batch_walk import headers, locate
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 

@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 from headwater_core.errors import SourceChanged, TransientError, TruncatedData, Unauthorised
 from headwater_core.files import disk_errors
 from headwater_core.partition import TopicPartition
-from headwater_core.segments.batches import headers
+from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 
 

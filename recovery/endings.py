@@ -19,7 +19,7 @@ from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
 from headwater_core.files import disk_errors
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.batches import walk
+from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.run_scan import scan_run

@@ -10,7 +10,7 @@ from headwater_core.files import disk_errors, partial_of, rename_synced
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.batches import BatchWalk
+from headwater_core.segments.batch_walk import BatchWalk
 from manifests.head import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.target_files import publish

@@ -7,7 +7,8 @@ from typing import BinaryIO
 from headwater_core.epochs import EpochStart
 from headwater_core.errors import UnsupportedFormat
 from headwater_core.segments import markers, runindex
-from headwater_core.segments.batches import BatchHeader, BatchWalk
+from headwater_core.segments.batch_walk import BatchWalk
+from headwater_core.segments.batches import BatchHeader
 from headwater_core.segments.producers import Producers
 from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions

@@ -14,7 +14,7 @@ from headwater_core.clock import Clock
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.batches import BatchWalk, check_batches
+from headwater_core.segments.batch_walk import BatchWalk, check_batches
 from hydration.archive.chunks import Chunk
 from hydration.cache.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache.chunk_cache import ChunkCache

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headwater_core.segments.batches import locate
+from headwater_core.segments.batch_walk import locate
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.answers import Isolation

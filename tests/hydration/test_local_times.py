@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from headwater_core.segments.batches import BatchWalk
+from headwater_core.segments.batch_walk import BatchWalk
 from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from hydration.answers import Isolation
 from hydration.local.local_times import LocalTimes

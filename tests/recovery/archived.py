@@ -14,7 +14,7 @@ from headwater_core.clock import SystemClock
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
-from headwater_core.segments.batches import walk
+from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.repository import ManifestRepository
 from tests.headwater_core.control.local_control import LocalControl

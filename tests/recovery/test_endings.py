@@ -15,7 +15,8 @@ from headwater_core.clock import SystemClock
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments import checkpoints, flexible
-from headwater_core.segments.batches import BatchHeader, walk
+from headwater_core.segments.batch_walk import walk
+from headwater_core.segments.batches import BatchHeader
 from headwater_core.segments.encoder import encode_marker
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import Record, decode_batch

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import recovery
-from headwater_core.segments.batches import walk
+from headwater_core.segments.batch_walk import walk
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.layout import index_interval_bytes
 from recovery.runs import restore, segment_name

@@ -12,7 +12,8 @@ import pyarrow as pa
 from headwater.pipeline.scan import kernels
 from headwater.pipeline.scan.kernels import Bytes, Flags, Ints, Longs
 from headwater_core.errors import CorruptData
-from headwater_core.segments.batches import HEADER_BYTES, BatchWalk, wrong_crc
+from headwater_core.segments.batch_walk import BatchWalk
+from headwater_core.segments.batches import HEADER_BYTES, wrong_crc
 from headwater_core.segments.codecs import LIMIT_BYTES, NAMES, decompress_into
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.transactions import AbortedTransaction

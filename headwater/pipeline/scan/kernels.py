@@ -179,7 +179,7 @@ def scan_batches(
     raw: Bytes, position: int, last_offset: int, last_epoch: int, first: int, end: int, first_timestamp_ms: int, last_timestamp_ms: int,
     timed: bool, aborted: Longs, depth: int, offsets: bool, timestamps: bool, records_max: int, table: Longs,
 ) -> tuple[int, int, int, int, bool]:  # fmt: skip
-    """Fill `table` with the batches of `raw` from `position` on, checked as segments.batches.BatchWalk does, and plan each.
+    """Fill `table` with the batches of `raw` from `position` on, checked as segments.batch_walk.BatchWalk does, and plan each.
 
     last_offset, last_epoch          of the batch before; -1 at the start
     first, end                       offsets wanted, [first, end)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
-from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, check_batch, headers
+from headwater_core.segments.batch_walk import headers
+from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, check_batch
 from headwater_core.segments.markers import read_marker
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_image import MetadataImage

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
-from headwater_core.segments.batches import headers
+from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.codecs import GZIP, NONE
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig

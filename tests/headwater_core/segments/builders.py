@@ -11,7 +11,8 @@ import cramjam
 from awscrt.checksums import crc32c
 
 from headwater_core.segments import codecs
-from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM, headers
+from headwater_core.segments.batch_walk import headers
+from headwater_core.segments.batches import HEADER_BYTES, LENGTH_FROM
 from headwater_core.segments.records import Record
 from headwater_core.segments.runindex import Points, new_points
 from headwater_core.segments.varint import encode_uvarint, encode_varint

@@ -7,7 +7,8 @@ import pytest
 from headwater_core.errors import CorruptData
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import flexible, markers
-from headwater_core.segments.batches import BatchHeader, read_batch_header, walk
+from headwater_core.segments.batch_walk import walk
+from headwater_core.segments.batches import BatchHeader, read_batch_header
 from headwater_core.segments.coordinator_records import (
     UnknownRecord,
     decode_commit_key,

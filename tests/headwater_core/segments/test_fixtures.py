@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headwater_core.segments import runindex
-from headwater_core.segments.batches import BatchHeader, check_batch, walk
+from headwater_core.segments.batch_walk import walk
+from headwater_core.segments.batches import BatchHeader, check_batch
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.segments.producers import ProducerState

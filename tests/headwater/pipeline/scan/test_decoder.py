@@ -18,7 +18,8 @@ from headwater.pipeline.scan import decoder, kernels
 from headwater.pipeline.scan.decoder import COLUMNS, Wanted, arrow_schema, decode
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments import codecs
-from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, BatchWalk, read_batch_header
+from headwater_core.segments.batch_walk import BatchWalk
+from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, read_batch_header
 from headwater_core.segments.records import Record, decode_batch
 from headwater_core.segments.transactions import AbortedTransaction
 from headwater_core.segments.varint import encode_varint

@@ -1,6 +1,6 @@
 import io
 
-from headwater_core.segments.batches import walk
+from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.markers import read_marker
 from headwater_core.segments.metadata.bootstrap_checkpoint import write_bootstrap_checkpoint
 from headwater_core.segments.metadata.metadata_records import (

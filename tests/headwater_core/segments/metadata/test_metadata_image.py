@@ -3,7 +3,7 @@ import lzma
 
 import pytest
 
-from headwater_core.segments.batches import walk
+from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.metadata.cluster_metadata import PartitionMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.metadata_records import (
