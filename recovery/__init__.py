@@ -7,12 +7,15 @@ from msgspec.structs import replace
 
 from headwater_core.clock import Clock, SystemClock
 from manifests.repository import ManifestRepository
+from recovery.completion import RecoveryStatus, status
 from recovery.discovery import discover, find_holes
 from recovery.endings import with_endings
 from recovery.identity import new_kafka_id
+from recovery.placement import Progress
 from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_plan, decode_plan, encode_plan
 from recovery.planner import make_plan
-from recovery.restoration import MILESTONES, Progress, RecoveryReport, RecoveryStatus, apply, status
+from recovery.report import RecoveryReport
+from recovery.restoration import MILESTONES, apply
 from recovery.target import awaits_broker
 
 __all__ = [

@@ -1,12 +1,14 @@
 """The small files of a recovered log directory, as bytes. Pure: a plan in, names and contents out."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints, markers
 from headwater_core.segments.encoder import encode_batch, encode_marker
+from manifests.head import Entry
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.initial_metadata import bootstrap_checkpoint
 from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan, Written
@@ -141,3 +143,19 @@ def partitions(plan: RecoveryPlan) -> Iterator[tuple[TopicPlan, PartitionPlan]]:
     for topic in plan.topics:
         for partition in topic.partitions:
             yield topic, partition
+
+
+class Segment(NamedTuple):
+    """One planned segment: of which run it is made, and where it lies."""
+
+    topic: TopicPlan
+    partition: PartitionPlan
+    entry: Entry
+    path: Path
+
+
+def segment_files(plan: RecoveryPlan, into: Path) -> Iterator[Segment]:
+    for topic, partition in partitions(plan):
+        directory = into / partition_directory(topic, partition)
+        for entry in partition.files:
+            yield Segment(topic, partition, entry, directory / segment_name(entry.base_offset))

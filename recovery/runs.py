@@ -1,7 +1,10 @@
 """One archived run becomes one segment file, verified on both ends of its journey, and Kafka's indexes beside it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from headwater_core import milestones
@@ -102,6 +105,15 @@ def download(store: ObjectStore, entry: Entry, file: BinaryIO) -> None:
             live = live[file.write(live) :]
     if entry.digest and digest.text() != entry.digest:
         raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.digest}")
+
+
+@contextmanager
+def fetched(store: ObjectStore, entry: Entry) -> Iterator[BinaryIO]:
+    """The live part of a run, in a file without a name."""
+    with disk_errors(Path("a temporary file")), TemporaryFile() as file:
+        download(store, entry, file)
+        file.flush()
+        yield file
 
 
 def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int:

@@ -49,8 +49,7 @@ ELSEWHERE = {  # module: the test file to open first
     "hydration/ranges.py": "tests/hydration/test_local_tier.py",
     "hydration/reader.py": "tests/hydration/test_fixtures.py",
     "hydration/runfile.py": "tests/hydration/test_chunk_cache.py",
-    "recovery/coordinators.py": "tests/recovery/test_endings.py",
-    "recovery/layout.py": "tests/recovery/test_restoration.py",
+    "recovery/coordinators.py": "tests/recovery/test_coordinator_logs.py",
     "recovery/planner.py": "tests/recovery/test_plan.py",
     "recovery/runs.py": "tests/recovery/test_restoration.py",
 }

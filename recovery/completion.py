@@ -1,0 +1,91 @@
+"""How far the recovery in a directory is, and whether anything is left to do."""
+
+from pathlib import Path
+
+import msgspec
+
+from headwater_core.errors import VerificationFailed
+from recovery import layout
+from recovery.layout import partition_directory, partitions, segment_files
+from recovery.target import Mark, broker_started, read_mark
+from recovery.target_files import read_if_there
+
+
+class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """problem: why the directory is not what a finished recovery left, or cannot become it."""
+
+    recovery_id: str
+    cluster_id: str
+    topics: tuple[str, ...]
+    started_ms: int
+    finished_ms: int | None
+    files: int
+    files_placed: int
+    size_bytes: int
+    bytes_placed: int
+    problem: str = ""
+
+
+def status(into: Path) -> RecoveryStatus | None:
+    """How far the recovery in `into` is; None when none was begun there."""
+    mark = read_mark(into)
+    if mark is None:
+        return None
+    sizes = [(entry.live_bytes, path.exists()) for _, _, entry, path in segment_files(mark.plan, into)]
+    problem = ""
+    try:
+        is_finished(into, mark)
+    except VerificationFailed as error:
+        problem = str(error)
+    return RecoveryStatus(
+        recovery_id=mark.plan.recovery_id,
+        cluster_id=mark.plan.cluster_id,
+        topics=tuple(topic.topic for topic in mark.plan.topics),
+        started_ms=mark.started_ms,
+        finished_ms=mark.finished_ms,
+        files=len(sizes),
+        files_placed=sum(placed for _, placed in sizes),
+        size_bytes=mark.plan.size_bytes,
+        bytes_placed=sum(size for size, placed in sizes if placed),
+        problem=problem,
+    )
+
+
+def is_finished(into: Path, mark: Mark) -> bool:
+    """Is there nothing left to do? meta.properties says so, which is written when everything is verified; our very bytes, for anybody
+    can format a directory. Once a broker has been at work the rest is its own business.
+
+    Raises VerificationFailed when meta.properties is somebody else's, or when files of a finished recovery are gone.
+    """
+    started, finished = broker_started(into), mark.finished_ms is not None
+    if started and finished:
+        return True
+    [(name, wanted)] = layout.identity_files(mark.plan, mark.directory_id).items()
+    found = read_if_there(into / name)
+    if found is not None and found != wanted:
+        raise VerificationFailed(
+            f"{into}: the recovery is {'finished' if finished else 'unfinished'}, and somebody has formatted the directory since: {name} "
+            f"is not what recovery wrote. Remove {name} and {layout.BOOTSTRAP}, and run the same command again"
+        )
+    if started and found is None:
+        raise VerificationFailed(f"{into}: a broker has been at work in an unfinished recovery; recover into a new directory")
+    if not finished and not started:
+        return False  # a run that is killed before its mark is finished says nothing: verify once more
+    if found is not None and not started and (gone := _gone(into, mark)):
+        raise VerificationFailed(
+            f"{into}: the recovery is finished, but {len(gone)} files are gone or changed, {gone[0]} among them, and no broker has started "
+            f"there. Remove {name} and run the same command again to fetch them"
+        )
+    return found is not None
+
+
+def _gone(into: Path, mark: Mark) -> list[Path]:
+    """What a finished recovery had and the directory has not; file sizes alone."""
+    sizes = {path: entry.live_bytes for _, _, entry, path in segment_files(mark.plan, into)}
+    for topic, partition in partitions(mark.plan):
+        directory = into / partition_directory(topic, partition)
+        files = layout.partition_files(topic, partition, partition.log_end, mark.started_ms)
+        sizes |= {directory / name: len(content) for name, content in files.items()}
+    for files in (layout.checkpoint_files(mark.plan), layout.bootstrap_files(mark.plan, mark.started_ms)):
+        sizes |= {into / name: len(content) for name, content in files.items()}
+    return [path for path, size in sizes.items() if not path.exists() or path.stat().st_size != size]

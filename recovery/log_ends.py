@@ -1,0 +1,127 @@
+"""How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from archival.entries import part_of
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.run_scan import scan_run
+from manifests.head import Entry
+from recovery.open_transactions import DAMAGE, Open, open_after, open_before
+from recovery.plan import Abort, PartitionPlan, RecoveryPlan, TopicPlan, Written
+from recovery.runs import fetched
+
+Place = tuple[str, int]  # topic, partition
+
+
+class LogEnds:
+    """Decides how partitions end. unfinished: by place the producers whose transactions the recovered coordinator ends."""
+
+    def __init__(self, store: ObjectStore, plan: RecoveryPlan, unfinished: Mapping[Place, frozenset[int]], notes: list[str]) -> None:
+        self._store, self._unfinished, self._notes = store, unfinished, notes
+        self._how = plan.request.options.open_transactions
+
+    def of(self, topic: TopicPlan, partition: PartitionPlan) -> PartitionPlan:
+        """`partition` as it ends, decided without what was decided before. What cannot be read is noted, and stays open."""
+        partition = replace(partition, written=(), open_from=None)
+        if all(entry.open_from is None for entry in partition.entries):
+            return partition
+        place, where = (topic.topic, partition.partition), f"{topic.topic}:{partition.partition}"
+        known = self._unfinished.get(place, frozenset())
+        try:
+            if self._how == "cut":
+                partition = self._cut(partition, known, where)
+            return self._ended(partition, known, place, where)
+        except DAMAGE as error:
+            self._notes.append(f"{where}: which transactions are open where it ends cannot be read, and they stay open: {error}")
+            return replace(partition, open_from=_open_from(partition))
+
+    def _ended(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
+        """With an ABORT marker for every transaction that nobody else ends, where the log ends and where a gap begins: what ended in a
+        gap, nobody knows, and the producer's next marker would end both."""
+        entries = partition.entries
+        files = [at for at, entry in enumerate(entries) if not entry.gap]
+        written: list[Written] = []
+        left: list[int] = []
+        for at in files:
+            gap = entries[at + 1] if at + 1 < len(entries) else None
+            is_last = at == files[-1]
+            if entries[at].open_from is None or (gap is not None and not gap.gap):
+                continue
+            found = open_after(self._store, entries, at)
+            ours = [each for each in found if not (is_last and each.producer_id in known)]
+            room = len(ours) if gap is None else gap.next_offset - gap.base_offset
+            if self._how == "keep" or room < len(ours) or any(each.producer_epoch is None for each in ours):
+                left += [each.first_offset for each in found]
+                self._notes.append(_left_open(*place, min(each.first_offset for each in found)))
+                continue
+            if is_last and len(ours) < len(found):
+                left += [each.first_offset for each in found if each not in ours]
+                self._notes.append(f"{where} ends inside {len(found) - len(ours)} transactions, which the recovered coordinator ends")
+            if ours:
+                base_offset = partition.next_offset if gap is None else gap.base_offset
+                leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entries[at])
+                written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=tuple(map(_abort_of, ours))))
+                which = "where it ends" if is_last else f"before the gap at offset {base_offset}"
+                first = min(each.first_offset for each in ours)
+                self._notes.append(
+                    f"{where}: {len(ours)} transactions are open {which}, from offset {first} on; "
+                    "their ends were not archived, and they are aborted"
+                )
+        return replace(partition, written=tuple(written), open_from=max(min(left), partition.start_offset) if left else None)
+
+    def _cut(self, partition: PartitionPlan, known: frozenset[int], where: str) -> PartitionPlan:
+        """Without everything from the first transaction on that nobody ends; what is cut may have ended an earlier one."""
+        entries, end = list(partition.entries), partition.next_offset
+        while entries and entries[-1].open_from is not None:
+            found = [each for each in open_after(self._store, entries, len(entries) - 1) if each.producer_id not in known]
+            if not found:
+                break
+            end = min(each.first_offset for each in found)
+            while entries and entries[-1].base_offset >= end:
+                entries.pop()
+            if entries and end <= entries[-1].last_offset:
+                at = len(entries) - 1
+                with fetched(self._store, entries[at]) as file:
+                    before = open_before(self._store, entries, at)
+                    scan = scan_run(file, start=0, end=entries[at].live_bytes, open_before=before, up_to=end, where=entries[at].key)
+                if scan is None:
+                    entries.pop()
+                else:
+                    entries[at] = part_of(entries[at], scan, end)
+        if end == partition.next_offset:
+            return partition
+        end = entries[-1].next_offset if entries else end
+        if end <= partition.start_offset:
+            entries, end = [], partition.start_offset
+        gone = partition.records - sum(entry.records for entry in entries)
+        self._notes.append(
+            f"{where} is cut at offset {end}, where transactions begin whose ends were not archived: {gone} records are left out"
+        )
+        return replace(partition, entries=tuple(entries), next_offset=end)
+
+
+def _abort_of(transaction: Open) -> Abort:
+    """The marker that ends `transaction`, whose producer epoch is known."""
+    return Abort(
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch or 0,
+        coordinator_epoch=max(0, transaction.coordinator_epoch),
+    )
+
+
+def _left_open(topic: str, partition: int, offset: int) -> str:
+    return (
+        f"{topic}:{partition} ends inside a transaction whose end was not archived: readers with read_committed stop at offset {offset} "
+        f"until `kafka-transactions.sh abort --topic {topic} --partition {partition} --start-offset {offset}`"
+    )
+
+
+def _open_from(partition: PartitionPlan) -> int | None:
+    found = next((entry.open_from for entry in reversed(partition.entries) if not entry.gap), None)
+    return None if found is None else max(found, partition.start_offset)
+
+
+def _last_epoch(entry: Entry) -> int:
+    return entry.epochs[-1][0] if entry.epochs else -1

@@ -1,0 +1,68 @@
+"""Which transactions are open behind an archived run, as its index, the run itself and the runs before it say."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
+from headwater_core.segments.run_scan import scan_run
+from headwater_core.segments.runindex import RunIndex, decode_index
+from headwater_core.segments.transactions import OpenTransaction
+from manifests.head import Entry
+from recovery.runs import fetched
+
+DAMAGE = (CorruptData, NotFound, UnsupportedFormat)
+
+
+class Open(NamedTuple):
+    """A transaction without its end. producer_epoch None: nothing tells it any more."""
+
+    producer_id: int
+    first_offset: int
+    producer_epoch: int | None
+    coordinator_epoch: int
+
+
+def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Open]:
+    """The transactions that are open behind entries[at], and their producers' epochs as far back as they are told."""
+    index = run_index(store, entries, at)
+    missing = {each.producer_id: each.first_offset for each in index.open_transactions}
+    epochs: dict[int, tuple[int, int]] = {}
+    back = at
+    while True:
+        for state in index.producers:
+            if state.producer_id in missing and state.producer_id not in epochs:
+                epochs[state.producer_id] = state.producer_epoch, state.coordinator_epoch
+        left = [first for producer_id, first in missing.items() if producer_id not in epochs]
+        if not left or back == 0 or entries[back].gap or entries[back].base_offset <= min(left):
+            break
+        back -= 1
+        if entries[back].gap:
+            break
+        index = run_index(store, entries, back)
+    return [Open(producer_id, first, *epochs.get(producer_id, (None, -1))) for producer_id, first in missing.items()]
+
+
+def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex:
+    """What the index of entries[at] says of its live part: the object beside it, or the run itself where that is cut or the index is
+    missing or damaged. Raises CorruptData or NotFound when neither tells."""
+    entry = entries[at]
+    if not entry.is_cut and entry.index_key:
+        try:
+            raw, _ = store.get(entry.index_key)
+            if entry.index_digest in ("", digest_of(raw)):
+                return decode_index(raw, where=entry.index_key)
+        except DAMAGE:
+            pass
+    with fetched(store, entry) as file:
+        scan = scan_run(file, start=0, end=entry.live_bytes, open_before=open_before(store, entries, at), where=entry.key)
+    if scan is None:
+        raise CorruptData(entry.key, 0, "no batches")
+    return scan.index
+
+
+def open_before(store: ObjectStore, entries: Sequence[Entry], at: int) -> Sequence[OpenTransaction]:
+    if at == 0 or entries[at - 1].gap or entries[at - 1].open_from is None:
+        return ()
+    return run_index(store, entries, at - 1).open_transactions

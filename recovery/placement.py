@@ -1,0 +1,183 @@
+"""What a plan names is fetched, verified and placed, and only then does the target become a log directory."""
+
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from headwater_core import milestones
+from headwater_core.errors import CorruptData, DiskFull, NotFound, VerificationFailed
+from headwater_core.files import disk_errors, sync_path
+from headwater_core.objectstore.store import ObjectStore
+from recovery import layout
+from recovery.endings import with_endings
+from recovery.indexes import most_index_bytes
+from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
+from recovery.plan import Hole, RecoveryPlan, check_plan
+from recovery.planner import without
+from recovery.runs import Restored, restore, segment_name
+from recovery.target import LOCK, MARK, Mark, plan_name, write_mark
+from recovery.target_files import publish, read_if_there
+
+Progress = Callable[[int], None]
+"""Called with bytes as they are in place and verified, from several threads but one at a time."""
+
+
+class Placement:
+    """One run over one marked directory."""
+
+    def __init__(self, mark: Mark, into: Path, store: ObjectStore, progress: Progress, workers: int) -> None:
+        self._mark, self._plan, self._into, self._store, self._workers = mark, mark.plan, into, store, workers
+        self._progress, self._lock = progress, threading.Lock()
+        self._restored: dict[Path, Restored] = {}
+        self._holes: list[Hole] = []
+
+    def run(self, *, skip_damaged: bool) -> Mark:
+        """The mark, with the plan that was carried out in the end."""
+        self._make_directories()
+        milestones.reached("recover.directories")
+        self._check_space()
+        self._restore_all()
+        while self._holes:
+            if not skip_damaged:
+                raise VerificationFailed(damage_text(self._holes, "everything else is in place, and no broker can start on it yet"))
+            self._skip()
+            self._restore_all()
+        milestones.reached("recover.segments")
+        with _pool(self._workers) as pool:
+            for _ in pool.map(
+                self._publish, [(directory / name, content) for directory, files in self._beside() for name, content in files.items()]
+            ):
+                pass
+        milestones.reached("recover.partitions")
+        self._publish_all(layout.checkpoint_files(self._plan))
+        milestones.reached("recover.checkpoints")
+        self._publish_all(layout.bootstrap_files(self._plan, self._mark.started_ms))
+        milestones.reached("recover.bootstrap")
+        self._verify()
+        milestones.reached("recover.verified")
+        self._publish_all(layout.identity_files(self._plan, self._mark.directory_id))
+        milestones.reached("recover.identity")
+        return replace(self._mark, finished_ms=None)
+
+    def _skip(self) -> None:
+        """Plan again without what turned out to be missing or damaged, and let the mark say so."""
+        plan = plan_without(self._plan, self._holes, self._store)
+        self._mark = write_mark(self._into, replace(self._mark, plan=plan, plan_digest=""))
+        self._plan, self._holes = plan, []
+
+    def _restore_all(self) -> None:
+        """What is missing or damaged stops nothing else."""
+        with _pool(self._workers) as pool:
+            for _ in pool.map(self._restore, list(segment_files(self._plan, self._into))):
+                pass
+
+    def _make_directories(self) -> None:
+        with disk_errors(self._into):
+            for topic, partition in partitions(self._plan):
+                (self._into / partition_directory(topic, partition)).mkdir(exist_ok=True)
+            sync_path(self._into)
+
+    def _check_space(self) -> None:
+        missing = sum(
+            entry.live_bytes + most_index_bytes(entry.live_bytes, layout.index_interval_bytes(topic))
+            for topic, _, entry, path in segment_files(self._plan, self._into)
+            if not path.exists()
+        )
+        free = shutil.disk_usage(self._into).free
+        if missing > free:
+            raise DiskFull(
+                f"{self._into} needs {missing} more bytes and has {free}; nothing is lost: make room and run the same command again"
+            )
+
+    def _restore(self, segment: Segment) -> None:
+        topic, partition, entry, path = segment
+        held = self._restored.get(path)
+        if held is not None and held.entry == entry:
+            return
+        try:
+            restored = restore(self._store, entry, path, layout.index_interval_bytes(topic))
+        except (CorruptData, NotFound) as error:
+            for suffix in (".log", ".index", ".timeindex"):
+                path.with_suffix(suffix).unlink(missing_ok=True)
+            hole = Hole(
+                topic=topic.topic,
+                partition=partition.partition,
+                base_offset=entry.base_offset,
+                last_offset=entry.last_offset,
+                reason=str(error),
+            )
+            with self._lock:
+                self._holes.append(hole)
+            return
+        with self._lock:
+            self._restored[path] = restored
+            self._progress(entry.live_bytes)
+
+    def _beside(self) -> Iterator[tuple[Path, Files]]:
+        """Each partition's directory and the files beside its segments."""
+        for topic, partition in partitions(self._plan):
+            directory = self._into / partition_directory(topic, partition)
+            last = directory / segment_name(partition.files[-1].base_offset) if partition.files else None
+            end = self._restored[last].next_offset if last else None
+            yield directory, layout.partition_files(topic, partition, end, self._mark.started_ms)
+
+    def _publish(self, file: tuple[Path, bytes]) -> None:
+        publish(*file)
+
+    def _publish_all(self, files: Files) -> None:
+        for name, content in files.items():
+            publish(self._into / name, content)
+
+    def _verify(self) -> None:
+        """Raises VerificationFailed unless the directory holds what was planned and not one file more.
+
+        What is in the segments was verified when each was placed, and their indexes were made from it.
+        """
+        expected = {self._into / name: -1 for name in (MARK, LOCK, plan_name(self._mark.plan_digest))}
+        [(identity, content)] = layout.identity_files(self._plan, self._mark.directory_id).items()
+        if read_if_there(self._into / identity) == content:  # of a run that ended right behind it
+            expected[self._into / identity] = -1
+        expected |= {path: entry.live_bytes for _, _, entry, path in segment_files(self._plan, self._into)}
+        for _, _, _, path in segment_files(self._plan, self._into):
+            expected |= self._restored[path].index_bytes
+        small = {directory / name: content for directory, files in self._beside() for name, content in files.items()}
+        for files in (layout.checkpoint_files(self._plan), layout.bootstrap_files(self._plan, self._mark.started_ms)):
+            small |= {self._into / name: content for name, content in files.items()}
+        found = {path: path.stat().st_size for path in self._into.rglob("*") if path.is_file()}
+        expected |= {path: len(content) for path, content in small.items()}
+        for path in sorted(expected.keys() | found.keys()):
+            size, wanted = found.get(path), expected.get(path)
+            if wanted is None:
+                raise VerificationFailed(f"{path} does not belong there")
+            if size is None or wanted not in (-1, size):
+                raise VerificationFailed(f"{path} has {'no' if size is None else size} bytes, {wanted} were planned")
+        for path, content in small.items():
+            if path.read_bytes() != content:
+                raise VerificationFailed(f"{path} is not what was written")
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that stop at the first error that flies: what has not begun then is not begun."""
+    pool = ThreadPoolExecutor(workers, "recover")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def plan_without(plan: RecoveryPlan, holes: Collection[Hole], store: ObjectStore) -> RecoveryPlan:
+    """`plan` without `holes`: where a log ends, and in which transactions, is decided anew."""
+    return check_plan(with_endings(without(plan, holes), store))
+
+
+def damage_text(holes: Collection[Hole], so: str) -> str:
+    listed = "".join(f"\n  {hole}" for hole in sorted(holes, key=lambda hole: (hole.topic, hole.partition, hole.base_offset)))
+    return (
+        f"{len(holes)} archived runs are missing or damaged; {so}. Mend the bucket and run the same command again, or add --skip-damaged "
+        f"to recover everything else:{listed}"
+    )

@@ -1,0 +1,68 @@
+"""Recoveries that fail, and buckets that are damaged."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import recovery
+from headwater_core.errors import (
+    HeadwaterError,
+)
+from manifests.head import Entry
+from manifests.repository import ManifestRepository
+from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
+
+ROOT = Path(__file__).parents[2]
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """All of it, but for what is made up anew each time or names a time."""
+    made_up = {"meta.properties", "bootstrap.checkpoint"}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name not in made_up and not path.name.startswith(".headwater-recovery")
+    }
+
+
+class Failing(MemoryStore):
+    """Reads data objects only so many times, then fails with `error`."""
+
+    def __init__(self, other: MemoryStore, error: HeadwaterError, after: int) -> None:
+        self.__dict__ = dict(other.__dict__)
+        self.error, self.left = error, after
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        super().read_into(key, buffer, start=start)
+
+
+def damaged(store: MemoryStore, key: str, change: str) -> MemoryStore:
+    """A copy in which one object was changed behind everyone's back."""
+    other = MemoryStore(ManualClock())
+    for info in store.list(""):
+        raw = bytearray(store.get(info.key)[0])
+        if info.key == key:
+            if change == "gone":
+                continue
+            if change == "short":
+                del raw[-1]
+            else:
+                raw[len(raw) // 2] ^= 0x10
+        other.create(info.key, bytes(raw))
+    return other
+
+
+def runs_of(repository: ManifestRepository, topic: str) -> list[tuple[int, Entry]]:
+    [planned_topic] = recovery.plan(repository, [topic]).topics
+    return [(partition.partition, entry) for partition in planned_topic.partitions for entry in partition.files]
+
+
+def run(archive_in: Path, into: Path, *arguments: str, kill_at: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.recovery.apply_once", str(archive_in), str(into), *arguments]
+    environment = {**os.environ, "KILL_AT": kill_at}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60)

@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import recovery
+from headwater_core.segments import checkpoints
+from headwater_core.segments.markers import ABORT, read_marker
+from recovery.open_transactions import open_after
+from recovery.plan import Abort
+from tests.recovery.written_archive import Archive, aborts, data, marker, plain, state
+
+
+def test_a_transaction_that_nobody_ends_is_aborted_where_the_log_ends(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7, producer_epoch=2)], [marker(2, 9), data(3, 8), plain(4)])
+    assert archive.partition("orders").open_from is None
+    found = archive.recovered(tmp_path / "log", "orders")
+    ends = found[-2:]
+    assert [(header.base_offset, header.producer_id, header.producer_epoch, header.leader_epoch) for header, _ in ends] == [
+        (5, 7, 2, 5),
+        (6, 8, 0, 5),
+    ]
+    assert [read_marker(raw).type for _, raw in ends] == [ABORT, ABORT]
+    assert all(header.is_transactional for header, _ in ends)
+    log = tmp_path / "log"
+    assert (log / "orders-0" / checkpoints.LEADER_EPOCHS).read_text() == "0\n2\n0 0\n5 5\n"
+    assert (log / checkpoints.HIGH_WATERMARKS).read_text() == "0\n1\norders 0 7\n"
+    assert {path.name for path in (log / "orders-0").glob("*5.*")} == {f"{5:020}{suffix}" for suffix in (".log", ".index", ".timeindex")}
+    assert recovery.apply(archive.plan(), log, archive.store).again
+
+
+def test_a_transaction_that_the_recovered_coordinator_knows_is_left_to_it() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7), data(1, 8), data(2, 9), data(3, 10)])
+    archive.topic(
+        "__transaction_state",
+        [
+            state(0, "seven", 7, 1, ("orders", 0)),
+            state(1, "eight", 8, 1, ("menu", 0)),  # ongoing, and elsewhere
+            state(2, "nine", 9, 1, ("orders", 0)),
+            state(3, "nine", 9, 4, ("orders", 0)),  # committed since
+            state(4, "ten", 10, 2, ("orders", 0)),
+        ],
+    )
+    partition = archive.partition("orders")
+    assert aborts(partition) == [(4, 8), (5, 9)]
+    assert partition.open_from == 0
+    assert [note for note in archive.plan().endings if "the recovered coordinator ends" in note]
+
+
+def test_an_open_transaction_is_kept_on_request_and_the_way_out_is_named() -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7)])
+    partition = archive.partition("orders", open_transactions="keep")
+    assert (partition.written, partition.open_from) == ((), 1)
+    [note] = archive.plan(open_transactions="keep").endings
+    assert "kafka-transactions.sh abort --topic orders --partition 0 --start-offset 1" in note
+
+
+def test_a_log_is_cut_on_request_before_the_first_transaction_that_nobody_ends(tmp_path: Path) -> None:
+    """What is cut may have ended another one, which is open then, too."""
+    archive = Archive()
+    archive.topic("orders", [plain(0, 2), data(2, 7), plain(3)], [data(4, 8), marker(5, 7), plain(6)])
+    partition = archive.partition("orders", open_transactions="cut")
+    assert (partition.next_offset, partition.written, partition.open_from) == (2, (), None)
+    found = archive.recovered(tmp_path / "log", "orders", open_transactions="cut")
+    assert [header.last_offset for header, _ in found] == [1]
+    assert [note for note in archive.plan(open_transactions="cut").endings if "cut at offset 2" in note]
+
+
+def test_a_log_of_nothing_else_is_cut_to_nothing() -> None:
+    archive = Archive()
+    archive.topic("orders", [data(0, 7)], [plain(1)])
+    partition = archive.partition("orders", open_transactions="cut")
+    assert (partition.entries, partition.start_offset, partition.log_end) == ((), 0, 0)
+
+
+def test_transactions_are_aborted_where_a_gap_begins() -> None:
+    """What ended them is in the gap; the producer's next marker, a commit, would end them as well."""
+    archive = Archive()
+    archive.topic("orders", [plain(0), data(1, 7)], None, [data(12, 7), marker(13, 7)])
+    assert aborts(archive.partition("orders")) == [(2, 7)]
+    assert archive.partition("orders").log_end == 14
+    assert archive.partition("orders", open_transactions="keep").written == ()
+
+
+@pytest.mark.parametrize("loss", ["gone", "damaged"])
+def test_without_its_index_a_run_is_read_itself(loss: str) -> None:
+    archive = Archive()
+    entries = archive.topic("orders", [data(0, 7, producer_epoch=4)], [plain(1)], [plain(2)])
+    for entry in entries[1:]:
+        archive.store.delete(entry.index_key)
+        if loss == "damaged":
+            archive.store.create(entry.index_key, b"x" * 100)
+    assert archive.partition("orders").written[0].aborts == (Abort(producer_id=7, producer_epoch=4, coordinator_epoch=0),)
+
+
+def test_a_run_that_was_cut_tells_what_is_open_where_it_was_cut() -> None:
+    archive = Archive()
+    [entry] = archive.topic("orders", [plain(0), data(1, 7), marker(2, 7), plain(3)])
+    raw = archive.store.get(entry.key)[0]
+    live = len(raw) - len(plain(3)) - len(marker(2, 7))
+    cut = replace(entry, last_offset=1, live_bytes=live, open_from=1, records=2)
+    assert [each[:3] for each in open_after(archive.store, [cut], 0)] == [(7, 1, 0)]
+
+
+def test_what_cannot_be_read_is_noted_and_stays_open() -> None:
+    archive = Archive()
+    [entry] = archive.topic("orders", [data(0, 7)])
+    archive.store.delete(entry.key)
+    archive.store.delete(entry.index_key)
+    plan = archive.plan()
+    assert plan.topics[0].partitions[0].open_from == 0
+    assert [note for note in plan.endings if "cannot be read" in note]
+    assert len(plan.holes) == 1
