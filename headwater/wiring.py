@@ -20,7 +20,7 @@ from headwater_core.files import replace_file
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.probe import probe_store
-from headwater_core.objectstore.silence import SilenceWatch, TellsProgress
+from headwater_core.objectstore.silence import ReportsProgress, SilenceWatch
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
@@ -52,7 +52,7 @@ def open_bucket(config: Config) -> Bucket:
     is_agent = verb is not None and verb.info_name == "agent"
     report, over = (_log_silence, _log_answer) if is_agent else (say, say)
     watch = SilenceWatch(store.url, report, SystemClock(), over=over)
-    if isinstance(store, TellsProgress):
+    if isinstance(store, ReportsProgress):
         store.progressed = watch.progressed
     if verb:
         watch.start()

@@ -49,7 +49,7 @@ class EpochHistory:
 
     @property
     def first_offset(self) -> int | None:
-        """Where this history begins to say anything."""
+        """The first offset of which this history says anything."""
         return self.steps[0].first_offset if self.steps else None
 
     def epoch_at(self, offset: int) -> int | None:
@@ -57,6 +57,6 @@ class EpochHistory:
         return leader_epoch_at(self.steps, offset)
 
     def denies(self, epoch: int, offset: int) -> bool:
-        """Whether another epoch than that wrote `offset`; what lies below the history's first offset it cannot tell."""
+        """Whether another epoch than that wrote `offset`; of what lies below the history's first offset it says nothing."""
         known = self.epoch_at(offset)
         return known is not None and known != epoch

@@ -1,7 +1,7 @@
 """Every error Headwater raises on purpose, by what the caller can do about it.
 
 Foreign errors (botocore's, lmdb's, the operating system's) are translated in the one module that touches that library.
-Each class carries the exit code that the command line ends with when nobody on the way knew better.
+Each class carries the exit code that the command line ends with unless a caller on the way gives another.
 """
 
 from typing import ClassVar
@@ -114,7 +114,7 @@ class SuspectedHole(HeadwaterError):
 
 
 class UnfinishedSwap(HeadwaterError):
-    """A compaction stopped in the middle of its renames in a log that no broker goes on with. Nothing was done."""
+    """A compaction stopped in the middle of its renames in a log that no broker works on any more. Nothing was done."""
 
 
 class UnrelatedLog(HeadwaterError):
@@ -134,7 +134,7 @@ class SourceChanged(TransientError):
 
 
 class Superseded(HeadwaterError):
-    """What was read earlier is no longer what the archive holds: a dead branch, or a topic that was created again. Read anew."""
+    """What was read earlier is no longer what the archive holds: a dead branch, or a topic that was created again. Read again."""
 
 
 class OffsetOutOfRange(HeadwaterError):
@@ -146,11 +146,11 @@ class OffsetOutOfRange(HeadwaterError):
 
 
 class DataLoss(HeadwaterError):
-    """Offsets that were asked for are not in the archive: dropped by retention, a gap, or not archived yet."""
+    """Requested offsets are not in the archive: dropped by retention, a gap, or not archived yet."""
 
 
 class VerificationFailed(HeadwaterError):
-    """What was checked does not agree with what the archive says."""
+    """What was checked does not agree with the archive's own record."""
 
     exit_code = 4
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headwater_core.errors import UsageError
 
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # the length is Kafka\'s own limit
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # the length is Kafka's own limit
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _PARTITION_MAX = 2**31 - 1

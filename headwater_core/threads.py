@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from time import monotonic
 from typing import Any
 
-STOP_S = 2.0  # what runs at the end may take so long; after that it is left behind
+STOP_S = 2.0  # what runs at the end may take so long; after that it is abandoned
 IDLE_S = 5.0  # a thread without work ends after that
 
 
@@ -15,8 +15,8 @@ class DaemonThreads(Executor):
     """As ThreadPoolExecutor, whose threads the interpreter joins at its end whatever they wait for: a disk that hangs, say. These are
     daemons, and `shutdown` waits for them STOP_S at most."""
 
-    def __init__(self, limit: int, name: str) -> None:
-        self._limit, self._name = limit, name
+    def __init__(self, threads_max: int, name: str) -> None:
+        self._threads_max, self._name = threads_max, name
         self._changed = threading.Condition()
         self._queue: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._threads: set[threading.Thread] = set()
@@ -30,7 +30,7 @@ class DaemonThreads(Executor):
             if self._closed:
                 raise RuntimeError("closed")
             self._queue.append((future, lambda: work(*arguments, **named)))
-            if len(self._queue) > self._idle and len(self._threads) < self._limit:
+            if len(self._queue) > self._idle and len(self._threads) < self._threads_max:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._threads.add(thread)
                 thread.start()
@@ -48,10 +48,10 @@ class DaemonThreads(Executor):
             threads = list(self._threads)
         for future, _ in given_up:
             future.cancel()
-        until_s = monotonic() + STOP_S
+        end_s = monotonic() + STOP_S
         for thread in threads if wait else ():
             if thread is not threading.current_thread():
-                thread.join(max(0.0, until_s - monotonic()))
+                thread.join(max(0.0, end_s - monotonic()))
 
     def _run(self) -> None:
         while (job := self._next()) is not None:

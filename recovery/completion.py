@@ -52,10 +52,10 @@ def status(into: Path) -> RecoveryStatus | None:
 
 
 def is_finished(into: Path, mark: Mark) -> bool:
-    """Is there nothing left to do? meta.properties says so, which is written when everything is verified; our very bytes, for anybody
-    can format a directory. Once a broker has been at work the rest is its own business.
+    """Is there nothing left to do? meta.properties says so, which is written when everything is verified; our very bytes, for any tool
+    can format a directory. Once a broker has started there the rest is its own business.
 
-    Raises VerificationFailed when meta.properties is somebody else's, or when files of a finished recovery are gone.
+    Raises VerificationFailed when meta.properties is not ours, or when files of a finished recovery are gone.
     """
     started, finished = broker_started(into), mark.finished_ms is not None
     if started and finished:
@@ -64,13 +64,13 @@ def is_finished(into: Path, mark: Mark) -> bool:
     found = read_if_there(into / name)
     if found is not None and found != wanted:
         raise VerificationFailed(
-            f"{into}: the recovery is {'finished' if finished else 'unfinished'}, and somebody has formatted the directory since: {name} "
+            f"{into}: the recovery is {'finished' if finished else 'unfinished'}, and the directory has been formatted since: {name} "
             f"is not what recovery wrote. Remove {name} and {layout.BOOTSTRAP}, and run the same command again"
         )
     if started and found is None:
         raise VerificationFailed(f"{into}: a broker has been at work in an unfinished recovery; recover into a new directory")
     if not finished and not started:
-        return False  # a run that is killed before its mark is finished says nothing: verify once more
+        return False  # a run that is killed before its mark is finished says nothing: verify again
     if found is not None and not started and (gone := _gone(into, mark)):
         raise VerificationFailed(
             f"{into}: the recovery is finished, but {len(gone)} files are gone or changed, {gone[0]} among them, and no broker has started "

@@ -1,4 +1,4 @@
-"""What the coordinators' own topics say, as far as they are recovered, and what is written behind them."""
+"""What the coordinators' own topics say, as far as they are recovered, and what is written after them."""
 
 from collections.abc import Callable, Mapping
 
@@ -92,8 +92,8 @@ def clamped(commits: Commits, log_ends: Mapping[Place, int]) -> tuple[dict[tuple
 
 
 def with_commits(partition: PartitionPlan, moved: Mapping[tuple[str, str, int], Commit]) -> PartitionPlan:
-    """Behind everything else: of each key the last record counts."""
+    """`partition` with `moved` after everything else: of each key the last record counts."""
     commits = tuple(moved[key] for key in sorted(moved))
-    behind = [each for each in partition.written if each.base_offset == partition.next_offset]
-    end = behind[0] if behind else Written(base_offset=partition.next_offset, leader_epoch=partition.leader_epoch + 1)
+    after = [each for each in partition.written if each.base_offset == partition.next_offset]
+    end = after[0] if after else Written(base_offset=partition.next_offset, leader_epoch=partition.leader_epoch + 1)
     return replace(partition, written=(*(each for each in partition.written if each is not end), replace(end, commits=commits)))

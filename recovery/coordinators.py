@@ -1,6 +1,6 @@
 """What the coordinators of the lost cluster knew, as far as it was archived: committed offsets and unfinished transactions.
 
-Fed with the records of __consumer_offsets and __transaction_state in offset order, as a coordinator that loads them.
+They get the records of __consumer_offsets and __transaction_state in offset order, as a coordinator that loads them.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """Where recovered logs end: transactions that are open there, and offsets that groups committed beyond.
 
-Tails are archived at different moments. A log that ends inside a transaction stops every reader of committed data there, for
-ever, unless a coordinator comes back that knows of it; a group that committed more than came back would skip what is
+Tails are archived at different moments. A log that ends inside a transaction stops every reader of committed data there, and does not
+end unless a coordinator comes back that knows of it; a group that committed more than came back would skip what is
 produced next.
 """
 
@@ -22,7 +22,7 @@ _SHOWN = 20  # of the groups that are ahead; the plan lists them all
 
 
 def with_endings(plan: RecoveryPlan, store: ObjectStore) -> RecoveryPlan:
-    """`plan`, with what recovery writes where logs end. What was decided before is decided anew.
+    """`plan`, with what recovery writes where logs end. What was decided before is decided again.
 
     Reads the archive: the indexes of runs that end inside a transaction, and all of __consumer_offsets and __transaction_state
     that is planned. What is damaged there is noted.
@@ -64,7 +64,7 @@ def _partitions(topics: Mapping[str, TopicPlan], name: str) -> Sequence[Partitio
 
 
 def _notes(plan: RecoveryPlan, ahead: Sequence[OffsetAhead], unknown: Iterable[str]) -> Iterator[str]:
-    what = "they stay, as was asked" if plan.request.options.keep_offsets else "they are set back to the end"
+    what = "they stay, as requested" if plan.request.options.keep_offsets else "they are set back to the end"
     if ahead:
         yield f"{len(ahead)} committed offsets lie beyond the end of the recovered logs, where new records would be skipped: {what}"
     for each in ahead[:_SHOWN]:

@@ -18,7 +18,7 @@ def most_index_bytes(segment_bytes: int, interval_bytes: int = INTERVAL_BYTES) -
 
 
 class Indexes:
-    """Told of every batch in order while a segment is verified, so that it is read once."""
+    """Gets every batch in order while a segment is verified, so that it is read once."""
 
     def __init__(self, base_offset: int, interval_bytes: int = INTERVAL_BYTES) -> None:
         """

@@ -49,7 +49,7 @@ def _partition(topic: TopicPlan, partition: PartitionPlan, node_id: int) -> Part
     """Without a leader, and the node known as the last one eligible: the only form in which the controller elects it.
 
     It counts the first registration as an unclean shutdown and empties the set of replicas in sync. The epoch it then
-    begins is one above this one: a consumer that has seen an epoch waits for ever for a broker below it.
+    begins is one above this one: a consumer that has seen an epoch waits without end for a broker below it.
     """
     return Partition(
         partition=partition.partition,

@@ -27,7 +27,7 @@ def partition_directory(topic: TopicPlan, partition: PartitionPlan) -> str:
 def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | None, timestamp_ms: int) -> Files:
     """The files beside the restored segments of one partition, by their names in it.
 
-    last_end      behind the last batch of the last restored segment; None when there is no segment
+    last_end      the offset after the last batch of the last restored segment; None when there is no segment
     timestamp_ms  of what recovery itself writes
     """
     history = epoch_history(partition)
@@ -76,7 +76,7 @@ def index_interval_bytes(topic: TopicPlan) -> int:
 
 
 def epoch_history(partition: PartitionPlan) -> EpochHistory:
-    """Cut at the log start, as a broker cuts it: whoever reads the directory takes what begins earlier for a log that does."""
+    """Cut at the log start, as a broker cuts it: a reader of the directory takes an earlier beginning for the log's."""
     steps: list[tuple[int, int]] = []
     for entry in partition.entries:
         steps += (step for step in entry.epochs if not steps or step[0] > steps[-1][0])
@@ -125,7 +125,7 @@ def cleaned_end(partition: PartitionPlan) -> int | None:
 
     The cleaner looks for doubled keys only past this offset. Were it too high, a deleted key would come back for good: its
     tombstone, taken for clean, is dropped in time, and the older value below is never looked at again. Were it too low, the
-    cleaner only works once more.
+    cleaner only does its work again.
     """
     end = None
     for entry in partition.entries:

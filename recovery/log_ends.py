@@ -38,8 +38,8 @@ class LogEnds:
             return replace(partition, open_from=_open_from(partition))
 
     def _ended(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
-        """With an ABORT marker for every transaction that nobody else ends, where the log ends and where a gap begins: what ended in a
-        gap, nobody knows, and the producer's next marker would end both."""
+        """With an ABORT marker for every transaction that no coordinator ends, where the log ends and where a gap begins: what ended
+        in a gap is not known, and the producer's next marker would end both."""
         entries = partition.entries
         files = [at for at, entry in enumerate(entries) if not entry.gap]
         written: list[Written] = []
@@ -72,7 +72,7 @@ class LogEnds:
         return replace(partition, written=tuple(written), open_from=max(min(left), partition.start_offset) if left else None)
 
     def _cut(self, partition: PartitionPlan, known: frozenset[int], where: str) -> PartitionPlan:
-        """Without everything from the first transaction on that nobody ends; what is cut may have ended an earlier one."""
+        """Without everything from the first transaction on that no coordinator ends; what is cut may have ended an earlier one."""
         entries, end = list(partition.entries), partition.next_offset
         while entries and entries[-1].open_from is not None:
             found = [each for each in open_after(self._store, entries, len(entries) - 1) if each.producer_id not in known]

@@ -13,7 +13,7 @@ from recovery.plan import RecoveryPlan
 
 @prepared
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan is, or was, applied. directory_id is what tells the directory from every other; the rest is for people."""
+    """Where a plan is, or was, applied. directory_id distinguishes the directory from every other; the rest is for people."""
 
     format: tuple[int, int] = FORMAT
     recovery_id: str

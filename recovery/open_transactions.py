@@ -1,4 +1,4 @@
-"""Which transactions are open behind an archived run, as its index, the run itself and the runs before it say."""
+"""Which transactions are open after an archived run, by its index, the run itself and the runs before it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ DAMAGE = (CorruptData, NotFound, UnsupportedFormat)
 
 
 class Open(NamedTuple):
-    """A transaction without its end. producer_epoch None: nothing tells it any more."""
+    """A transaction without its end. producer_epoch None: it is not known any more."""
 
     producer_id: int
     first_offset: int
@@ -25,7 +25,7 @@ class Open(NamedTuple):
 
 
 def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Open]:
-    """The transactions that are open behind entries[at], and their producers' epochs as far back as they are told."""
+    """The transactions that are open after entries[at], and their producers' epochs as far as runs before it have them."""
     index = run_index(store, entries, at)
     missing = {each.producer_id: each.first_offset for each in index.open_transactions}
     epochs: dict[int, tuple[int, int]] = {}
@@ -46,7 +46,7 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
 
 def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex:
     """What the index of entries[at] says of its live part: the object beside it, or the run itself where that is cut or the index is
-    missing or damaged. Raises CorruptData or NotFound when neither tells."""
+    missing or damaged. Raises CorruptData or NotFound when neither can be read."""
     entry = entries[at]
     if not entry.is_cut and entry.index_key:
         try:

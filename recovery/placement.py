@@ -139,7 +139,7 @@ class Placement:
         """
         expected = {self._into / name: -1 for name in (MARK, LOCK, plan_name(self._mark.plan_digest))}
         [(identity, content)] = layout.identity_files(self._plan, self._mark.directory_id).items()
-        if read_if_there(self._into / identity) == content:  # of a run that ended right behind it
+        if read_if_there(self._into / identity) == content:  # of a run that ended right after it
             expected[self._into / identity] = -1
         expected |= {path: entry.live_bytes for _, _, entry, path in segment_files(self._plan, self._into)}
         for _, _, _, path in segment_files(self._plan, self._into):
@@ -171,7 +171,7 @@ def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def plan_without(plan: RecoveryPlan, holes: Collection[Hole], store: ObjectStore) -> RecoveryPlan:
-    """`plan` without `holes`: where a log ends, and in which transactions, is decided anew."""
+    """`plan` without `holes`: where a log ends, and in which transactions, is decided again."""
     return check_plan(with_endings(without(plan, holes), store))
 
 

@@ -20,7 +20,7 @@ PRODUCER_ID_MAX = 2**62  # coordinators count from 0, and never come here; a cli
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for. The user's values win over what the archive says.
+    """What the user requested. The user's values win over the archive's.
 
     partitions       of the one topic that is recovered, when the archive's count is not to be believed
     partition_counts the same by topic
@@ -45,7 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked: two plans of one request, of one cluster's archive, are the same recovery. topics: NAME or
+    """The request: two plans of one request, of one cluster's archive, are the same recovery. topics: NAME or
     NAME@TOPIC_ID; None means all."""
 
     topics: tuple[str, ...] | None
@@ -122,7 +122,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_producer_id  the highest that a coordinator can have given
     manifest_version of the head the plan was made from; 0 when the partition has none
     entries          in offset order; each becomes one segment file, a gap becomes none
-    written          segments of recovery's own, in gaps and behind the last entry
+    written          segments of recovery's own, in gaps and after the last entry
     below_retention  entries that retention left out
     open_from        first offset of the oldest transaction that is left open
     """
@@ -153,7 +153,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_epoch(self) -> int:
         """The leader epoch that the recovered partition is given; a broker begins one above. What recovery writes behind the
-        archived records has an epoch of its own, in which nobody else ever wrote."""
+        archived records has an epoch of its own, in which no other leader ever wrote."""
         return self.leader_epoch + (self.log_end > self.next_offset)
 
     @property
@@ -196,7 +196,7 @@ class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `apply` does, and nothing that it has to decide.
 
-    left_out  of everything that was asked for, what the archive cannot give back, and why: applying the plan is a partial success
+    left_out  of everything requested, what the archive cannot give back, and why: applying the plan is a partial success
     holes     what the archive lists and does not have: the plan is applied only when they may be skipped
     offsets_ahead  committed offsets beyond the recovered logs; new commits at the logs' ends are `written`, unless they were to be kept
     problems  why it cannot be applied as it is

@@ -56,7 +56,7 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
         notes += _notes(topic)
         notes += _producer_notes(archived)
         if archived.manifest.configs is None:
-            notes.append(f"{topic.topic}: no broker ever told its settings: it is recovered with the defaults, cleanup.policy among them")
+            notes.append(f"{topic.topic}: no broker ever gave its settings: it is recovered with the defaults, cleanup.policy among them")
     if not topics:
         raise VerificationFailed("nothing can be recovered: " + "; ".join(left_out))
     if held := sum(bool(topic.held) for topic in topics):
@@ -127,7 +127,7 @@ def without(plan: RecoveryPlan, holes: Iterable[Hole]) -> RecoveryPlan:
         start = max(partition.start_offset, kept[0].base_offset) if kept else partition.next_offset
         return replace(partition, entries=tuple(kept), start_offset=start, written=())
 
-    def told(hole: Hole) -> str:
+    def text(hole: Hole) -> str:
         [compacted] = [topic.compacted for topic in plan.topics if topic.topic == hole.topic]
         return f"{hole}" + (" (compacted: earlier values of the keys written or deleted there come back)" if compacted else "")
 
@@ -137,7 +137,7 @@ def without(plan: RecoveryPlan, holes: Iterable[Hole]) -> RecoveryPlan:
             replace(topic, partitions=tuple(patched(topic, partition) for partition in topic.partitions)) for topic in plan.topics
         ),
         holes=(),
-        left_out=(*plan.left_out, *(told(hole) for of_place in places.values() for hole in of_place)),
+        left_out=(*plan.left_out, *(text(hole) for of_place in places.values() for hole in of_place)),
     )
 
 
@@ -203,7 +203,7 @@ def _retention(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[int
 
 
 def _limit(configs: Mapping[str, str], name: str) -> int | None:
-    """A topic's own limit; None when it has none of its own: what the lost broker's default was, nobody knows."""
+    """A topic's own limit; None when it has none of its own: the lost broker's default is not known."""
     try:
         value = int(configs.get(name, "-1"))
     except ValueError as error:
@@ -215,7 +215,7 @@ def _limit(configs: Mapping[str, str], name: str) -> int | None:
 
 
 def _problems(topic: ArchivedTopic, options: Options) -> Iterable[str]:
-    """A partition count decides where a key goes: it is believed when a broker told it and no head contradicts it, or the user says so."""
+    """A partition count decides where a key goes: it is believed when a broker gave it and no head contradicts it, or the user says so."""
     name, count = topic.manifest.topic, topic.manifest.partitions
     if _given_count(topic, options) is not None:
         return
@@ -226,7 +226,7 @@ def _problems(topic: ArchivedTopic, options: Options) -> Iterable[str]:
         )
     if topic.manifest.configs is None:
         yield (
-            f"{name}: no broker ever told how many partitions it has, {count} were seen; "
+            f"{name}: no broker ever said how many partitions it has, {count} were seen; "
             f"confirm with --partitions {name}={count}, or correct it"
         )
 

@@ -28,7 +28,7 @@ def segment_name(base_offset: int) -> str:
 class Restored(NamedTuple):
     """
     entry         of which it was made
-    next_offset   behind the segment's last batch
+    next_offset   after the segment's last batch
     index_bytes   sizes of the index files beside it
     """
 
@@ -59,7 +59,7 @@ def restore(store: ObjectStore, entry: Entry, path: Path, index_interval_bytes: 
 
 
 def _kept(entry: Entry, path: Path, indexes: Indexes) -> int | None:
-    """The offset behind the last batch of what is there already; None when that is nothing, or nothing good."""
+    """The offset after the last batch of what is there already; None when that is nothing, or nothing good."""
     if not path.exists():
         return None
     try:
@@ -117,7 +117,7 @@ def fetched(store: ObjectStore, entry: Entry) -> Iterator[BinaryIO]:
 
 
 def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int:
-    """The offset behind the last batch of `file`; compaction may have left it below the entry's end. `indexes` hears of each batch.
+    """The offset after the last batch of `file`; compaction may have left it below the entry's end. `indexes` gets each batch.
 
     Raises CorruptData unless the file holds exactly the live part of `entry`: its length, every batch's CRC, its offsets
     and epochs, and of an entry that was not cut the digest.

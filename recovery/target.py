@@ -28,7 +28,7 @@ _TRACES = (".lock", ".kafka_cleanshutdown", "recovery-point-offset-checkpoint", 
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The mark as it is written: small, because it is written anew when the recovery is finished.
+    """The mark as it is written: small, because it is written again when the recovery is finished.
 
     plan_digest  of the plan's JSON, which lies compressed in a file beside it, named by the digest
     plan         where earlier versions kept it
@@ -59,7 +59,7 @@ class Mark:
 
 @contextmanager
 def locked(into: Path) -> Iterator[None]:
-    """Make the directory if need be, and keep others out of it. Somebody else's directory is refused before a lock file is left in it.
+    """Make the directory if need be, and keep others out of it. A foreign directory is refused before a lock file is left in it.
 
     The lock is on a file: a file system over the network takes none on a directory.
     """
@@ -146,7 +146,7 @@ def _read_plan(into: Path, digest: str) -> RecoveryPlan:
 
 
 def check_unused(into: Path) -> None:
-    """Raises UsageError when the directory holds anything: nobody's log is overwritten."""
+    """Raises UsageError when the directory holds anything: no log is overwritten."""
     with disk_errors(into):
         ours = (MARK + PARTIAL, LOCK)
         found = sorted(name for name in os.listdir(into) if name not in ours and not _PLAN_NAME.fullmatch(name.removesuffix(PARTIAL)))
@@ -157,7 +157,7 @@ def check_unused(into: Path) -> None:
 
 
 def check_same(into: Path, mark: Mark, plan: RecoveryPlan) -> None:
-    """Raises ForeignOwner when the directory belongs to a recovery that was asked for in other words."""
+    """Raises ForeignOwner when the directory belongs to a recovery of another request."""
     begun = mark.plan
     if begun.recovery_id == plan.recovery_id:
         return
@@ -166,7 +166,7 @@ def check_same(into: Path, mark: Mark, plan: RecoveryPlan) -> None:
 
 
 def broker_started(into: Path) -> bool:
-    """Has a broker ever been at work in there?"""
+    """Has a broker ever started there?"""
     return any((into / name).exists() for name in _TRACES)
 
 

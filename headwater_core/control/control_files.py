@@ -25,13 +25,13 @@ class ControlFiles:
         self.rebuild_marker = self.directory / "needs-rebuild"
 
     def open(self, *, with_peers: bool) -> tuple[Journal, ControlState]:
-        """What is damaged is kept aside as *.damaged, and the rest is used: a snapshot outlives its journal, and a journal goes on
-        before its damage.
+        """What is damaged is kept aside as *.damaged, and the rest is used: a snapshot outlives its journal, and a journal keeps
+        what lies before its damage.
         """
         with disk_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             for path in (self.journal, self.snapshot):
-                path.exists()  # says so when nobody may look
+                path.exists()  # raises when it may not be read
         state, before, last = self._read_snapshot()
         journal = self._open_journal(with_peers)
         try:
@@ -102,7 +102,7 @@ class ControlFiles:
 
     @staticmethod
     def _begin_with(journal: Journal, before: Entry | None, last: Entry | None) -> None:
-        """Let an empty journal go on from a snapshot, whose two entries the library looks for there."""
+        """Let an empty journal continue from a snapshot, whose two entries the library looks for there."""
         if before is not None and last is not None:
             journal.add(*before)
             journal.add(*last)

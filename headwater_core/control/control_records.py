@@ -1,4 +1,4 @@
-"""Control records: what agents tell each other through the control log (design §8).
+"""Control records: what agents share through the control log (design §8).
 
 A command is one CRC-32 (zlib's, 4 bytes, big-endian) over what follows: a MessagePack array of records, each a map with
 its `kind`. Records are facts or compare-and-set, never increments, so a command may arrive twice, late or not at all.
@@ -22,7 +22,7 @@ _INT_MAX = 2**63 - 1
 
 
 def _check(record: msgspec.Struct, numbers: tuple[int, ...], texts: tuple[str, ...] = ()) -> None:
-    """What is kept for ever has a bound (I22). Raises ValueError for impossible numbers, UsageError for texts that are too long."""
+    """What is never deleted has a bound (I22). Raises ValueError for impossible numbers, UsageError for texts that are too long."""
     if not all(0 <= number <= _INT_MAX for number in numbers):
         raise ValueError(f"impossible number in {record.__class__.__name__}: {numbers}")
     if any(len(text) > _TEXT_CHARS_MAX for text in texts):
@@ -138,7 +138,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(records: Sequence[Record]) -> bytes:
-    """One command. Raises UsageError when it is beyond its cap."""
+    """One command. Raises UsageError when it is larger than a command may be."""
     if not 0 < len(records) <= RECORDS_MAX:
         raise UsageError(f"a command of {len(records)} control records, limit {RECORDS_MAX}")
     body = _encoder.encode(records)
@@ -157,10 +157,10 @@ def decode(command: bytes) -> list[Record]:
     if zlib.crc32(body) != int.from_bytes(command[:4], "big"):
         raise CorruptData("control command", 0, "checksum differs")
     try:
-        told = _records.decode(body)
-        records = [_decoder.decode(each) for each in told if _kind.decode(each).kind in _KINDS]
+        raw = _records.decode(body)
+        records = [_decoder.decode(each) for each in raw if _kind.decode(each).kind in _KINDS]
     except (msgspec.MsgspecError, UsageError, ValueError, RecursionError) as error:
         raise CorruptData("control command", 4, str(error)[:200]) from error
-    if not 0 < len(told) <= RECORDS_MAX:
-        raise CorruptData("control command", 4, f"{len(told)} records")
+    if not 0 < len(raw) <= RECORDS_MAX:
+        raise CorruptData("control command", 4, f"{len(raw)} records")
     return records

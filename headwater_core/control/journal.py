@@ -81,10 +81,10 @@ class Journal:
             position = frame[1]
         self.torn = position < len(content)
         if self.torn:
-            behind = list(_frames_behind(content, position))
-            if behind and not salvage:
-                raise CorruptData(where, position, f"no whole frame, though {len(behind)} follow it")
-            self._keep_promises(behind)
+            later = list(_frames_after(content, position))
+            if later and not salvage:
+                raise CorruptData(where, position, f"no whole frame, though {len(later)} follow it")
+            self._keep_promises(later)
         return position
 
     def _keep_promises(self, bodies: Iterable[bytes]) -> None:
@@ -136,7 +136,7 @@ class Journal:
         replace_file(self.path, content)
         with disk_errors(self.path):
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        os.close(self._fd)  # only now: its number may be anybody's from here on
+        os.close(self._fd)  # only now: from here on its number may be another file's
         self._fd = fd
         self._end = len(content)
         self._entries, self._commit_saved, self._dirty = kept, self._commit_index, False
@@ -186,7 +186,7 @@ class Journal:
         return _NUMBER.pack(b"V", self._term) + (self._voted_for or "").encode()
 
     def _append(self, body: bytes) -> None:  # in place: a frame is small and the file long
-        """Write one frame, or leave nothing of it behind."""
+        """Write one frame, or leave nothing of it."""
         frame = _framed(body)
         with disk_errors(self.path):
             try:
@@ -217,7 +217,7 @@ def _frame_at(content: bytes, position: int) -> tuple[bytes, int] | None:
     return (body, end) if zlib.crc32(body) == crc else None
 
 
-def _frames_behind(content: bytes, position: int) -> Iterator[bytes]:
+def _frames_after(content: bytes, position: int) -> Iterator[bytes]:
     """The bodies of the whole frames that begin anywhere after `position`."""
     for kind in _KIND.finditer(content, position + 1 + _FRAME.size):
         if kind.start() - _FRAME.size > position and (frame := _frame_at(content, kind.start() - _FRAME.size)):

@@ -24,7 +24,7 @@ class DataDirLock:
         self.data_dir = data_dir
         path = data_dir / _NAME
         with disk_errors(f"data directory {data_dir}", UsageError):
-            data_dir.mkdir(0o700, parents=True, exist_ok=True)  # what is cached in it is for nobody else
+            data_dir.mkdir(0o700, parents=True, exist_ok=True)  # what is cached in it is for no other user
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

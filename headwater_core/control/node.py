@@ -38,7 +38,7 @@ class ControlNode:
     """One member of the control log; alone, the whole of it. Its files lie in `data_dir`, whose lock the caller holds.
 
     Starts at once; `ready` waits until it has caught up. `needs_rebuild` says that its files were missing or damaged: the
-    state may lack what the bucket knows until control.rebuild has run. Damaged files are kept aside as *.damaged.
+    state may lack what the bucket has until the rebuild from it is done. Damaged files are kept aside as *.damaged.
 
     Raises UsageError for a configuration that cannot work, TransientError when the port is in use, and DiskFull.
     """
@@ -92,7 +92,7 @@ class ControlNode:
         return SyncObj(config.listen, list(config.peers), conf, [self._replica], transportClass=PeerTransport)
 
     def _save_snapshot(self, path: str, entries: tuple[Entry, Entry, object]) -> None:
-        """The library would try again at every tick, for ever: a snapshot that cannot be written ends the node instead."""
+        """The library would try again at every tick, without end: a snapshot that cannot be written ends the node instead."""
         try:
             write_snapshot(Path(path), self._replica.state, entries[1], entries[0])
         except HeadwaterError as error:
@@ -121,7 +121,7 @@ class ControlNode:
 
     @property
     def role(self) -> str:
-        """ "leader", "follower", or "none" while there is no leader. As last heard."""
+        """ "leader", "follower", or "none" while there is no leader. As last known."""
         if self._failure:
             return "none"
         if self._raft._isLeader():

@@ -124,13 +124,13 @@ class PeerTransport(TCPTransport):  # type: ignore[misc]
             super()._onIncomingMessageReceived(conn, message)
             return
         node = self._nodeAddrToNode.get(message) if isinstance(message, str) else None
-        if node is None or self._shouldConnect(node):  # nobody we know, or one that we connect to, not it to us
+        if node is None or self._shouldConnect(node):  # unknown, or one that we connect to, not it to us
             conn.disconnect()
             return
         replaced = self._connections.get(node)
         super()._onIncomingMessageReceived(conn, message)
         if replaced not in (None, conn):
-            replaced.disconnect()  # if that was the true one it notices, and comes again
+            replaced.disconnect()  # if that was the true one it notices, and connects again
 
 
 # What the library gets instead of its own. It has no setting for any of these.

@@ -1,7 +1,7 @@
 """What all agents know together: a pure function of the control records, in the log's order.
 
 Per partition a handful of numbers, per topic its settings; nothing grows with the number of segments. A state is a value:
-`apply` shares what did not change, so a reader may keep one while others move on.
+`apply` shares what did not change, so a reader may keep one while the log continues.
 """
 
 from collections.abc import Iterable, Iterator
@@ -67,12 +67,12 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
         return self.clusters.get(cluster_id, {}).get(topic_id)
 
     def partition(self, partition: PartitionId) -> PartitionState | None:
-        """What is known of one partition; None when nobody has said anything yet, which is not an absence."""
+        """What is known of one partition; None when no record has named it yet, which is not an absence."""
         topic = self.topic(partition.cluster_id, partition.topic_id)
         return topic.partitions.get(partition.partition) if topic else None
 
     def known_version(self, partition: PartitionId) -> int:
-        """The newest manifest version that was told of, also when the partition is gone since; 0 when none was."""
+        """The newest manifest version that a record has named, also when the partition is gone since; 0 for none."""
         known = self.partition(partition)
         gone = self.retired.get(_place(partition.cluster_id, partition.topic_id, partition.partition), 0)
         return max(known.manifest_version if known else 0, gone)
@@ -202,7 +202,7 @@ class _Draft:
         self._retired.drop(place)
 
     def _retire(self, record: Retired) -> None:
-        """Void when a newer manifest is known: somebody goes on with the partition."""
+        """Void when a newer manifest is known: an agent continues the partition."""
         place = _place(record.cluster_id, record.topic_id, record.partition)
         topic = self._topic(record.cluster_id, record.topic_id)
         known = topic.partitions.get(record.partition) if topic else None

@@ -17,7 +17,7 @@ from headwater_core.control.state import EMPTY, ControlState
 from headwater_core.errors import HeadwaterError, TransientError
 
 REOPEN_S = 30.0  # between two attempts to open a node whose files or port have failed
-LEADERLESS_S = 10.0  # without a leader for so long is worth a word
+LEADERLESS_S = 10.0  # without a leader for so long is reported
 _LOOK_S = 2.0
 
 log = structlog.get_logger()
@@ -34,7 +34,7 @@ class ControlHealth:
 
 
 class ControlSupervisor:
-    """A ControlLog that is always there. While its node cannot be opened, or has failed, `state` is what was known last and `publish`
+    """A ControlLog that is always available. While its node cannot be opened, or has failed, `state` is the last known one and `publish`
     raises TransientError; the node is opened again after a pause. Safe to use from many threads.
 
     `step` is one look at the node; between `start` and `close` a thread takes them. Raises UsageError for a configuration that cannot
@@ -62,7 +62,7 @@ class ControlSupervisor:
         self.step()
 
     def step(self) -> None:
-        """Open the node when it is due; see whether it runs and has a leader; say what has changed."""
+        """Open the node when it is due; see whether it runs and has a leader; report what has changed."""
         with self._lock:
             if self._stop.is_set():
                 return
@@ -73,9 +73,9 @@ class ControlSupervisor:
             if self._node:
                 if self._node.role != "none":
                     self._led_at_s = self._clock.monotonic_s()
-                    self._tell("")
+                    self._report("")
                 elif self._clock.monotonic_s() - self._led_at_s >= LEADERLESS_S:
-                    self._tell("there is no leader; are the peers running?")
+                    self._report("there is no leader; are the peers running?")
 
     def publish(self, *records: Record, timeout_s: float = PUBLISH_TIMEOUT_S) -> None:
         """See ControlLog. TransientError while there is no node."""
@@ -147,9 +147,9 @@ class ControlSupervisor:
 
     def _failed(self, error: Exception) -> None:
         self._open_at_s = self._clock.monotonic_s() + REOPEN_S
-        self._tell(str(error) or repr(error))
+        self._report(str(error) or repr(error))
 
-    def _tell(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         if reason == self._reason:
             return
         self._reason, self._since_ms = reason, self._clock.now_ms()

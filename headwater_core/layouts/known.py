@@ -8,6 +8,7 @@ _LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayo
 
 
 def open_layout(name: str) -> Offloader:
+    """The layout that an entry or a topic names. Raises UnsupportedFormat."""
     try:
         return _LAYOUTS[name]
     except KeyError:

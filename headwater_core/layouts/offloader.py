@@ -14,7 +14,7 @@ class Offloaded:
     """What an offload left in the store, confirmed; a manifest entry lists it.
 
     size_bytes, digest   of the whole data object
-    context              the layout's own words, kept in the entry and handed back on every read
+    context              what the layout itself needs, kept in the entry and handed back on every read
     """
 
     size_bytes: int
@@ -44,7 +44,7 @@ class Offloader(Protocol):
         is unlisted, so the caller tries again under a new key and garbage collection finds the rest.
 
         Raises SourceChanged when the source, or what lies under a key, is not what was scanned; UnknownOutcome when even
-        the read-back does not tell.
+        the read-back gives no answer.
         """
         ...
 

@@ -61,7 +61,7 @@ def _put(store: ObjectStore, key: str, data: BinaryIO, size_bytes: int, digest: 
 
 
 def _confirm(store: ObjectStore, key: str, size_bytes: int, digest: str, why: AlreadyExists | UnknownOutcome) -> None:
-    """Return when `key` holds exactly these bytes, whoever's request put them there."""
+    """Return when `key` holds exactly these bytes, no matter whose request put them there."""
     try:
         info = store.stat(key)
         found = info.digest

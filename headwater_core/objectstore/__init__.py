@@ -1,4 +1,4 @@
-"""Keys and bytes: where the archive's objects live. See store.py for what is asked of a store."""
+"""Keys and bytes: where the archive's objects live. store.py says what a store must do."""
 
 from headwater_core.objectstore.config import StoreConfig
 from headwater_core.objectstore.meter import MeteredStore

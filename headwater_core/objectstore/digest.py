@@ -31,7 +31,7 @@ class Digest:
         self.size_bytes += len(data)
 
     def append(self, value: int, size_bytes: int) -> None:
-        """Go on with a piece of which only the checksum is known, as a part of a multipart upload is."""
+        """Continue with a piece of which only the checksum is known, as a part of a multipart upload is."""
         self.value = combine_crc64nvme(self.value, value, size_bytes)
         self.size_bytes += size_bytes
 

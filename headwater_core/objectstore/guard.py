@@ -1,4 +1,4 @@
-"""A store whose every call happens inside something: a gate that opens only to the right store, a watch over calls without an answer."""
+"""A store whose every call happens inside something: a check that it is the right store, a watch over calls without an answer."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -8,7 +8,7 @@ from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, Obj
 
 
 class GuardedStore:
-    """`inner`, each call of which enters a context that `guard` makes; a call that yields enters it each time it goes on."""
+    """`inner`, each call of which enters a context that `guard` makes; a call that yields enters it each time it continues."""
 
     def __init__(self, inner: ObjectStore, guard: Callable[[], AbstractContextManager[object]]) -> None:
         self._inner, self._guard = inner, guard

@@ -113,5 +113,5 @@ class _Counted:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and kind is not GeneratorExit:  # whoever wanted no more
+        if kind is not None and kind is not GeneratorExit:  # the caller wanted no more
             self._meter._failed(self._operation, kind)

@@ -9,7 +9,7 @@ from headwater_core.objectstore.store import ObjectStore
 
 
 def open_store(url: str, *, endpoint_url: str | None = None, region: str | None = None) -> ObjectStore:
-    """The store at `url`: file:///absolute/path or s3://bucket/prefix. Nothing is asked of it yet.
+    """The store at `url`: file:///absolute/path or s3://bucket/prefix. No request is made yet.
 
     Raises UsageError when the URL is neither, and what making an S3 client may raise.
     """

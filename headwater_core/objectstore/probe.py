@@ -1,4 +1,4 @@
-"""Finds out what a store keeps of what the archive leans on (design §3), by trying it on one small object.
+"""Finds out which promises that the archive needs a store keeps (design §3), by trying them on one small object.
 
 The object's name and content never change, so agents that probe at once do not disturb each other, nothing is left to
 remove, and no right to delete is needed.
@@ -32,7 +32,7 @@ class Capabilities:
 
 
 def probe_store(store: ObjectStore) -> Capabilities:
-    """What `store` keeps. Raises Unauthorised, UsageError (no such bucket) and TransientError like any use of it."""
+    """Which promises `store` keeps. Raises Unauthorised, UsageError (no such bucket) and TransientError like any use of it."""
     _is_refused_create(store)
     creates = _is_refused_create(store)
     _, tag = store.get(PROBE_KEY)

@@ -1,4 +1,4 @@
-"""Notices a store that is silent: calls are under way, and for a while none was answered and no byte has moved."""
+"""Notices a store that is silent: calls are in flight, and for a while none was answered and no byte has moved."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -14,14 +14,14 @@ _LOOK_S = 1.0
 
 
 @runtime_checkable
-class TellsProgress(Protocol):
+class ReportsProgress(Protocol):
     """A store that calls `progressed`, which may be set, while bytes of a call move."""
 
     progressed: Callable[[], object]
 
 
 class SilenceWatch:
-    """`calling` goes around each call, `progressed` is told of bytes that move. Safe to use from many threads.
+    """`calling` goes around each call, `progressed` is called as bytes move. Safe to use from many threads.
 
     report  called once a silence has lasted SILENCE_S, and every REPEAT_S while it lasts
     over    called when it is over; `report` when there is none
@@ -41,6 +41,7 @@ class SilenceWatch:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
+        """Around one call."""
         call = object()
         with self._lock:
             self._began_s[call] = self._clock.monotonic_s()
@@ -66,6 +67,7 @@ class SilenceWatch:
         self._heard_s = self._clock.monotonic_s()
 
     def look(self) -> None:
+        """Report a silence that is due, or its end."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             waiting, oldest_s = len(self._began_s), min(self._began_s.values(), default=now_s)

@@ -1,4 +1,4 @@
-"""What Headwater asks of an object store. The promises are tests/headwater_core/objectstore/contract.py, run over every one."""
+"""What an object store must do for Headwater. The promises are tests/headwater_core/objectstore/contract.py, run over every one."""
 
 import re
 from collections.abc import Generator, Iterator, Sequence
@@ -35,7 +35,7 @@ class ObjectStore(Protocol):
     """Holds the archive's objects under keys. Safe to use from many threads.
 
     Every method may raise TransientError (retry later), Unauthorised, or UnknownOutcome when a write got no answer.
-    Absence is NotFound, and only on the store's own definite word.
+    Absence is NotFound, and only on the store's own definite answer.
     """
 
     @property
@@ -72,20 +72,20 @@ class ObjectStore(Protocol):
         ...
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
-        """Fill `buffers` one after the other from position `start` on: one ranged GET for all. Yields as each is full; whoever
-        wants no more closes the iterator. Raises what read_into does.
+        """Fill `buffers` one after the other from position `start` on: one ranged GET for all. Yields as each is full; a caller
+        that wants no more closes the iterator. Raises what read_into does.
         """
         ...
 
     def stat(self, key: str) -> ObjectInfo:
-        """Raises NotFound."""
+        """What the store says of `key`. Raises NotFound."""
         ...
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key begins with `prefix`, those of one folder in key order. A listing is a hint: it may miss what is
         being written.
 
-        start_after  go on behind this key of an earlier listing of the same prefix, or behind where it would stand
+        start_after  continue after this key of an earlier listing of the same prefix, or after where it would stand
         """
         ...
 

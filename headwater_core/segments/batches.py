@@ -13,9 +13,9 @@ from awscrt.checksums import crc32c
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-HEADER_BYTES = HEADER.size  # 61, up to and with the record count
+HEADER_BYTES = HEADER.size  # 61, the record count included
 LENGTH_FROM = 12  # batch_length counts what follows it: base offset (8) and itself (4) come before
-CRC_FROM = 21  # the CRC covers everything behind itself; base offset, length, leader epoch and magic lie before
+CRC_FROM = 21  # the CRC covers everything after itself; base offset, length, leader epoch and magic lie before
 _OLD_HEADER_BYTES = 17  # up to the magic byte, which every format has at 16
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
 
@@ -82,7 +82,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def first_timestamp_ms(self) -> int:
-        """The first record's, as far as a header tells: where the base timestamp means something else, the largest."""
+        """The first record's, as far as a header says: where the base timestamp means something else, the largest."""
         return self.max_timestamp_ms if self.attributes & (_LOG_APPEND_TIME | _DELETE_HORIZON) else self.base_timestamp_ms
 
 

@@ -110,7 +110,7 @@ def encode_meta_properties(properties: MetaProperties) -> bytes:
 
 
 def _counted_lines(raw: bytes, where: str) -> list[str]:
-    """The lines behind a version and a count."""
+    """The lines after a version and a count."""
     lines = _text(raw, where).splitlines()
     if not lines:
         return []  # as a broker leaves it that never had anything to write

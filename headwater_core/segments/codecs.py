@@ -6,7 +6,7 @@ from headwater_core.errors import CorruptData, UnsupportedFormat
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
-LIMIT_BYTES = 128 << 20  # of one decompressed batch; brokers take about 1 MiB compressed unless told otherwise
+LIMIT_BYTES = 128 << 20  # of one decompressed batch; brokers take about 1 MiB compressed unless configured otherwise
 
 _FRAMED = {GZIP: cramjam.gzip.decompress_into, LZ4: cramjam.lz4.decompress_into, ZSTD: cramjam.zstd.decompress_into}
 _FIRST_GUESS_BYTES = 64 << 10
@@ -17,26 +17,26 @@ _XERIAL_HEAD_BYTES = 16  # the magic and two versions
 _SNAPPY_RATIO_MAX = 64  # a copy of 64 bytes takes two or three; a larger claim is a lie
 
 
-def decompress(codec: int, data: bytes | bytearray | memoryview, limit: int = LIMIT_BYTES, *, where: str = "batch") -> memoryview:
+def decompress(codec: int, data: bytes | bytearray | memoryview, limit_bytes: int = LIMIT_BYTES, *, where: str = "batch") -> memoryview:
     """What `data`, the body of a batch, was before its producer or broker compressed it with `codec`.
 
-    limit   most bytes that may come out; memory stays below twice that
+    limit_bytes   most bytes that may come out; memory stays below twice that
 
-    Raises CorruptData when the data is damaged or ends early or would yield more than `limit`, UnsupportedFormat for
+    Raises CorruptData when the data is damaged or ends early or would yield more than `limit_bytes`, UnsupportedFormat for
     a codec that Kafka does not have. Formats: gzip, LZ4 frame, zstd frame as they are; snappy as a raw block
     (librdkafka) or a xerial stream (Java).
     """
     if codec == NONE:
         return memoryview(data)
-    room = min(max(_FIRST_GUESS_BYTES, len(data) * _GROWTH), limit)
+    room = min(max(_FIRST_GUESS_BYTES, len(data) * _GROWTH), limit_bytes)
     while True:
         out = memoryview(bytearray(room))
         size = decompress_into(codec, data, out, where=where)
         if size is not None:
             return out[:size]
-        if room >= limit:
-            raise CorruptData(where, 0, f"{NAMES[codec]}: more than {limit} bytes come out of {len(data)}")
-        room = min(room * _GROWTH, limit)
+        if room >= limit_bytes:
+            raise CorruptData(where, 0, f"{NAMES[codec]}: more than {limit_bytes} bytes come out of {len(data)}")
+        room = min(room * _GROWTH, limit_bytes)
 
 
 def decompress_into(codec: int, data: bytes | bytearray | memoryview, out: memoryview, *, where: str = "batch") -> int | None:
@@ -69,7 +69,7 @@ def _snappy_block(data: bytes | bytearray | memoryview, out: memoryview, where: 
 
 
 def _xerial(data: memoryview, out: memoryview, where: str) -> int | None:
-    """Blocks, each behind its length in four bytes."""
+    """Blocks, each after its length in four bytes."""
     if len(data) < _XERIAL_HEAD_BYTES:
         raise CorruptData(where, 0, "snappy: the stream ends inside its head")
     filled, at = 0, _XERIAL_HEAD_BYTES

@@ -13,12 +13,12 @@ _COMMITS = (0, 1)  # record types; 0 is the older one
 _GROUPS_MAX = 23  # up to here everything else is about groups and their members: consumer, share and streams groups
 _COMMIT_VERSION_MAX = 4
 _STATE_VERSION_MAX = 1
-_UNFINISHED = (1, 2, 3, 7)  # Ongoing, PrepareCommit, PrepareAbort, PrepareEpochFence: a coordinator goes on with these
+_UNFINISHED = (1, 2, 3, 7)  # Ongoing, PrepareCommit, PrepareAbort, PrepareEpochFence: a coordinator continues these
 _EPOCH_FROM = 3  # version of the commit value
 
 
 class CommitKey(NamedTuple):
-    """Whose offset of what."""
+    """Which group's offset of which partition."""
 
     group: str
     topic: str
@@ -26,13 +26,13 @@ class CommitKey(NamedTuple):
 
 
 class CommitValue(NamedTuple):
-    """raw: the whole record value, which also says what nobody here reads."""
+    """raw: the whole record value, which also holds what is not read here."""
 
     offset: int
     raw: bytes
 
     def moved_to(self, offset: int) -> bytes:
-        """The same commit at another offset and without a leader epoch: a consumer waits for a leader of the epoch it is told."""
+        """The same commit at another offset and without a leader epoch: a consumer waits for a leader of the epoch it is given."""
         version = int.from_bytes(self.raw[:2], "big", signed=True)
         rest = self.raw[14:] if version >= _EPOCH_FROM else self.raw[10:]
         return self.raw[:2] + flexible.i64(offset) + (flexible.i32(-1) if version >= _EPOCH_FROM else b"") + rest

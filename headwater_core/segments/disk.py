@@ -11,7 +11,7 @@ from headwater_core.errors import TransientError
 from headwater_core.threads import DaemonThreads
 
 PATIENCE_S = 3.0  # without progress; disks that are only busy, or spin up, answer within that nearly always
-LATE_MAX = 4  # questions without an answer; with as many the disk hangs as a whole, with fewer it may be a directory or file of it
+LATE_MAX = 4  # questions without an answer: with so many the whole disk hangs; fewer may be one directory or file
 THREADS = 2 * LATE_MAX
 
 T = TypeVar("T")
@@ -19,12 +19,12 @@ Progressed = Callable[[], None]
 
 
 class DiskHangs(TransientError):
-    """It has not answered for too long. Nothing is known of what is on it until it does."""
+    """It has not answered for too long. What is on it is not known before it does."""
 
 
 class Disk:
     """Work on one directory is done in threads of its own, so that a disk that hangs costs those who wait for it `patience_s`, and
-    those who come later nothing, until it answers again. Nobody who asks another disk meets it. Safe to use from many threads."""
+    those who come later nothing, until it answers again. Callers of other disks do not notice. Safe to use from many threads."""
 
     def __init__(self, directory: Path, patience_s: float = PATIENCE_S) -> None:
         self.directory = directory
@@ -34,10 +34,10 @@ class Disk:
         self._errands: set[_Errand] = set()
 
     def ask(self, about: Hashable, work: Callable[[Progressed], T]) -> T:
-        """What `work` returns or raises; DiskHangs when the disk does not answer. It may go on in its thread then.
+        """What `work` returns or raises; DiskHangs when the disk does not answer. It may continue in its thread then.
 
-        about  what has no answer yet is not asked again
-        work   takes what to call whenever it has got on, where it takes long
+        about  a question without an answer is not repeated
+        work   takes a function to call as it proceeds, where it takes long
         """
         errand = _Errand(about)
         with self._lock:
@@ -56,7 +56,7 @@ class Disk:
         future = self._threads.submit(run)
         while not wait((future,), max(0.0, errand.touched_s + self._patience_s - monotonic())).done:
             if self._is_late(errand):
-                if future.cancel():  # it stood in line after others that hang
+                if future.cancel():  # it was queued after others that hang
                     self._forget(errand)
                 raise self._hangs()
         outcome: T = future.result()

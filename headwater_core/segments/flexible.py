@@ -1,4 +1,4 @@
-"""Kafka's flexible message encoding: compact strings and arrays, tagged fields. Reading believes no length."""
+"""Kafka's flexible message encoding: compact strings and arrays, tagged fields. No length is believed when reading."""
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -66,7 +66,7 @@ class Reader:
         return tuple(item() for _ in range(count))
 
     def tags(self) -> dict[int, "Reader"]:
-        """The tagged fields, each with its own reader; whoever knows a tag reads it."""
+        """The tagged fields, each with its own reader, for the caller that knows the tag."""
         fields = {}
         for _ in range(self.uvarint()):
             tag = self.uvarint()

@@ -36,7 +36,7 @@ class LocalLog:
                     None when no checkpoint names the partition: then nothing may be archived
     log_start       first offset a client may read: the checkpoint's, else the first segment's base offset
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
-    delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not tell
+    delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not say
     leader          what the broker's own metadata log says; None when it is not known
     settled         False while .swap files are there: a compaction is in the middle of its renames
     leftovers       names of those .swap files when there is no broker that would finish
@@ -49,7 +49,7 @@ class LocalLog:
     log_start: int
     epochs: EpochHistory
     cleaned_to: int | None = None
-    compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log tells
+    compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log says
     delete_retention_ms: int | None = None
     leadership: "Leadership | None" = None
     leadership_unread: bool = False  # the broker's metadata log is there and cannot be read: it would say more than is known here
@@ -57,7 +57,7 @@ class LocalLog:
     leftovers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """A checkpoint may be older than another one, so that a high watermark below the log start is none that cannot be."""
+        """A checkpoint may be older than another one, so that a high watermark below the log start is possible."""
         if self.log_start < 0 or any(each is not None and each < 0 for each in (self.high_watermark, self.cleaned_to)):
             raise ValueError(f"log start {self.log_start}, high watermark {self.high_watermark}, cleaned to {self.cleaned_to}")
         if any(before.base_offset >= after.base_offset for before, after in pairwise(self.segments)):
@@ -72,9 +72,9 @@ class LocalLog:
     def start_offset(self) -> int:
         """First offset this log offers.
 
-        The checkpoint is up to a minute old. It lags behind retention, so the first file counts too; and a log that was truncated
-        below it, by an unclean election, begins earlier than it says. The epoch history is cut at once when the log start moves,
-        so it tells.
+        The checkpoint is up to a minute old. Retention may have moved since, so the first file counts too; and a log that was
+        truncated below the checkpoint, by an unclean election, begins earlier than it says. The epoch history is cut at once when
+        the log start moves, so it is believed.
         """
         first = self.epochs.first_offset
         return max(self.local_start, self.log_start if first is None else min(self.log_start, first))

@@ -45,19 +45,19 @@ class Producers:
         return len(self.last_batch_of) + len(self._last_marker_of)
 
     def mark(self, header: BatchHeader, coordinator_epoch: int) -> None:
-        """A marker ends a transaction; one with a new producer epoch also begins the sequence anew."""
+        """A marker ends a transaction; one with a new producer epoch also begins a new sequence."""
         self._last_marker_of[header.producer_id] = header, coordinator_epoch
         last = self.last_batch_of.get(header.producer_id)
         if last is not None and BatchHeader(*last).producer_epoch != header.producer_epoch:
             del self.last_batch_of[header.producer_id]
 
-    def prune(self, limit: int) -> None:
-        """Forget all but the `limit` producers that wrote last; brokers forget idle ones after a day."""
+    def prune(self, producers_max: int) -> None:
+        """Forget all but the `producers_max` producers that wrote last; brokers forget idle ones after a day."""
         ids = self.last_batch_of.keys() | self._last_marker_of.keys()
-        if len(ids) <= limit:
+        if len(ids) <= producers_max:
             return
         self._pruned_max_id = max(self._pruned_max_id, max(ids))
-        for producer_id in sorted(ids, key=self._wrote_last_at)[:-limit]:
+        for producer_id in sorted(ids, key=self._wrote_last_at)[:-producers_max]:
             self.last_batch_of.pop(producer_id, None)
             self._last_marker_of.pop(producer_id, None)
 

@@ -8,7 +8,7 @@ from headwater_core.segments import codecs
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.varint import read_varint
 
-_RECORD_BYTES_MIN = 6  # five one-byte fields behind the length, and the header count
+_RECORD_BYTES_MIN = 6  # five one-byte fields after the length, and the header count
 
 
 class Record(NamedTuple):
@@ -65,7 +65,7 @@ def decode_batch(batch: bytes | bytearray | memoryview, *, limit_bytes: int = co
         timestamp_ms = base_timestamp_ms + timestamp_delta if fixed_timestamp is None else fixed_timestamp
         yield Record(base_offset + offset_delta, timestamp_ms, key, value, headers)
     if at != len(body):
-        raise CorruptData(where, at, f"{len(body) - at} bytes behind the last of {header.records} records")
+        raise CorruptData(where, at, f"{len(body) - at} bytes after the last of {header.records} records")
 
 
 def _read_bytes(body: bytes, at: int, end: int, where: str) -> tuple[bytes | None, int]:

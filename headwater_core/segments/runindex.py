@@ -39,7 +39,7 @@ NO_TIMESTAMP = -(2**63)
 
 
 class Points(NamedTuple):
-    """Three columns of equal length, one row per point: a batch that begins 64 KiB or more behind the previous point.
+    """Three columns of equal length, one row per point: a batch that begins 64 KiB or more after the previous point.
 
     offsets         the batch's base offset, rising
     positions       where it begins, from the run's own start; the first is 0
@@ -57,7 +57,7 @@ class RunIndex:
 
     epochs             where each leader epoch begins in this run; batches older than leader epochs have none
     aborted            transactions whose abort marker lies in this run, in marker order
-    open_transactions  still open behind the run's last batch, oldest first, whatever run they began in
+    open_transactions  still open after the run's last batch, oldest first, whatever run they began in
     producers          state of the producers seen in this run, as of its end; by producer id
     """
 
@@ -122,9 +122,9 @@ def decode_index(raw: bytes | bytearray | memoryview, *, where: str = "run index
         raise CorruptData(where, 0, f"magic {magic!r}")
     if major != MAJOR:
         raise UnsupportedFormat(f"{where} has format {major}; this version reads {MAJOR}")
-    for count, limit in zip(counts, (POINTS_MAX, EPOCHS_MAX, ABORTED_MAX, OPEN_MAX, PRODUCERS_MAX), strict=True):
-        if count > limit:
-            raise CorruptData(where, 0, f"{count} rows in a section of at most {limit}")
+    for count, most in zip(counts, (POINTS_MAX, EPOCHS_MAX, ABORTED_MAX, OPEN_MAX, PRODUCERS_MAX), strict=True):
+        if count > most:
+            raise CorruptData(where, 0, f"{count} rows in a section of at most {most}")
     points, epochs, aborted, opened, producers = counts
     sections = (points * _POINT_BYTES, epochs * _EPOCH.size, aborted * _ABORTED.size, opened * _OPEN.size, producers * _PRODUCER.size)
     expected = _HEAD.size + sum(sections) + _CRC.size

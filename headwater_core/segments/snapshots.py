@@ -9,7 +9,7 @@ from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.transactions import OpenTransaction
 
-_HEAD = struct.Struct(">hI")  # version, CRC-32C of everything behind it
+_HEAD = struct.Struct(">hI")  # version, CRC-32C of everything after it
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _VERSION = 1
@@ -37,6 +37,6 @@ def decode_snapshot(raw: bytes | bytearray | memoryview, *, where: str) -> tuple
 
 
 def open_transactions(producers: Iterable[ProducerState]) -> tuple[OpenTransaction, ...]:
-    """Those open at the snapshot's offset, oldest first: where a scan starts that has no archive to carry on from."""
+    """Those open at the snapshot's offset, oldest first: where a scan starts that has no archive to continue from."""
     found = [OpenTransaction(each.producer_id, each.open_from) for each in producers if each.open_from >= 0]
     return tuple(sorted(found, key=lambda each: each.first_offset))

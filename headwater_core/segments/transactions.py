@@ -14,7 +14,7 @@ class OpenTransaction(NamedTuple):
 class AbortedTransaction(NamedTuple):
     """A reader of committed data drops the producer's transactional batches from first_offset to last_offset, the marker's own.
 
-    last_stable_offset   as it was right behind the marker
+    last_stable_offset   as it was right after the marker
     """
 
     producer_id: int

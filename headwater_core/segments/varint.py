@@ -6,7 +6,7 @@ _BYTES_MAX = 10  # of 64 bits, seven at a time
 
 
 def read_uvarint(buffer: bytes | bytearray | memoryview, position: int, where: str) -> tuple[int, int]:
-    """(value, position behind it). Raises TruncatedData at the end of `buffer`, CorruptData beyond 64 bits."""
+    """(value, position after it). Raises TruncatedData at the end of `buffer`, CorruptData beyond 64 bits."""
     value = shift = 0
     for at in range(position, min(position + _BYTES_MAX, len(buffer))):
         byte = buffer[at]
@@ -40,6 +40,7 @@ def read_varint(buffer: bytes | bytearray | memoryview, position: int, where: st
 
 
 def encode_uvarint(value: int) -> bytes:
+    """`value` is not negative."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -48,7 +48,7 @@ def test_offsets_ahead_are_kept_on_request_and_told_all_the_same() -> None:
     archive.topic("__consumer_offsets", [commit(0, ("ahead", "orders", 0, 12))])
     plan = archive.plan(keep_offsets=True)
     assert len(plan.offsets_ahead) == 1
-    assert [note for note in plan.endings if "as was asked" in note]
+    assert [note for note in plan.endings if "as requested" in note]
     assert clamped(archive, keep_offsets=True) == {}
 
 

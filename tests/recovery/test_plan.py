@@ -240,7 +240,7 @@ def test_counts_and_settings_that_no_broker_told_are_not_taken_for_true() -> Non
     assert "--partitions orders=1" in problem
     confirmed = planned(never, partition_counts={"orders": 1})
     assert confirmed.problems == ()
-    assert [note for note in confirmed.notes if "no broker ever told its settings" in note]
+    assert [note for note in confirmed.notes if "no broker ever gave its settings" in note]
     assert not [note for note in planned(told).notes if "no broker" in note]
 
 

@@ -36,7 +36,7 @@ class Listing:
 
     Without `problems`, a partition that is not listed is not there.
 
-    unread  why the broker's metadata log cannot be read: then nobody knows who leads
+    unread  why the broker's metadata log cannot be read: then it is not known who leads
     """
 
     partitions: Mapping[TopicPartition, Glimpse]

@@ -1,4 +1,4 @@
-"""One partition's directory: a look at all of it, and a glimpse that tells from outside whether it has changed."""
+"""One partition's directory: a look at all of it, and a glimpse that shows from outside whether it has changed."""
 
 import os
 import re
@@ -24,10 +24,10 @@ _YOUNG_S = 60.0  # since a directory last got or lost a file
 
 
 class Glimpse(NamedTuple):
-    """What tells from outside that a partition has changed, apart from bytes beyond its high watermark.
+    """What shows from outside that a partition has changed, apart from bytes beyond its high watermark.
 
     directory  the log directory that it is in
-    files      when its own directory and its epoch history were last changed; None when that is too short ago to tell
+    files      when its own directory and its epoch history were last changed; None when that is too short ago to be sure
     """
 
     directory: Path
@@ -123,7 +123,7 @@ def _modified_ns(directory: Path) -> tuple[int, int] | None:
     try:
         made, epochs = os.stat(directory).st_mtime_ns, os.stat(directory / checkpoints.LEADER_EPOCHS).st_mtime_ns
     except OSError:
-        return None  # a look will tell
+        return None  # a look will find out
     return (made, epochs) if time.time_ns() > max(made, epochs) + SETTLED_NS else None
 
 
@@ -179,7 +179,7 @@ def _topic_id(directory: Path, listing: "_Listing") -> str:
         return checkpoints.decode_partition_metadata(raw, where=str(path))
     if time.time() < directory.stat().st_mtime + _YOUNG_S or not any(each.size_bytes for each in listing.segments):
         raise SourceChanged(f"{directory} has no {checkpoints.PARTITION_METADATA} yet")
-    raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: which topic id this is cannot be told")
+    raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: its topic id is not known")
 
 
 def _epochs(directory: Path) -> EpochHistory:

@@ -44,7 +44,7 @@ class ClusterMetadata:
     end_offset: int
 
     def policy_of(self, topic: str) -> frozenset[str]:
-        """cleanup.policy as the metadata tells it: the topic's, else the cluster's dynamic default, else Kafka's own."""
+        """cleanup.policy as the metadata gives it: the topic's, else the cluster's dynamic default, else Kafka's own."""
         found = self.topics.get(topic)
         text = found.configs.get("cleanup.policy") if found else None
         if text is None:

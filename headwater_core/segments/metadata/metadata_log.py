@@ -31,8 +31,8 @@ class MetadataLog:
     """Follows one __cluster_metadata-0 directory: every `read` takes up only what is new since the last.
 
     A broker appends to that log twice a second even when nothing happens, so it must not be read from its beginning
-    each time. A torn tail of the newest segment is not there yet. Nothing on disk tells which of the last records are
-    committed: they may be taken back, which the next read notices and then begins anew.
+    each time. A torn tail of the newest segment is not there yet. Nothing on disk says which of the last records are
+    committed: they may be taken back, which the next read notices and then starts from the beginning.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,9 +46,9 @@ class MetadataLog:
 
     def read(self, progressed: Callable[[], None] = _nothing) -> ClusterMetadata:
         """The newest state. Raises CorruptData when log and snapshots do not make one, SourceChanged when they keep changing,
-        and UnsupportedFormat for a record of a later version, again and again without another look until a file has come or gone.
+        and UnsupportedFormat for a record of a later version, without another look as long as no file has come or gone.
 
-        progressed  is called on the way, which may be long
+        progressed  called as the read proceeds, which may take long
         """
         self._progressed = progressed
         for _ in range(_ATTEMPTS):
@@ -69,7 +69,7 @@ class MetadataLog:
             except (FileNotFoundError, SourceChanged):
                 self._place = None  # a segment or snapshot was dropped between listing and reading
             except BaseException:
-                self._place = None  # part of a read may be in the image already: begin anew next time
+                self._place = None  # part of a read may be in the image already: start from the beginning next time
                 raise
         raise SourceChanged(f"{self._directory} keeps changing")
 
@@ -95,7 +95,7 @@ class MetadataLog:
         return self._state
 
     def _begin(self) -> "tuple[MetadataImage, _Place]":
-        """The newest complete snapshot's image, and where in the log to go on from there, with no file opened yet."""
+        """The newest complete snapshot's image, and where in the log to continue from there, with no file opened yet."""
         image = MetadataImage()
         for end_offset, path in self._snapshots():
             candidate = MetadataImage()
@@ -115,7 +115,7 @@ class MetadataLog:
         return sorted(found, reverse=True)
 
     def _follow(self, place: "_Place") -> bool:
-        """Apply what lies behind `place` in its file and move it there; True when that changed more than the end offset."""
+        """Apply what follows `place` in its file and move it there; True when that changed more than the end offset."""
         assert place.path is not None
         changed = False
         place.size_bytes = place.path.stat().st_size
@@ -129,7 +129,7 @@ class MetadataLog:
 
 
 class _Place:
-    """Where in the log the last read ended, and what must still be there for the next to go on.
+    """Where in the log the last read ended, and what must still be there for the next to continue.
 
     size_bytes  of the file, when it was last followed
     """
@@ -166,7 +166,7 @@ class _Place:
 
 
 def _batches(path: Path, start: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Whole verified batches behind byte `start`; stops at a torn tail."""
+    """Whole verified batches from byte `start` on; stops at a torn tail."""
     with path.open("rb") as file:
         end = os.fstat(file.fileno()).st_size
         try:
