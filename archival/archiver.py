@@ -30,7 +30,7 @@ from headwater_core.errors import (
     HeadwaterError,
     NeedsReplacement,
     SourceChanged,
-    SuspectedHole,
+    SuspectedGap,
     UnknownOutcome,
     UnsupportedFormat,
 )
@@ -153,7 +153,7 @@ class PartitionArchiver:
 
         log  a look at the partition's directory that the caller has just taken; without it one is taken here
 
-        Raises Fenced when another writer has claimed the partition; SuspectedHole, CorruptData, UnrelatedLog, UnfinishedSwap,
+        Raises Fenced when another writer has claimed the partition; SuspectedGap, CorruptData, UnrelatedLog, UnfinishedSwap,
         NeedsReplacement, NeedsUpgrade and ManifestFull when a person must look at it; and TransientError (SourceChanged and
         UnknownOutcome among them) when the same call may succeed later.
         """
@@ -601,14 +601,14 @@ class PartitionArchiver:
         if found is None:
             if segment.is_active or proof:
                 return None
-            raise SuspectedHole(f"{where} holds nothing at or past offset {step.read_from}, and nothing proves compaction")
+            raise SuspectedGap(f"{where} holds nothing at or past offset {step.read_from}, and nothing proves compaction")
         position, base_offset = found
         if not proof and base_offset > step.first:
-            raise SuspectedHole(f"{where} goes from offset {step.first - 1} to {base_offset}, and nothing proves compaction")
+            raise SuspectedGap(f"{where} goes from offset {step.first - 1} to {base_offset}, and nothing proves compaction")
         before = entries_before(entries, step.refills, min(step.first, base_offset))
-        scan = scan_run(file, start=position, end=size, open_before=self._archived.open_behind(before), up_to=step.up_to, where=where)
-        if scan and not proof and scan.first_hole is not None:
-            raise SuspectedHole(f"{where} lacks offset {scan.first_hole}, and nothing proves compaction")
+        scan = scan_run(file, start=position, end=size, open_before=self._archived.open_behind(before), end_offset=step.up_to, where=where)
+        if scan and not proof and scan.first_gap is not None:
+            raise SuspectedGap(f"{where} lacks offset {scan.first_gap}, and nothing proves compaction")
         return scan
 
     def _straddles(self, step: Upload, scan: RunScan, head: Head) -> bool:
@@ -642,7 +642,7 @@ class PartitionArchiver:
         """What looks like damage while a log is being cut or replaced is none: SourceChanged instead."""
         try:
             yield
-        except (CorruptData, SuspectedHole, UnsupportedFormat):
+        except (CorruptData, SuspectedGap, UnsupportedFormat):
             self._check_still(log, segment=segment)
             raise
 

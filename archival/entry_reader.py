@@ -41,7 +41,7 @@ class ArchivedEntries:
 
     def scan(self, entry: Entry, up_to: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
         """Verify an entry's whole batches below `up_to` again, from the store; None when there are none."""
-        scan = scan_run(self.open(entry), start=0, end=entry.live_bytes, open_before=open_before, up_to=up_to, where=entry.key)
+        scan = scan_run(self.open(entry), start=0, end=entry.live_bytes, open_before=open_before, end_offset=up_to, where=entry.key)
         if scan and scan.end_position == entry.size_bytes and entry.digest not in ("", scan.digest):
             raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
         return scan

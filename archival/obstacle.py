@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from archival.step_plan import Acting, Idle, archiving_role
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import CorruptData, HeadwaterError, SuspectedHole, UnsupportedFormat
+from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 
 
@@ -23,7 +23,7 @@ class Obstacle:
 
         next_offset  of what is archived
         """
-        if not isinstance(error, (CorruptData, SuspectedHole, UnsupportedFormat)) or str(log.directory) not in str(error):
+        if not isinstance(error, (CorruptData, SuspectedGap, UnsupportedFormat)) or str(log.directory) not in str(error):
             return None
         first = max(next_offset, log.start_offset)
         return cls(error=error, first=first, segments=_from(log, first), log=_log(log, first))

@@ -109,7 +109,7 @@ class ManifestFull(HeadwaterError):
     """A partition's manifest has no room for more entries. What is archived stays readable; nothing was uploaded."""
 
 
-class SuspectedHole(HeadwaterError):
+class SuspectedGap(HeadwaterError):
     """A log lacks offsets it should hold and nothing proves compaction. Archiving stops here and nothing is released."""
 
 

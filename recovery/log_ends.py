@@ -85,7 +85,7 @@ class LogEnds:
                 at = len(entries) - 1
                 with fetched(self._store, entries[at]) as file:
                     before = open_before(self._store, entries, at)
-                    scan = scan_run(file, start=0, end=entries[at].live_bytes, open_before=before, up_to=end, where=entries[at].key)
+                    scan = scan_run(file, start=0, end=entries[at].live_bytes, open_before=before, end_offset=end, where=entries[at].key)
                 if scan is None:
                     entries.pop()
                 else:

@@ -14,6 +14,7 @@ from headwater_core.layouts import open_layout
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import BatchWalk
+from headwater_core.segments.batches import CONTROL
 from manifests.head import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.target_files import publish
@@ -134,7 +135,7 @@ def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int
         last = base + delta
         indexes.add(position, last, max_timestamp_ms)
         epochs.add(epoch)
-        records += 0 if attributes & 0x20 else count
+        records += 0 if attributes & CONTROL else count
     if not entry.base_offset <= first <= last <= entry.last_offset:
         raise CorruptData(where, 0, f"offsets {first} to {last}, the manifest says {entry.base_offset} to {entry.last_offset}")
     if records != entry.records or epochs - {-1} != {epoch for epoch, _ in entry.epochs}:

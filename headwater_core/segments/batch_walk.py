@@ -7,15 +7,25 @@ from typing import BinaryIO
 from awscrt.checksums import crc32c, crc64nvme
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData
-from headwater_core.segments.batches import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_FROM, OFFSET_MAX, BatchHeader, check_fields, too_short
+from headwater_core.segments.batches import (
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_FROM,
+    LENGTH_MIN,
+    OFFSET_MAX,
+    BatchHeader,
+    check_fields,
+    too_short,
+)
 
 WINDOW_BYTES = 1 << 20
 _CHECKED = struct.Struct(">qiibI2xi30xi")  # the fields that a check needs
 
 
-def walk(file: BinaryIO, start: int, end: int, *, where: str, up_to: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+def walk(file: BinaryIO, start: int, end: int, *, where: str, end_offset: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of every batch in file[start:end], CRC, offset order and epoch order verified; see BatchWalk."""
-    for position, fields in BatchWalk(file, start, end, where=where, up_to=up_to):
+    for position, fields in BatchWalk(file, start, end, where=where, end_offset=end_offset):
         yield position, BatchHeader(*fields)
 
 
@@ -23,7 +33,7 @@ def headers(file: BinaryIO, start: int, end: int, *, where: str) -> Iterator[tup
     """(position, header) of every batch in file[start:end] from headers alone: bodies are skipped, no CRC is verified.
 
     For finding a place, never for trusting one. Raises as walk does. A batch that runs past `end` is still yielded; the
-    walk ends with TruncatedData behind it, when its successor is asked for.
+    walk ends with TruncatedData after it, when the next is requested.
     """
     window = _Window(file, end, where)
     view, unpack = window.view, HEADER.unpack_from
@@ -34,7 +44,7 @@ def headers(file: BinaryIO, start: int, end: int, *, where: str) -> Iterator[tup
             at = window.header(position)
         header = BatchHeader(*unpack(view, at))
         base, length, _, magic, _, _, delta, _, _, _, _, _, records = header
-        if magic != 2 or length < 49 or base <= last_offset or not 0 <= delta <= OFFSET_MAX - base or not 0 <= records <= delta + 1:
+        if magic != 2 or length < LENGTH_MIN or base <= last_offset or not 0 <= delta <= OFFSET_MAX - base or not 0 <= records <= delta + 1:
             check_fields(header, where, position, last_offset)
         yield position, header
         if position + LENGTH_FROM + length > end:
@@ -58,21 +68,21 @@ def check_batches(content: memoryview, *, where: str) -> tuple[int, int]:
     first = last_offset = last_epoch = -1
     while position + HEADER_BYTES <= end:
         base, length, epoch, magic, crc, delta, records = unpack(content, position)
-        stop = position + LENGTH_FROM + length
+        batch_end = position + LENGTH_FROM + length
         if (
             magic != 2
-            or length < 49
-            or stop > end
+            or length < LENGTH_MIN
+            or batch_end > end
             or base <= last_offset
             or not 0 <= delta <= OFFSET_MAX - base
             or epoch < last_epoch
             or not 0 <= records <= delta + 1
-            or crc32c(content[position + CRC_FROM : stop]) != crc
+            or crc32c(content[position + CRC_FROM : batch_end]) != crc
         ):
             break
         if first < 0:
             first = base
-        last_offset, last_epoch, position = base + delta, epoch, stop
+        last_offset, last_epoch, position = base + delta, epoch, batch_end
     if position < end:  # something is wrong: let the walk say what
         for _ in BatchWalk(content, 0, end, where=where):
             pass
@@ -83,9 +93,9 @@ class BatchWalk:
     """One verifying pass over the batches in source[start:end]. A file is read through one window of 1 MiB: a larger
     batch is checksummed in pieces, never held whole.
 
-    where   names the source in errors
-    up_to   stop before the first batch that reaches this offset. What lies behind the batch that ends right below
-            `up_to` is not read: the tail of an active segment may be torn.
+    where       names the source in errors
+    end_offset  only batches wholly below this offset are yielded. What follows the batch that ends right below it is not
+                read: the tail of an active segment may be torn.
 
     Yields (position, header fields in BatchHeader's order); plain tuples, because this loop meets every 200 bytes of
     some logs. Raises TruncatedData when the last batch runs past `end` or zeros begin there (preallocated or torn),
@@ -93,50 +103,50 @@ class BatchWalk:
     when the file ends before `end`.
     """
 
-    def __init__(self, source: BinaryIO | memoryview, start: int, end: int, *, where: str, up_to: int | None = None) -> None:
+    def __init__(self, source: BinaryIO | memoryview, start: int, end: int, *, where: str, end_offset: int | None = None) -> None:
         self._window = _Whole(source, end, where) if isinstance(source, memoryview) else _Window(source, end, where)
         self._start, self._end, self._where = start, end, where
-        self._up_to = OFFSET_MAX + 2 if up_to is None else up_to  # beyond any offset that fits its field
+        self._end_offset = OFFSET_MAX + 2 if end_offset is None else end_offset  # beyond any offset that fits its field
         self._digest = 0
         self._digested_to = start
 
     def __iter__(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        window, where, position, end, up_to = self._window, self._where, self._start, self._end, self._up_to
+        window, where, position, end, end_offset = self._window, self._where, self._start, self._end, self._end_offset
         view, unpack = window.view, HEADER.unpack_from
         last_offset = last_epoch = -1
-        while position < end and last_offset + 1 < self._up_to:
+        while position < end and last_offset + 1 < self._end_offset:
             at = position - window.start
             if at + HEADER_BYTES > window.filled:
                 self._digest_to(position)
                 at = window.header(position)
             fields = unpack(view, at)
             base, length, epoch, magic, crc, _, delta, _, _, _, _, _, records = fields
-            if base >= up_to:
+            if base >= end_offset:
                 return
             if (
                 magic != 2
-                or length < 49
+                or length < LENGTH_MIN
                 or base <= last_offset
                 or not 0 <= delta <= OFFSET_MAX - base
                 or epoch < last_epoch
                 or not 0 <= records <= delta + 1
             ):
                 check_fields(fields, where, position, last_offset, last_epoch)
-            stop = at + 12 + length
-            if stop <= window.filled:
-                if crc32c(view[at + 21 : stop]) != crc:
+            batch_end = at + LENGTH_FROM + length
+            if batch_end <= window.filled:
+                if crc32c(view[at + CRC_FROM : batch_end]) != crc:
                     raise CorruptData(where, position, f"CRC mismatch in the batch at offset {base}")
             else:
-                self._check_far_batch(position, length + 12, crc, base, counts=base + delta < up_to)
-            if base + delta >= up_to:
+                self._check_far_batch(position, LENGTH_FROM + length, crc, base, counts=base + delta < end_offset)
+            if base + delta >= end_offset:
                 return
             last_offset, last_epoch = base + delta, epoch
             yield position, fields
-            position += 12 + length
+            position += LENGTH_FROM + length
 
     def finish(self) -> None:
         """Let the batch just yielded be the last."""
-        self._up_to = 0
+        self._end_offset = 0
 
     def batch(self, position: int, size_bytes: int) -> memoryview:
         """The bytes of the batch just yielded, valid until the next; only for batches that fit the window, such as markers."""
@@ -165,14 +175,14 @@ class BatchWalk:
         window.fill(position)
         found, at = 0, position + CRC_FROM
         while True:
-            stop = min(end, window.start + window.filled)
-            found = crc32c(window.view[at - window.start : stop - window.start], found)
-            if stop == end:
+            piece_end = min(end, window.start + window.filled)
+            found = crc32c(window.view[at - window.start : piece_end - window.start], found)
+            if piece_end == end:
                 break
             if counts:
-                self._digest_to(stop)
-            window.fill(stop)
-            at = stop
+                self._digest_to(piece_end)
+            window.fill(piece_end)
+            at = piece_end
         if found != crc:
             raise CorruptData(self._where, position, f"CRC mismatch in the batch at offset {base}")
 

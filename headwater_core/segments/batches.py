@@ -15,15 +15,18 @@ from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61, the record count included
 LENGTH_FROM = 12  # batch_length counts what follows it: base offset (8) and itself (4) come before
+LENGTH_MIN = HEADER_BYTES - LENGTH_FROM
 CRC_FROM = 21  # the CRC covers everything after itself; base offset, length, leader epoch and magic lie before
 _OLD_HEADER_BYTES = 17  # up to the magic byte, which every format has at 16
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
 
-_CODEC = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_DELETE_HORIZON = 0x40
+# The bits of a batch's attributes.
+CODEC = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+NO_BASE_TIMESTAMP = LOG_APPEND_TIME | DELETE_HORIZON  # with either, the field of that name is no record's
 
 
 class BatchHeader(NamedTuple):
@@ -31,7 +34,7 @@ class BatchHeader(NamedTuple):
 
     leader_epoch    -1 when the batch was written before leader epochs
     last_offset_delta  kept by compaction, even when the last records are gone
-    base_timestamp_ms  the delete horizon where attributes has its bit
+    base_timestamp_ms  the delete horizon where attributes has DELETE_HORIZON
     max_timestamp_ms  of every record when log_append_time; -1 when the batch has none
     producer_id     -1 for a producer without idempotence
     records         0 where compaction kept an empty batch for its producer's sequence
@@ -66,24 +69,24 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        return self.attributes & _CODEC
+        return self.attributes & CODEC
 
     @property
     def log_append_time(self) -> bool:
-        return bool(self.attributes & _LOG_APPEND_TIME)
+        return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def first_timestamp_ms(self) -> int:
-        """The first record's, as far as a header says: where the base timestamp means something else, the largest."""
-        return self.max_timestamp_ms if self.attributes & (_LOG_APPEND_TIME | _DELETE_HORIZON) else self.base_timestamp_ms
+        """The first record's, as far as a header says; the largest where the base timestamp means something else."""
+        return self.max_timestamp_ms if self.attributes & NO_BASE_TIMESTAMP else self.base_timestamp_ms
 
 
 def read_batch_header(buffer: bytes | bytearray | memoryview, position: int = 0, *, where: str = "batch") -> BatchHeader:
@@ -127,7 +130,7 @@ def check_fields(fields: tuple[int, ...], where: str, position: int, last_offset
     header = BatchHeader(*fields)
     if header.magic != 2:
         raise _other_magic(header.base_offset, header.batch_length, header.magic, where, position)
-    if header.batch_length < HEADER_BYTES - LENGTH_FROM:
+    if header.batch_length < LENGTH_MIN:
         raise CorruptData(where, position, f"batch length {header.batch_length}")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > OFFSET_MAX:
         raise CorruptData(where, position, f"batch from offset {header.base_offset} on, last offset delta {header.last_offset_delta}")

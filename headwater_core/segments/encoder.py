@@ -1,18 +1,13 @@
 """Writing record batches: the few that Headwater itself adds to a log. Uncompressed, as brokers write their own."""
 
-import struct
 from collections.abc import Sequence
 
 from awscrt.checksums import crc32c
 
 from headwater_core.segments import flexible
-from headwater_core.segments.batches import CRC_FROM, HEADER_BYTES, LENGTH_FROM
+from headwater_core.segments.batches import CONTROL, CRC_FROM, HEADER, HEADER_BYTES, LENGTH_FROM, LOG_APPEND_TIME, TRANSACTIONAL
 from headwater_core.segments.varint import encode_varint
 
-CONTROL = 0x20
-TRANSACTIONAL = 0x10
-LOG_APPEND_TIME = 0x08
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _KEY_VERSION = _MARKER_VERSION = 0
 
 
@@ -28,7 +23,7 @@ def encode_batch(
 ) -> bytes:
     """One whole batch of `rows`, (key, value) each, all of one time and without a sequence."""
     body = b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(rows))
-    head = _HEADER.pack(
+    head = HEADER.pack(
         base_offset,
         HEADER_BYTES + len(body) - LENGTH_FROM,
         leader_epoch,

@@ -8,7 +8,7 @@ from headwater_core.epochs import EpochStart
 from headwater_core.errors import UnsupportedFormat
 from headwater_core.segments import markers, runindex
 from headwater_core.segments.batch_walk import BatchWalk
-from headwater_core.segments.batches import BatchHeader
+from headwater_core.segments.batches import CONTROL, LENGTH_FROM, NO_BASE_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from headwater_core.segments.producers import Producers
 from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
@@ -27,8 +27,7 @@ class RunScan:
     offsets          how many of the run's offsets hold a record of any kind
     digest           "crc64nvme:<16 hex>" of exactly these bytes, taken from the same window the CRCs were
     max_producer_id  -1 when no batch names one
-    first_hole       first offset between the run's ends that no batch covers, as compaction leaves them; None for a log
-                     that lacks nothing
+    first_gap        first offset between the run's ends that no batch covers, as compaction leaves them; None when none is missing
     """
 
     start_position: int
@@ -40,7 +39,7 @@ class RunScan:
     digest: str
     max_producer_id: int
     index: RunIndex
-    first_hole: int | None = None
+    first_gap: int | None = None
 
     @property
     def base_offset(self) -> int:
@@ -86,32 +85,32 @@ def scan_run(
     start: int,
     end: int,
     open_before: Sequence[OpenTransaction] = (),
-    up_to: int | None = None,
+    end_offset: int | None = None,
     where: str,
 ) -> RunScan | None:
-    """Scan the batches of file[start:end]; None when not one of them lies below `up_to`.
+    """Scan the batches of file[start:end]; None when none of them lies below `end_offset`.
 
     start        byte position of a batch
-    end          byte position behind the last byte known to be there
+    end          byte position after the last byte known to be there
     open_before  transactions open at `start`, as the previous run's scan or index says
-    up_to        a high watermark: only whole batches below it belong to the run, and nothing behind them is touched
+    end_offset   a high watermark: only whole batches below it belong to the run, and what follows is not read
 
-    The run may end before `end` for one more reason: its index is full (an absurd number of aborted transactions or leader epochs);
+    The run may also end before `end` because its index is full (an absurd number of aborted transactions or leader epochs);
     what is left is another run. Raises what BatchWalk raises, and UnsupportedFormat for more open transactions than
     an index can hold.
     """
-    walk = BatchWalk(file, start, end, where=where, up_to=up_to)
+    walk = BatchWalk(file, start, end, where=where, end_offset=end_offset)
     transactions = Transactions(open_before)
     producers = Producers()
     last_batch_of = producers.last_batch_of
     points = runindex.new_points()
     epochs: list[EpochStart] = []
     base_offset = last_offset = -1
-    first_hole: int | None = None
+    first_gap: int | None = None
     leader_epoch = -1
     earliest, latest = 2**63 - 1, runindex.NO_TIMESTAMP
     records = offsets = 0
-    stop = next_point = start
+    end_position = next_point = start
     for position, fields in walk:
         base, length, epoch, _, _, attributes, delta, base_timestamp_ms, max_timestamp_ms, producer_id, _, _, count = fields
         if position >= next_point:
@@ -133,27 +132,27 @@ def scan_run(
         if epoch != leader_epoch:
             epochs.append(EpochStart(epoch, base))
             leader_epoch = epoch
-        if base != last_offset + 1 and first_hole is None and last_offset >= 0:
-            first_hole = last_offset + 1
+        if base != last_offset + 1 and first_gap is None and last_offset >= 0:
+            first_gap = last_offset + 1
         last_offset = base + delta
         offsets += count
-        stop = position + 12 + length
-        if attributes & 0x20:
+        end_position = position + LENGTH_FROM + length
+        if attributes & CONTROL:
             if count and producer_id >= 0:
-                marker = markers.read_marker(walk.batch(position, 12 + length), where=where)
+                marker = markers.read_marker(walk.batch(position, LENGTH_FROM + length), where=where)
                 if marker.type in (markers.ABORT, markers.COMMIT):
                     transactions.marker(producer_id, base, aborts=marker.type == markers.ABORT)
                     producers.mark(BatchHeader(*fields), marker.coordinator_epoch)
             continue
         if producer_id >= 0:
             last_batch_of[producer_id] = fields
-            if attributes & 0x10:
+            if attributes & TRANSACTIONAL:
                 transactions.data(producer_id, base)
         if count:
             records += count
             if max_timestamp_ms >= 0:
                 latest = max(latest, max_timestamp_ms)
-                first = max_timestamp_ms if attributes & 0x48 else base_timestamp_ms  # else the base timestamp is no record's
+                first = max_timestamp_ms if attributes & NO_BASE_TIMESTAMP else base_timestamp_ms
                 if 0 <= first < earliest:
                     earliest = first
     if base_offset < 0:
@@ -162,18 +161,18 @@ def scan_run(
     producers.prune(runindex.PRODUCERS_MAX)
     return RunScan(
         start_position=start,
-        end_position=stop,
+        end_position=end_position,
         first_timestamp_ms=min(earliest, latest) if latest >= 0 else None,
         last_timestamp_ms=latest if latest >= 0 else None,
         records=records,
         offsets=offsets,
-        digest=walk.digest_to(stop),
+        digest=walk.digest_to(end_position),
         max_producer_id=producers.max_id,
-        first_hole=first_hole,
+        first_gap=first_gap,
         index=RunIndex(
             base_offset=base_offset,
             last_offset=last_offset,
-            size_bytes=stop - start,
+            size_bytes=end_position - start,
             points=points,
             epochs=tuple(each for each in epochs if each.epoch >= 0),
             aborted=tuple(transactions.aborted),
@@ -184,6 +183,6 @@ def scan_run(
 
 
 def _check_open(transactions: Transactions, where: str) -> None:
-    """Asked at every point, so that a hostile log is refused before what it opens fills the memory."""
+    """At every point, so that a hostile log is refused before what it opens fills the memory."""
     if len(transactions.first_offsets) > runindex.OPEN_MAX:
         raise UnsupportedFormat(f"{where}: {len(transactions.first_offsets)} transactions are open, an index holds {runindex.OPEN_MAX}")

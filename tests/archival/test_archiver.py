@@ -13,7 +13,7 @@ from headwater_core.errors import (
     CorruptData,
     Fenced,
     SourceChanged,
-    SuspectedHole,
+    SuspectedGap,
     TransientError,
     UnfinishedSwap,
     UnknownOutcome,
@@ -142,7 +142,7 @@ def test_a_hole_between_segments_stops_everything(directory: Directory, agent: A
     directory.segment(10, a_segment(10, 5))
     directory.segment(15)
     directory.high_watermark(15)
-    with pytest.raises(SuspectedHole, match="offset 5"):
+    with pytest.raises(SuspectedGap, match="offset 5"):
         agent.run()
     assert agent.head.last_offset == 4
 
@@ -151,7 +151,7 @@ def test_a_hole_inside_a_segment_stops_everything(directory: Directory, agent: A
     directory.segment(0, a_batch(0), a_batch(3))
     directory.segment(4)
     directory.high_watermark(4)
-    with pytest.raises(SuspectedHole, match="lacks offset 1"):
+    with pytest.raises(SuspectedGap, match="lacks offset 1"):
         agent.run()
     assert agent.head.entries == ()
 

@@ -6,7 +6,7 @@ import pytest
 
 from archival.obstacle import Obstacle
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import CorruptData, HeadwaterError, SuspectedHole, TransientError, Unauthorised, UnsupportedFormat
+from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog
 from tests.archival.builders import a_log
 
@@ -20,9 +20,7 @@ def in_the_way(next_offset: int = 10) -> Obstacle:
     return found
 
 
-@pytest.mark.parametrize(
-    "error", [CorruptData(AT, 7, "CRC mismatch"), SuspectedHole(f"{AT} lacks 12"), UnsupportedFormat(f"{AT}: magic 1")]
-)
+@pytest.mark.parametrize("error", [CorruptData(AT, 7, "CRC mismatch"), SuspectedGap(f"{AT} lacks 12"), UnsupportedFormat(f"{AT}: magic 1")])
 def test_what_the_files_hold_is_in_the_way(error: HeadwaterError) -> None:
     found = Obstacle.of(error, LOG, 10)
     assert found

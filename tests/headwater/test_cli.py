@@ -66,7 +66,7 @@ def test_exit_codes_are_frozen() -> None:
         "ManifestFull": 1,
         "NeedsReplacement": 1,
         "NeedsUpgrade": 1,
-        "SuspectedHole": 1,
+        "SuspectedGap": 1,
         "UnfinishedSwap": 1,
         "UnrelatedLog": 1,
         "UnsupportedFormat": 1,

@@ -39,7 +39,7 @@ def test_any_steps_lead_to_what_a_scan_finds(tmp_path: Path, seed: int, monkeypa
                 break
             except ScanBudgetExceeded:
                 continue
-        scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=before, up_to=up_to, where="run")
+        scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=before, end_offset=up_to, where="run")
         assert walk.done_to == up_to
         assert walk.transactions.open == (scan.open_transactions if scan else before)
         assert walk.transactions.aborted == list(scan.aborted if scan else ())

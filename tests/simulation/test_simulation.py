@@ -36,7 +36,7 @@ WITNESSES = (
     "consent to begin anew",
     "crash",
     "damage is noticed: CorruptData",
-    "damage is noticed: SuspectedHole",
+    "damage is noticed: SuspectedGap",
     "error Conflict",
     "error Fenced",
     "error SourceChanged",

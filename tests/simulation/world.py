@@ -20,7 +20,7 @@ import archival.archiver
 import archival.topics
 from archival.topics import TopicFacts
 from headwater_core import milestones
-from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedHole, TransientError, UnrelatedLog
+from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedGap, TransientError, UnrelatedLog
 from headwater_core.partition import PartitionId
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
 from tests.simulation.actors import Actor
@@ -316,7 +316,7 @@ class World:
         except Violation:
             raise
         except Exception as error:
-            if isinstance(error, CorruptData | SuspectedHole) and damaged():
+            if isinstance(error, CorruptData | SuspectedGap) and damaged():
                 self.result.seen[f"damage is noticed: {type(error).__name__}"] += 1
                 return f"damaged: {error}"
             if self.control.trouble.explains(error):

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from headwater_core.segments import flexible
-from headwater_core.segments.encoder import CONTROL, control_key, encode_batch
+from headwater_core.segments.batches import CONTROL
+from headwater_core.segments.encoder import control_key, encode_batch
 from headwater_core.segments.metadata.metadata_records import MetadataRecord
 
 _LEADER_EPOCH = 1  # as kafka-storage writes it

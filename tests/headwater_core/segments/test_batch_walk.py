@@ -14,9 +14,9 @@ from headwater_core.segments.batches import HEADER_BYTES, check_batch
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, with_crc
 
 
-def walked(raw: bytes, *, start: int = 0, up_to: int | None = None) -> list[int]:
+def walked(raw: bytes, *, start: int = 0, end_offset: int | None = None) -> list[int]:
     """Base offsets of the batches in `raw`."""
-    return [header.base_offset for _, header in walk(io.BytesIO(raw), start, len(raw), where="test", up_to=up_to)]
+    return [header.base_offset for _, header in walk(io.BytesIO(raw), start, len(raw), where="test", end_offset=end_offset)]
 
 
 def test_a_walk_begins_anywhere_a_batch_does() -> None:
@@ -25,22 +25,22 @@ def test_a_walk_begins_anywhere_a_batch_does() -> None:
     assert walked(raw, start=positions[2]) == [2, 3, 4]
 
 
-@pytest.mark.parametrize("up_to", range(13))
-def test_a_walk_takes_only_whole_batches_below_the_high_watermark(up_to: int) -> None:
+@pytest.mark.parametrize("end_offset", range(13))
+def test_a_walk_takes_only_whole_batches_below_the_high_watermark(end_offset: int) -> None:
     raw = a_segment(0, 4, records=3)
-    assert walked(raw, up_to=up_to) == [base for base in (0, 3, 6, 9) if base + 3 <= up_to]
+    assert walked(raw, end_offset=end_offset) == [base for base in (0, 3, 6, 9) if base + 3 <= end_offset]
 
 
 def test_nothing_behind_the_high_watermark_is_touched() -> None:
-    assert walked(a_segment(0, 4) + b"torn", up_to=4) == [0, 1, 2, 3]
-    assert walked(a_segment(0, 4) + a_batch(4)[:-1], up_to=4) == [0, 1, 2, 3]
+    assert walked(a_segment(0, 4) + b"torn", end_offset=4) == [0, 1, 2, 3]
+    assert walked(a_segment(0, 4) + a_batch(4)[:-1], end_offset=4) == [0, 1, 2, 3]
 
 
 def test_a_torn_batch_below_the_high_watermark_is_noticed() -> None:
     with pytest.raises(TruncatedData):
-        walked(a_segment(0, 4) + a_batch(4)[:-1], up_to=5)
+        walked(a_segment(0, 4) + a_batch(4)[:-1], end_offset=5)
     with pytest.raises(TruncatedData):
-        walked(a_segment(0, 4) + a_batch(4, 3)[:-1], up_to=6)
+        walked(a_segment(0, 4) + a_batch(4, 3)[:-1], end_offset=6)
 
 
 @pytest.mark.parametrize("zeros", [1, 16, 17, 60, 61, 200])
@@ -97,7 +97,7 @@ def test_damage_is_noticed_wherever_a_window_ends(window: int, monkeypatch: pyte
 def test_a_digest_covers_exactly_what_was_taken(batches_taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = b"".join(a_batch(offset, [bytes(100 * offset)]) for offset in range(6)) + b"tail"
     monkeypatch.setattr(batch_walk, "WINDOW_BYTES", 256)
-    run = BatchWalk(io.BytesIO(raw), 0, len(raw), where="test", up_to=batches_taken)
+    run = BatchWalk(io.BytesIO(raw), 0, len(raw), where="test", end_offset=batches_taken)
     end = 0
     for position, fields in run:
         end = position + 12 + fields[1]

@@ -8,7 +8,7 @@ from headwater_core.errors import CorruptData
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import flexible, markers
 from headwater_core.segments.batch_walk import walk
-from headwater_core.segments.batches import BatchHeader, read_batch_header
+from headwater_core.segments.batches import DELETE_HORIZON, BatchHeader, read_batch_header
 from headwater_core.segments.coordinator_records import (
     UnknownRecord,
     decode_commit_key,
@@ -107,7 +107,9 @@ def test_a_record_cut_anywhere_is_damage_or_reads_the_same(topic: str) -> None:
 def test_a_marker_is_byte_for_byte_what_a_broker_writes() -> None:
     compared = {(kind, append): 0 for kind in (markers.ABORT, markers.COMMIT) for append in (False, True)}
     for _, header, raw in (*batches("pantry"), *batches("kitchen")):
-        if not header.is_control or not header.records or header.attributes & 0x40:  # a delete horizon: the cleaner wrote it again
+        if (
+            not header.is_control or not header.records or header.attributes & DELETE_HORIZON
+        ):  # a delete horizon: the cleaner wrote it again
             continue
         if header.base_timestamp_ms != header.max_timestamp_ms:  # the coordinator's clock, then the broker's: ours is one
             continue

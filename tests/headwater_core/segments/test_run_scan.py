@@ -14,8 +14,8 @@ from headwater_core.segments.run_scan import AbortedTransaction, OpenTransaction
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_commit, a_marker, a_record, a_segment, an_abort
 
 
-def scanned(raw: bytes, *, start: int = 0, up_to: int | None = None, open_before: tuple[OpenTransaction, ...] = ()) -> RunScan:
-    found = scan_run(io.BytesIO(raw), start=start, end=len(raw), open_before=open_before, up_to=up_to, where="test")
+def scanned(raw: bytes, *, start: int = 0, end_offset: int | None = None, open_before: tuple[OpenTransaction, ...] = ()) -> RunScan:
+    found = scan_run(io.BytesIO(raw), start=start, end=len(raw), open_before=open_before, end_offset=end_offset, where="test")
     assert found is not None
     return found
 
@@ -28,19 +28,19 @@ def test_a_scan_tells_what_an_entry_lists() -> None:
     assert (found.first_timestamp_ms, found.last_timestamp_ms) == (BASE_TIME + 10, BASE_TIME + 15)
     assert found.epochs == ((2, 10), (4, 15))
     assert found.digest == f"crc64nvme:{crc64nvme(raw):016x}"
-    assert (found.open_from, found.aborted, found.max_producer_id, found.first_hole) == (None, (), -1, None)
+    assert (found.open_from, found.aborted, found.max_producer_id, found.first_gap) == (None, (), -1, None)
 
 
 def test_a_run_may_begin_in_mid_segment_and_end_at_the_high_watermark() -> None:
     first, rest = a_segment(0, 2), a_segment(2, 3)
-    found = scanned(first + rest + b"torn tail", start=len(first), up_to=4)
+    found = scanned(first + rest + b"torn tail", start=len(first), end_offset=4)
     assert (found.base_offset, found.last_offset) == (2, 3)
     assert found.digest == f"crc64nvme:{crc64nvme(a_segment(2, 2)):016x}"
     assert found.index.points.positions[0] == 0  # from the run's own start
 
 
 def test_nothing_below_the_high_watermark_is_no_run() -> None:
-    assert scan_run(io.BytesIO(a_segment(5, 2)), start=0, end=len(a_segment(5, 2)), up_to=5, where="test") is None
+    assert scan_run(io.BytesIO(a_segment(5, 2)), start=0, end=len(a_segment(5, 2)), end_offset=5, where="test") is None
     assert scan_run(io.BytesIO(b""), start=0, end=0, where="test") is None
 
 
@@ -66,7 +66,7 @@ def test_timestamps_need_not_rise_and_may_be_absent() -> None:
 
 def test_empty_batches_keep_their_offsets() -> None:
     found = scanned(a_batch(0, 0, last_offset=4, producer=3) + a_batch(9, 1))
-    assert (found.base_offset, found.last_offset, found.records, found.first_hole) == (0, 9, 1, 5)
+    assert (found.base_offset, found.last_offset, found.records, found.first_gap) == (0, 9, 1, 5)
 
 
 def test_an_aborted_transaction_reaches_from_its_first_data_to_its_marker() -> None:
