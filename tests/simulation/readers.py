@@ -244,7 +244,8 @@ class Moments:
         """For each directory and each head that there was: which of them a reader has seen together is not known."""
         kept = self._since(moment)
         directories = {id(each): each for _, each, _ in kept}
-        if self.cut_since(moment):  # the checkpoint is looked at first, and may be older than a cut; a broker's own is for seconds
+        # The checkpoint is looked at first, and may be older than a cut; a broker's own is for seconds, while its log is filled again.
+        if self.cut_since(moment) or any(each.checkpoint > each.end for each in directories.values()):
             checkpoints = {each.checkpoint for each in directories.values()}
             mixed = [self._with_checkpoint(each, checkpoint) for each in directories.values() for checkpoint in checkpoints]
             directories |= {id(each): each for each in mixed}
