@@ -128,7 +128,7 @@ def export(
 def _query(topics: tuple[str, ...], columns: str | None, isolation: str, split_bytes: str, allow_data_loss: bool, begin: str) -> "Query":
     try:
         from headwater.pipeline.export.directory_export import NEEDED
-        from headwater.pipeline.scan.decoder import COLUMNS
+        from headwater.pipeline.scan.query import COLUMNS
         from headwater.pipeline.scan.query_options import parse_query
     except ModuleNotFoundError as error:
         raise UsageError(f'{error.name} is not installed: pip install "headwater[scan]"') from None
@@ -168,7 +168,7 @@ def _to_directory(
     from headwater.pipeline.export.checkpoint import open_checkpoint
     from headwater.pipeline.export.directory_export import DirectoryExport
 
-    held = open_checkpoint(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=dry_run)
+    held = open_checkpoint(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, read_only=dry_run)
     with held as checkpoint:
         work = DirectoryExport(store, query, checkpoint, start_anew=start_anew)
         if dry_run:
@@ -201,7 +201,7 @@ def _to_table(
 
         check_format(spark, table_format)
         work = TableExport(
-            spark, place_of(config), query, table, table_format, start_anew=start_anew, commit_bytes=commit_bytes, looks_only=dry_run
+            spark, place_of(config), query, table, table_format, start_anew=start_anew, commit_bytes=commit_bytes, read_only=dry_run
         )
         for note in work.notes:
             say(note)

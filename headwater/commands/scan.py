@@ -15,7 +15,7 @@ from headwater_core.errors import Partial, UsageError
 if TYPE_CHECKING:
     from headwater.config import Config
     from headwater.pipeline.scan.parquet_directory import Written
-    from headwater.pipeline.scan.query import Query, Words
+    from headwater.pipeline.scan.query import Advice, Query
     from headwater.pipeline.scan.scan_plan import ScanPlan
 
 _PLAN = (
@@ -107,7 +107,7 @@ def scan(
         "failOnDataLoss": not skip_gaps,
         "splitBytes": parse_size(split_bytes) if split_bytes else None,
     }
-    query = replace(_placed(parse_query(options | _times(first, end)), first, end), words=_words())
+    query = replace(_placed(parse_query(options | _times(first, end)), first, end), advice=_advice())
     try:
         from headwater.pipeline.scan.parquet_directory import check_unused, scan_to_parquet
         from headwater.pipeline.scan.scan_plan import plan_scan
@@ -137,10 +137,12 @@ def scan(
         raise Partial(f"{written.counters.damaged} damaged ranges{documents} were left out; they are listed in {quarantine_path}")
 
 
-def _words() -> "Words":
-    from headwater.pipeline.scan.query import Words
+def _advice() -> "Advice":
+    from headwater.pipeline.scan.query import Advice
 
-    return Words(skip_loss="--skip-gaps goes on over it", set_aside="--on-corrupt quarantine --quarantine DIR lists it and reads the rest")
+    return Advice(
+        skip_loss="--skip-gaps continues without them", set_aside="--on-corrupt quarantine --quarantine DIR lists it and reads the rest"
+    )
 
 
 def _times(first: str, end: str) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Where the tasks of a job run: in threads or processes of this machine, or on Spark (spark/spark_runner.py).
 
-A task is a small value; what works on it is given a store.
+A task is a small value; the function that works on it also gets a store.
 """
 
 import functools
@@ -19,28 +19,28 @@ from headwater_core.objectstore.store import ObjectStore
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
-_AHEAD = 2  # tasks handed out for each worker: one in work, one waiting
+_AHEAD = 2  # tasks submitted for each worker: one running, one waiting
 
 
 class Runner(Protocol):
-    """Works on tasks, wherever that is."""
+    """Works on tasks."""
 
     def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
-        """The result of every task, in any order. Takes tasks no faster than they are done.
+        """The result of every task, in any order. Takes tasks from the iterable no faster than they are done.
 
-        work  a function that can be pickled, as tasks and results can. What it raises ends the job.
+        work  a function that can be pickled, as tasks and results can; an error that it raises ends the job
         """
         ...
 
 
 def processors() -> int:
-    """As many as this process may use."""
+    """How many processors this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """Which store a process opens for itself. Credentials come from boto3's own chain where the process runs."""
+    """A store that each process opens itself. Credentials come from boto3's own chain where the process runs."""
 
     url: str
     endpoint_url: str | None = None
@@ -56,7 +56,7 @@ def _opened(place: StorePlace) -> ObjectStore:
 
 
 class Threads:
-    """In this process: for tasks that wait for the store more than they compute."""
+    """Threads of this process: for tasks that wait for the store more than they compute."""
 
     def __init__(self, store: ObjectStore, workers: int) -> None:
         self._store, self._workers = store, workers
@@ -67,9 +67,9 @@ class Threads:
 
 
 class Processes:
-    """In processes of this machine: for tasks that compute, such as checksums, which hold the interpreter's lock.
+    """Processes on this machine: for tasks that compute, such as checksums, which hold the interpreter's lock.
 
-    prepare  called in each of them before its first task. It must be possible to pickle it
+    prepare  called in each process before its first task; must be possible to pickle
     """
 
     def __init__(self, place: StorePlace, workers: int, prepare: Callable[[], object] | None = None) -> None:
@@ -101,7 +101,7 @@ def _begin(prepare: Callable[[], object] | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot stop it, and it would go on writing what the next run writes, too."""
+    """End this process with its parent. A killed parent cannot stop it, and it would continue to write the files of the next run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

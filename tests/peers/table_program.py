@@ -16,7 +16,7 @@ import tests.kill_at  # noqa: F401
 from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import verdict
 from headwater.pipeline.runner import StorePlace
-from headwater.pipeline.scan.decoder import COLUMNS
+from headwater.pipeline.scan.query import COLUMNS
 from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater.pipeline.spark import table_export

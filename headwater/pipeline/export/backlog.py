@@ -1,4 +1,4 @@
-"""What the archive holds and an export lacks: decided for each partition by itself, so that none stops the others."""
+"""What the archive holds and an export does not: decided for each partition by itself, so that none stops the others."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ import msgspec
 
 from headwater.pipeline.scan.archive_snapshot import WORKERS, ArchiveSnapshot, OffsetRange, place_offset
 from headwater.pipeline.scan.progress import Progress, Reached, check_progress
-from headwater.pipeline.scan.query import Query, Words
+from headwater.pipeline.scan.query import Advice, Query
 from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, Superseded, UnsupportedFormat, UsageError
 from headwater_core.objectstore.store import ObjectStore
@@ -16,10 +16,10 @@ from headwater_core.partition import PartitionId
 from manifests.head import OFFSET_MAX, Head
 from manifests.repository import ManifestRepository
 
-WORDS = Words(
-    reads="the export has read",
-    anew="What was exported holds records that the log no longer has: export into another place, or rid this one of them",
-    skip_loss="--allow-data-loss goes on with what is there",
+ADVICE = Advice(
+    reader="the export has read",
+    start_over="The export holds records that the log no longer has: export to another place, or delete those records",
+    skip_loss="--allow-data-loss continues without them",
     set_aside="",
 )
 
@@ -28,7 +28,7 @@ Places = Mapping[PartitionId, Reached]  # how far an export has come
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What cannot be exported now, and why. `partition` None: the whole topic; offsets None: none in particular."""
+    """What cannot be exported now, and why: offsets [first, end), or all of a partition, or with `partition` None all of a topic."""
 
     topic: str
     partition: int | None
@@ -41,10 +41,10 @@ class Failure:
 class Backlog:
     """What is to be exported.
 
-    heads     of all that can be exported, former incarnations of topics included
-    splits    by topic and partition, each partition's in the order of its offsets
-    reached   where each partition with something to do will be when that is done
-    given_up  places that nobody has to remember: their incarnation is gone, and that is allowed
+    heads     of all partitions that can be exported, earlier incarnations of topics included
+    splits    by topic and partition, those of a partition in the order of their offsets
+    reached   for each partition with splits, the progress after them
+    given_up  partitions to forget: their incarnation is gone, and that is allowed
     """
 
     heads: Mapping[PartitionId, Head]
@@ -55,30 +55,30 @@ class Backlog:
 
 
 def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew: bool) -> Backlog:
-    """What lies between `places` and the ends of what the query is about.
+    """What is between `places` and the ends of the partitions that the query selects.
 
-    start_anew  a topic that was deleted and created again is exported from its start, after the rest of its former incarnation
+    start_anew  a topic that was deleted and created again is exported from its start, after the rest of its earlier incarnation
 
-    Raises NotFound as ArchiveSnapshot.survey does, and what keeps the store from answering.
+    Raises NotFound as ArchiveSnapshot.survey does, and what the store raises.
     """
     snapshot = ArchiveSnapshot.survey(store, query)
     heads = {head.partition_id: head for head in snapshot.heads}
     failures = [Failure(topic=each.topic, partition=each.partition, error=str(each.error)) for each in snapshot.lost]
-    meant = {each.topic: each.topic_id for each in heads}
+    current = {each.topic: each.topic_id for each in heads}
     if not start_anew:
-        for topic in sorted(_created_again(meant, places)):
-            failures.append(Failure(topic=topic, partition=None, error=str(_created_anew(topic, meant[topic], places))))
+        for topic in sorted(_created_again(current, places)):
+            failures.append(Failure(topic=topic, partition=None, error=str(_recreated(topic, current[topic], places))))
             heads = {each: head for each, head in heads.items() if each.topic != topic}
-    former: list[PartitionId] = []
+    earlier: list[PartitionId] = []
     gone: list[PartitionId] = []
     for each in sorted(places, key=lambda each: (each.topic, each.partition)):
-        if each in heads or not query.selection.means(each.topic_partition) or each.topic in query.selection.topic_ids:
+        if each in heads or not query.selection.includes(each.topic_partition) or each.topic in query.selection.topic_ids:
             continue
         if any(one.covers(each.topic_partition) for one in snapshot.lost):
             continue
-        (former if meant.get(each.topic, each.topic_id) != each.topic_id else gone).append(each)
+        (earlier if current.get(each.topic, each.topic_id) != each.topic_id else gone).append(each)
     given_up = set()
-    for each, found in _load(store, former):
+    for each, found in _load(store, earlier):
         if isinstance(found, Head):
             heads[each] = found
         elif found is not None:
@@ -94,7 +94,7 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
             try:
                 alone = Progress(incarnations={}, reached={each.topic_partition: reached})
                 loss = not query.fail_on_data_loss
-                check_progress(alone, {each.topic_partition: heads[each]}, allow_loss=loss, words=query.words)
+                check_progress(alone, {each.topic_partition: heads[each]}, allow_loss=loss, advice=query.advice)
             except (Superseded, DataLoss) as error:
                 failures.append(_failed(each, error))
                 del heads[each]
@@ -114,25 +114,25 @@ def find_backlog(store: ObjectStore, query: Query, places: Places, *, start_anew
     return Backlog(heads=heads, splits=tuple(splits), reached=ends, failures=tuple(failures), given_up=frozenset(given_up))
 
 
-def _created_again(meant: Mapping[str, str], places: Places) -> set[str]:
+def _created_again(current: Mapping[str, str], places: Places) -> set[str]:
     """Topics of which only other incarnations have been exported."""
-    return {each.topic for each in places if each.topic in meant} - {
-        each.topic for each in places if meant.get(each.topic) == each.topic_id
+    return {each.topic for each in places if each.topic in current} - {
+        each.topic for each in places if current.get(each.topic) == each.topic_id
     }
 
 
-def _created_anew(topic: str, topic_id: str, places: Places) -> Superseded:
+def _recreated(topic: str, topic_id: str, places: Places) -> Superseded:
     known = ", ".join(sorted({each.topic_id for each in places if each.topic == topic}))
     return Superseded(
         f"{topic}: topic {known} was exported, the name means {topic_id} now: it was deleted and created again"
-        " (--on-recreated start-anew exports that one, too, from its start)"
+        " (--on-recreated start-anew also exports the new topic from its start)"
     )
 
 
 def _gone(partition: PartitionId, reached: Reached, query: Query) -> DataLoss:
     return DataLoss(
-        f"{partition} of topic {partition.topic_id}: {query.words.reads} up to offset {reached.next_offset}, the archive no longer has it"
-        f" ({query.words.skip_loss})"
+        f"{partition} of topic {partition.topic_id}: {query.advice.reader} up to offset {reached.next_offset}, the archive no longer has it"
+        f" ({query.advice.skip_loss})"
     )
 
 
@@ -157,7 +157,7 @@ def _load(store: ObjectStore, partitions: Iterable[PartitionId]) -> list[tuple[P
 def _ranges(
     store: ObjectStore, query: Query, heads: Mapping[PartitionId, Head], places: Places
 ) -> list[tuple[PartitionId, OffsetRange | HeadwaterError]]:
-    """What is not exported of each partition, where there is something; by topic, former incarnations first, and partition."""
+    """The range of each partition that is not exported yet, if it has offsets; by topic, earlier incarnations first, and partition."""
 
     def range_of(partition: PartitionId) -> tuple[PartitionId, OffsetRange | HeadwaterError]:
         head, reached = heads[partition], places.get(partition)
@@ -166,7 +166,7 @@ def _ranges(
                 max(reached.next_offset, head.start_offset) if reached else place_offset(store, head, query.starting, query, starting=True)
             )
             return partition, OffsetRange(head, first, place_offset(store, head, query.ending, query, starting=False))
-        except (CorruptData, DataLoss, UnsupportedFormat) as error:  # of the index that a time leads to
+        except (CorruptData, DataLoss, UnsupportedFormat) as error:  # of an index, when a time is searched
             return partition, error
 
     ordered = sorted(heads, key=lambda each: (each.topic, each not in places, each.partition))
@@ -177,7 +177,7 @@ def _ranges(
 
 class TopicProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far one incarnation of a topic is exported, as documents keep it: per partition the next offset, and the leader epoch of
-    the one before it where that is known."""
+    the offset before it, or None."""
 
     topic: str
     cluster_id: str
@@ -203,5 +203,5 @@ def decode_places(topics: Iterable[TopicProgress], where: str) -> dict[Partition
             for number, (next_offset, epoch) in each.partitions.items():
                 places[PartitionId(each.cluster_id, each.topic_id, int(number), each.topic)] = Reached(next_offset, epoch)
     except (ValueError, UsageError) as error:
-        raise CorruptData(where, 0, f"no progress of an export (offsets up to {OFFSET_MAX}): {error}") from None
+        raise CorruptData(where, 0, f"not the progress of an export (offsets up to {OFFSET_MAX}): {error}") from None
     return places

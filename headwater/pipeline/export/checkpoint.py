@@ -1,4 +1,4 @@
-"""How far an export has come: a file in the directory that it fills, for one process at a time."""
+"""The progress of an export: a file in its directory, for one process at a time."""
 
 import fcntl
 import os
@@ -16,11 +16,11 @@ from headwater_core.files import disk_errors, replace_file
 from headwater_core.partition import PartitionId
 from manifests.document import FORMAT, seal, unseal
 
-FOLDER = "_headwater"  # a leading underscore: no reader of the directory takes it for data
+FOLDER = "_headwater"  # the leading underscore hides it from readers of the directory
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets [first, end) of one partition: planned, and not written yet. Names the files that they become."""
+    """Offsets [first, end) of one partition that are planned and not written yet. The names of their files follow from them."""
 
     cluster_id: str
     topic: str
@@ -43,8 +43,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """progress: everything below it is written, but for `pending`; `earlier` is the same of incarnations that a name no longer means.
-    The rest is what all runs must agree on."""
+    """progress: all offsets below it are written, except `pending`. earlier: the same for earlier incarnations of topics.
+    The other fields must be equal in all runs."""
 
     format: tuple[int, int] = FORMAT
     store: str
@@ -56,12 +56,12 @@ class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint:
-    """The checkpoint of one directory. `open_checkpoint` makes it."""
+    """The checkpoint of one directory, from `open_checkpoint`."""
 
     def __init__(self, directory: Path, document: CheckpointDocument) -> None:
         self.directory, self._document = directory, document
         progress = decode_progress(document.progress)
-        self._meant = progress.incarnations
+        self._current = progress.incarnations
         self.places: Places = decode_places(document.earlier, str(_path(directory))) | {
             PartitionId(
                 progress.incarnations[each.topic].cluster_id, progress.incarnations[each.topic].topic_id, each.partition, each.topic
@@ -73,34 +73,34 @@ class Checkpoint:
     def pending(self) -> tuple[Pending, ...]:
         return self._document.pending
 
-    def save(self, places: Places, meant: Mapping[str, Incarnation], pending: Iterable[Pending]) -> None:
-        """Atomically. Raises DiskFull and UsageError; what was saved before stays.
+    def save(self, places: Places, current: Mapping[str, Incarnation], pending: Iterable[Pending]) -> None:
+        """Save atomically. Raises DiskFull and UsageError; then the file is as before.
 
-        meant  which incarnation a topic's name means; what is not told stays as it was
+        current  the current incarnation of a topic, where it has changed
         """
-        meant = {**{each.topic: Incarnation(each.cluster_id, each.topic_id) for each in places}, **self._meant, **meant}
-        now = {each: at for each, at in places.items() if meant[each.topic].topic_id == each.topic_id}
+        current = {**{each.topic: Incarnation(each.cluster_id, each.topic_id) for each in places}, **self._current, **current}
+        now = {each: at for each, at in places.items() if current[each.topic].topic_id == each.topic_id}
         progress = Progress(
-            incarnations={each.topic: meant[each.topic] for each in now}, reached={each.topic_partition: at for each, at in now.items()}
+            incarnations={each.topic: current[each.topic] for each in now}, reached={each.topic_partition: at for each, at in now.items()}
         )
         ordered = tuple(sorted(pending, key=lambda each: (each.topic, each.topic_id, each.partition, each.first)))
         earlier = encode_places({each: at for each, at in places.items() if each not in now})
         document = msgspec.structs.replace(self._document, progress=progress.encode(), pending=ordered, earlier=earlier)
         path = _path(self.directory)
         replace_file(path, seal(document), UsageError)
-        self._document, self.places, self._meant = document, places, meant
+        self._document, self.places, self._current = document, places, current
 
 
 @contextmanager
 def open_checkpoint(
-    directory: Path, *, store_url: str, read_committed: bool, columns: tuple[str, ...], looks_only: bool
+    directory: Path, *, store_url: str, read_committed: bool, columns: tuple[str, ...], read_only: bool
 ) -> Iterator[Checkpoint]:
     """The directory's checkpoint, a new one for a new directory.
 
-    looks_only  change nothing, and do not mind who else is at work
+    read_only  change nothing and take no lock
 
-    Raises Locked while another export is at work, UsageError when the directory holds something else or an export of other
-    settings, CorruptData for a damaged checkpoint.
+    Raises Locked while another export runs, UsageError when the directory holds other files or an export with other settings,
+    and CorruptData for a damaged checkpoint.
     """
     new = CheckpointDocument(
         store=store_url,
@@ -109,20 +109,20 @@ def open_checkpoint(
         progress=Progress(incarnations={}, reached={}).encode(),
         pending=(),
     )
-    if looks_only:
+    if read_only:
         yield Checkpoint(directory, _read(directory) or new)
         return
     with disk_errors(directory, UsageError):
         is_new = not _path(directory).exists()
         if is_new and directory.exists() and any(each.name != FOLDER for each in directory.iterdir()):
-            raise UsageError(f"{directory} holds something, and not an export: name a directory that is empty or not there yet")
+            raise UsageError(f"{directory} is not empty and holds no export; name an empty or a new directory")
         (directory / FOLDER).mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / FOLDER / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Locked(f"another export is at work in {directory}") from None
+            raise Locked(f"another export runs in {directory}") from None
         held = _read(directory) or new
         for what, was, now in (
             ("archive", held.store, new.store),

@@ -1,9 +1,9 @@
-"""Topics to Parquet below a directory, by topic and day, a run taking up where the last one ended.
+"""Topics to Parquet files in a directory, by topic and day. Each run continues where the last one ended.
 
-The unit is a range of offsets of one partition. What a range becomes depends on nothing but its offsets and what the archive
-holds there, the names of its files included, so to do one again changes nothing. A checkpoint in the directory
-(headwater/pipeline/export/checkpoint.py) says up to where ranges have been planned and which of them are not written yet: it is
-saved before the first of them is begun. So each offset ends up there once, whenever a run is killed.
+The unit is a range of offsets of one partition. Its files, with their names, depend only on its offsets and on the archive, so a
+range can be written again without harm. A checkpoint in the directory (headwater/pipeline/export/checkpoint.py) says which offsets
+have been planned and which ranges of them are not written yet. It is saved before the first range is written. So each offset is
+exported once, even if a run is killed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from headwater.pipeline.export.backlog import WORDS, Failure, find_backlog
+from headwater.pipeline.export.backlog import ADVICE, Failure, find_backlog
 from headwater.pipeline.export.checkpoint import Checkpoint, Pending, pending_of
 from headwater.pipeline.export.parquet import MILESTONES as FILE_STEPS
 from headwater.pipeline.export.parquet import Files, files_of, write_range
@@ -26,13 +26,13 @@ from headwater_core.objectstore.store import ObjectStore
 from manifests.head import Head
 
 MILESTONES = ("export.planned", "export.counted", "export.saved", *FILE_STEPS)
-NEEDED = ("partition", "offset", "timestamp")  # with these a row can be found again, and has a day
+NEEDED = ("partition", "offset", "timestamp")  # they identify a row and give its day
 _SAVE_EVERY = 16  # ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One range to write. `split` is how to read it now, `pending` what it was called when it was planned."""
+    """One range to write: as it was planned, and the split that reads it now."""
 
     pending: Pending
     split: Split
@@ -40,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What came of a task. `error`: why it is still to be done."""
+    """The result of a task. `error`: why it is not done."""
 
     task: Task
     files: Files
@@ -49,7 +49,7 @@ class Done:
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What a run came to."""
+    """The result of a run."""
 
     ranges: int = 0
     files: Files = field(default_factory=Files)
@@ -60,29 +60,29 @@ class Summary:
 
 
 def verdict(failed: Sequence[Failure]) -> HeadwaterError | None:
-    """What to end with; None when all is exported."""
+    """The error to end with; None when everything is exported."""
     if not failed:
         return None
-    return Partial(f"{len(failed)} topics, partitions or ranges are not exported; run it again when that is mended")
+    return Partial(f"{len(failed)} topics, partitions or ranges are not exported; run it again when the reasons are gone")
 
 
 class DirectoryExport:
-    """One run. Making it decides what is to be done and changes nothing; `run` does it.
+    """One run. The constructor decides what is to be done and changes nothing; `run` does it.
 
-    query       which topics and columns; its bounds count for partitions that no run has seen yet
+    query       which topics and columns; its bounds apply to partitions that no run has exported yet
     checkpoint  of the directory to fill
     start_anew  whether topics that were deleted and created again are exported from their start
 
-    Raises what find_backlog does. What is wrong with one partition is in `failures`: what was exported is no longer what the
-    archive holds, or retention took offsets before they were exported and the query does not allow that.
+    Raises what find_backlog does. Errors of one partition are in `failures`: the archive has other records than were exported, or
+    retention removed offsets before they were exported and the query does not allow that.
     """
 
     def __init__(self, store: ObjectStore, query: Query, checkpoint: Checkpoint, *, start_anew: bool = True) -> None:
         check_columns(query)
-        self._query, self._checkpoint = replace(query, words=WORDS), checkpoint
+        self._query, self._checkpoint = replace(query, advice=ADVICE), checkpoint
         backlog = find_backlog(store, self._query, checkpoint.places, start_anew=start_anew)
         self.failures = list(backlog.failures)
-        self._others: list[Pending] = []  # of earlier runs: what this one is not about, or cannot do
+        self._others: list[Pending] = []  # of earlier runs: what this run does not select, or cannot do
         self.tasks: list[Task] = []
         for each in checkpoint.pending:
             if each.partition_id in backlog.given_up:
@@ -98,7 +98,7 @@ class DirectoryExport:
                 self.failures.append(Failure(topic=each.topic, partition=each.partition, first=each.first, end=each.end, error=str(error)))
         self.tasks += [Task(pending=pending_of(each.partition_id, each.first, each.end), split=each) for each in backlog.splits]
         self._planned = {each: at for each, at in checkpoint.places.items() if each not in backlog.given_up} | dict(backlog.reached)
-        self._meant = {
+        self._current = {
             each.topic: Incarnation(each.cluster_id, each.topic_id)
             for each in backlog.heads
             if each.topic not in query.selection.topic_ids and each not in checkpoint.places
@@ -106,17 +106,19 @@ class DirectoryExport:
 
     @property
     def size_bytes(self) -> int:
-        """Of the archive, about."""
+        """About this much of the archive."""
         return sum(task.split.size_bytes for task in self.tasks)
 
     def run(self, runner: Runner, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> Summary:
-        """Write everything. Killed at any point and run again, the directory ends like that of an undisturbed run.
+        """Write everything. After a kill at any point and another run, the directory is as after one run.
 
-        progressed  told of bytes of `size_bytes` as they are done, and where. Raises DiskFull, and what is wrong with the directory.
+        progressed  called with bytes of `size_bytes` that are done, and their partition
+
+        Raises DiskFull and UsageError for the directory, and Unauthorised.
         """
         summary, left = Summary(failed=list(self.failures)), {task.pending for task in self.tasks}
         if not left:
-            if self._planned != self._checkpoint.places:  # something is given up
+            if self._planned != self._checkpoint.places:  # some partitions are given up
                 self._save(left)
             return summary
         self._save(left)
@@ -144,20 +146,20 @@ class DirectoryExport:
         return summary
 
     def _save(self, left: Iterable[Pending]) -> None:
-        self._checkpoint.save(self._planned, self._meant, [*self._others, *left])
+        self._checkpoint.save(self._planned, self._current, [*self._others, *left])
 
     def _again(self, pending: Pending, head: Head) -> Iterator[Task]:
-        """A range of an earlier run, undivided: its files have names already, and may be there in part."""
+        """A range of an earlier run, undivided: the names of its files follow from it, and some may be there."""
         if pending.first < head.start_offset and self._query.fail_on_data_loss:
             raise DataLoss(
                 f"{pending.partition_id}: offsets {pending.first} to {head.start_offset - 1} were to be exported, the archive begins at"
-                f" {head.start_offset} now ({self._query.words.skip_loss})"
+                f" {head.start_offset} now ({self._query.advice.skip_loss})"
             )
         if pending.first < head.start_offset and (there := files_of(self._checkpoint.directory, pending)):
             raise DataLoss(
-                f"{pending.partition_id}: the run before ended while it exported offsets {pending.first} to {pending.end - 1}, the archive"
-                f" begins at {head.start_offset} now: {len(there)} files such as {there[0]} may hold more than can be written again."
-                " Move them away to have the rest exported"
+                f"{pending.partition_id}: an earlier run was interrupted while it exported offsets {pending.first} to {pending.end - 1};"
+                f" the archive begins at {head.start_offset} now. {len(there)} files such as {there[0]} may hold records that cannot be"
+                " written again. Move these files away to export the rest"
             )
         undivided = replace(self._query, split_bytes=1 << 62, min_partitions=1)
         for split in plan_splits([OffsetRange(head, max(pending.first, head.start_offset), pending.end)], undivided):
@@ -173,6 +175,6 @@ def _write(store: ObjectStore, task: Task, *, query: Query, directory: Path) -> 
     try:
         return Done(task=task, files=write_range(store, task.split, query, task.pending, directory))
     except (DiskFull, Unauthorised):
-        raise  # it would be the same with every other range
-    except HeadwaterError as error:  # the other ranges are none the worse
+        raise  # every other range would fail, too
+    except HeadwaterError as error:  # of this range alone
         return Done(task=task, files=Files(), error=str(error))

@@ -1,4 +1,4 @@
-"""One range of offsets as Parquet files by day, with where each row comes from.
+"""One range of offsets as Parquet files by day, with the origin of each row.
 
     DIR/topic=<topic>/date=<day>/<topic id>-<partition>-<first>-<end>-<n>.parquet
 
@@ -61,10 +61,9 @@ class Files:
 
 
 def write_range(store: ObjectStore, split: Split, query: Query, pending: Pending, directory: Path) -> Files:
-    """Write the range, under names that no reader sees until all of its files are complete and on disk.
+    """Write the range. Its files get their names when all of them are complete and on disk.
 
-    What an earlier attempt left of it is replaced, and removed where this one has nothing. Raises DiskFull, UsageError, and what
-    reading raises.
+    Files of an earlier attempt are replaced or removed. Raises DiskFull, UsageError, and what read_split does.
     """
     topic = directory / f"topic={split.topic}"
     writer = _Writer(topic, pending)
@@ -92,18 +91,18 @@ def write_range(store: ObjectStore, split: Split, query: Query, pending: Pending
 
 
 def files_of(directory: Path, pending: Pending) -> list[Path]:
-    """What an export's directory holds of a range, complete or not."""
+    """The range's files in the directory of an export; some may be missing."""
     return sorted((directory / f"topic={pending.topic}").glob(f"date=*/{pending.name}-*.parquet"))
 
 
 def export_schema(query: Query) -> pa.Schema:
-    """Of the files: without the topic, which is in the path, and with lineage."""
+    """The schema of the files: without the topic, which is in their path, and with LINEAGE."""
     columns = arrow_schema([name for name in query.columns if name != "topic"])
     return pa.schema([*columns, *LINEAGE])
 
 
 def with_lineage(batch: pa.RecordBatch, split: Split, pending: Pending) -> pa.RecordBatch:
-    """The rows with the columns of LINEAGE: which topic id, whose leadership, out of which object, exported as which range."""
+    """The rows with the columns of LINEAGE: topic id, leader epoch, object, and the range that they are exported with."""
     offsets = batch.column("offset").to_numpy()
     bases, keys = zip(*((entry.base_offset, entry.key) for entry in split.entries), strict=True)
     objects = pa.DictionaryArray.from_arrays(pa.array(np.searchsorted(bases, offsets, "right") - 1, pa.int32()), list(keys))
@@ -124,7 +123,7 @@ def with_lineage(batch: pa.RecordBatch, split: Split, pending: Pending) -> pa.Re
 
 
 def _epochs(split: Split) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """First offsets, rising, and the leader epoch from each on; -1 where an entry does not know."""
+    """First offsets, rising, and the leader epoch from each on; -1 where it is unknown."""
     steps_of: dict[int, int] = {-1: -1}
     for entry in split.entries:
         steps_of.setdefault(entry.base_offset, -1)
@@ -154,7 +153,7 @@ class _Writer:
             self._flush()
 
     def finish(self) -> list[tuple[Path, Path]]:
-        """(the file as it is called now, as it shall be called), each complete and on disk."""
+        """(present name, final name) of each file, complete and on disk."""
         self._flush()
         self._close()
         return self._written
@@ -180,7 +179,7 @@ class _Writer:
         folder = self._topic / f"date={_day_text(day)}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self._name}-{number}.parquet"
-        partial = folder / f".{path.name}.{secrets.token_hex(4)}{PARTIAL}"  # nobody else's, should a killed run's task go on
+        partial = folder / f".{path.name}.{secrets.token_hex(4)}{PARTIAL}"  # of this attempt alone: a task of a killed run may still write
         self._written.append((partial, path))
         repeated = [name for name in ("partition", "timestampType", *LINEAGE.names) if name in schema.names]
         return pq.ParquetWriter(partial, schema, compression="zstd", use_dictionary=repeated), partial
@@ -193,7 +192,7 @@ class _Writer:
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each day, days counted from 1970; in the order they have."""
+    """The rows of each day, in their order; days are counted from 1970-01-01."""
     days = _days(batch)
     for day in np.unique(days):
         wanted = days == day

@@ -1,4 +1,4 @@
-"""What the bucket holds of the topics a scan asks for: read once, heads only."""
+"""The heads of the partitions that a scan reads, each read once."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 
 WORKERS = 8  # documents loaded at once
-MISSING_MAX = 1000  # partitions without a manifest that are named
-LOOKS_MAX = 8  # at a head that changes while it is used
+MISSING_MAX = 1000  # partitions without a manifest in one event
+REPLANS_MAX = 8  # because objects were replaced while they were read
 _TIME_PIECE_BYTES = 256 << 10  # the index leads to within 64 KiB of a time
 
-_DAMAGE = (CorruptData, ForeignOwner, UnsupportedFormat)  # of a document: the next ones are none the worse
+_DAMAGE = (CorruptData, ForeignOwner, UnsupportedFormat)  # of one document: others can still be read
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class LostDocument:
-    """The document `key` of a topic or, unless None, of one of its partitions: damaged, or gone though others say that it is there."""
+    """The document `key` of a topic, or of one of its partitions, that is damaged, or missing though another document refers to it."""
 
     topic: str
     partition: int | None
@@ -56,23 +56,23 @@ class LostDocument:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSnapshot:
-    """The heads of the partitions that a query is about, by topic and partition; `lost` is what else it is about."""
+    """The heads of the partitions that a query selects, by topic and partition; `lost` are those that cannot be read."""
 
     heads: tuple[Head, ...]
     lost: tuple[LostDocument, ...] = ()
 
     @classmethod
     def read(cls, store: ObjectStore, query: Query) -> "ArchiveSnapshot":
-        """All of it, or nothing: raises what is wrong with a document that is damaged or gone, and what `survey` does."""
+        """All heads, or none: raises the error of the first document that is lost, and what `survey` raises."""
         found = cls.survey(store, query)
         for each in found.lost:
-            raise _advised(each.error, query.words.set_aside)
+            raise _advised(each.error, query.advice.set_aside)
         return found
 
     @classmethod
     def survey(cls, store: ObjectStore, query: Query) -> "ArchiveSnapshot":
-        """What can be read, and what cannot: no document hides another. Raises NotFound when a topic or partition that is named, or
-        anything at all, is not in the archive."""
+        """The heads that can be read, and the documents that are lost. Raises NotFound when a named topic or partition is not in the
+        archive, or no topic matches."""
         repository = ManifestRepository(store)
         with ThreadPoolExecutor(WORKERS, "snapshot") as pool:
             listed = [topic for topic, _ in repository.incarnations()] if query.selection.has_wildcards else []
@@ -92,14 +92,14 @@ class ArchiveSnapshot:
                 for each in partitions
                 if query.selection.holds(each.topic, each.partition) and query.predicate.may_hold(each.topic, each.partition)
             ]
-            looked = list(pool.map(partial(_look, repository), wanted))
-            lost += [each for each in looked if isinstance(each, LostDocument)]
-            return cls(tuple(each for each in looked if isinstance(each, Head)), tuple(lost))
+            loaded = list(pool.map(partial(_load, repository), wanted))
+            lost += [each for each in loaded if isinstance(each, LostDocument)]
+            return cls(tuple(each for each in loaded if isinstance(each, Head)), tuple(lost))
 
     def ranges(self, store: ObjectStore, query: Query) -> list[OffsetRange]:
-        """The offsets that the query's bounds mean, as of these heads; partitions of which nothing is wanted are left out.
+        """The offsets that the query's bounds mean, by these heads; without partitions that have none.
 
-        The store is asked only where a bound is a time. Raises DataLoss and NotFound for bounds that the archive does not have.
+        Reads from the store only where a bound is a time. Raises DataLoss and NotFound for bounds that the archive does not have.
         """
         for which, bound in (("starting", query.starting), ("ending", query.ending)):
             self._check_named(which, bound, query)
@@ -117,26 +117,29 @@ class ArchiveSnapshot:
         for each in sorted(bound.named):
             lost = any(one.covers(each) for one in self.lost)
             if each not in known and not lost and query.predicate.may_hold(each.topic, each.partition):
-                raise NotFound(f"the {which} offsets name {each}, which is not among the archived partitions that were asked for")
+                raise NotFound(f"the {which} offsets name {each}, which is not one of the selected partitions")
 
 
 def load_head(repository: ManifestRepository, partition: PartitionId) -> Head:
-    """Raises CorruptData when it is damaged, or gone although something lists it."""
+    """The partition's head. Raises CorruptData when it is damaged, or missing though something lists it."""
     held = repository.load(partition)
     if held is None:
-        raise CorruptData(keys.head(partition), 0, "listed, and gone")
+        raise CorruptData(keys.head(partition), 0, "it is listed, but it does not exist")
     return held.head
 
 
 def latest(head: Head, *, read_committed: bool) -> int:
-    """The offset behind the last that can be read: of what is archived, or of what is decided."""
-    held = next((entry for entry in reversed(head.entries) if not entry.gap), None)  # a gap decides no transaction
+    """The offset after the last one that can be read: the archive's end, or with `read_committed` its last stable offset."""
+    held = next((entry for entry in reversed(head.entries) if not entry.gap), None)  # a gap says nothing of transactions
     open_from = held.open_from if read_committed and held is not None else None
     return head.next_offset if open_from is None else max(min(open_from, head.next_offset), head.start_offset)
 
 
 def place_offset(store: ObjectStore, head: Head, bound: Bound, query: Query, *, starting: bool) -> int:
-    """The offset that `bound` means in one partition, inside its start and what can be read of it."""
+    """The offset that `bound` means in one partition, between its start and `latest`.
+
+    Raises DataLoss for an offset or a time that the archive does not have, as far as the query does not allow that.
+    """
     place: Place = bound.at(head.topic, head.partition)
     end = latest(head, read_committed=query.read_committed)
     match place:
@@ -148,26 +151,27 @@ def place_offset(store: ObjectStore, head: Head, bound: Bound, query: Query, *, 
             found = offset_for_time(store, head, ms, end)
             if found is None and starting and query.require_time:
                 raise DataLoss(
-                    f"{head.partition_id} has no record at or after {ms}; startingOffsetsByTimestampStrategy=latest reads nothing of it"
+                    f"{head.partition_id} has no record at or after {ms}; startingOffsetsByTimestampStrategy=latest skips the partition"
                 )
             return end if found is None else found
         case int(offset):
             if query.fail_on_data_loss and not head.start_offset <= offset <= end:
-                undecided = f"; a transaction is open from {end} on" if end < offset <= head.next_offset else ""
+                undecided = f"; a transaction is open from offset {end} on" if end < offset <= head.next_offset else ""
                 raise DataLoss(
-                    f"{head.partition_id}: offset {offset} was asked for, the archive has [{head.start_offset}, {end})"
-                    f"{undecided} ({query.words.skip_loss})"
+                    f"{head.partition_id}: offset {offset} was requested, the archive has [{head.start_offset}, {end})"
+                    f"{undecided} ({query.advice.skip_loss})"
                 )
             return min(max(offset, head.start_offset), end)
 
 
 def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int) -> int | None:
-    """The first record before `end` that is not older than `timestamp_ms`, as ListOffsets has it; None when there is none.
+    """The first offset below `end` whose record is at or after `timestamp_ms`, as in Kafka's ListOffsets; None when there is none.
 
-    Where an object was replaced meanwhile the head is read again. Raises CorruptData for one that is damaged, or listed and gone.
+    When an object was replaced meanwhile, the head is read again. Raises CorruptData for an object that is damaged, or listed and
+    missing, and TransientError when objects are replaced again and again.
     """
     wanted = Predicate.of_offsets(head.start_offset, end, timestamp_ms)
-    for _ in range(LOOKS_MAX):
+    for _ in range(REPLANS_MAX):
         for entry in head.entries:
             if entry.gap or not wanted.may_match(entry):
                 continue
@@ -182,7 +186,9 @@ def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int)
                 return found
         else:
             return None
-    raise TransientError(f"{head.partition_id}: its objects were replaced {LOOKS_MAX} times while one was looked for; try again later")
+    raise TransientError(
+        f"{head.partition_id}: its objects were replaced {REPLANS_MAX} times while a time was searched in them; try again later"
+    )
 
 
 def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timestamp_ms: int) -> int | None:
@@ -203,7 +209,7 @@ def _first_not_older(store: ObjectStore, entry: Entry, wanted: Predicate, timest
 
 
 def _partitions(repository: ManifestRepository, selection: Selection, topic: str) -> list[PartitionId] | LostDocument:
-    """The archived partitions of the incarnation that is meant; without any for a topic whose making was cut short."""
+    """The archived partitions of the requested incarnation; none for a topic whose creation was interrupted."""
     topic_id = selection.topic_ids.get(topic)
     try:
         if topic_id is None:
@@ -231,7 +237,7 @@ def _partitions(repository: ManifestRepository, selection: Selection, topic: str
     return partitions
 
 
-def _look(repository: ManifestRepository, partition: PartitionId) -> Head | LostDocument:
+def _load(repository: ManifestRepository, partition: PartitionId) -> Head | LostDocument:
     try:
         return load_head(repository, partition)
     except _DAMAGE as error:
@@ -239,12 +245,12 @@ def _look(repository: ManifestRepository, partition: PartitionId) -> Head | Lost
 
 
 def _advised(error: HeadwaterError, advice: str) -> HeadwaterError:
-    """The same error, with what to do about it."""
+    """The same error, followed by `advice`."""
     if isinstance(error, CorruptData) and advice:
         return type(error)(error.where, error.position, f"{error.reason} ({advice})")
     return error
 
 
-@lru_cache(maxsize=1024)  # once in a process: a stream looks again and again
+@lru_cache(maxsize=1024)  # once per process: a stream reads snapshots again and again
 def _warn_of_absent(topic: str, absent: tuple[int, ...]) -> None:
     log.warning("partitions_without_manifest", topic=topic, partitions=absent)

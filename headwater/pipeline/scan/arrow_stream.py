@@ -1,4 +1,4 @@
-"""The scan on one machine, without Spark, as a stream of Arrow batches for pandas, Polars and DuckDB."""
+"""A scan on one machine, without Spark, as a stream of Arrow batches for pandas, Polars and DuckDB."""
 
 import threading
 from collections import deque
@@ -20,8 +20,8 @@ from headwater_core.errors import UsageError
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
 
-READ_AHEAD_BYTES = 128 << 20  # of Arrow data that is ready before anybody asks, over all workers
-ORDERED_SPLIT_BYTES = 32 << 20  # at most: while one is consumed, the next ones should fit into what may be read ahead
+READ_AHEAD_BYTES = 128 << 20  # of Arrow data that is decoded ahead, over all workers
+ORDERED_SPLIT_BYTES = 32 << 20  # at most: while one split is consumed, the next ones should fit into READ_AHEAD_BYTES
 
 
 def scan(
@@ -32,18 +32,18 @@ def scan(
     workers: int | None = None,
     **options: object,
 ) -> pa.RecordBatchReader:
-    """Archived records as a stream of Arrow batches, by topic, partition and offset; columns as Spark's Kafka source has them.
+    """Archived records as a stream of Arrow batches, by topic, partition and offset, with the columns of Spark's Kafka source.
 
         scan("s3://bucket/prefix", "orders,pay*", starting_timestamp=datetime(2026, 1, 1), columns=["offset", "value"]).read_pandas()
 
     store    the archive, or its URL
-    topics   names and globs; or say which with subscribe, subscribe_pattern or assign
+    topics   names and globs; or select topics with subscribe, subscribe_pattern or assign
     where    what else a record must satisfy
-    workers  threads that fetch and decode, as many as there are processors by default
-    options  as the Spark source has them (docs/spark.md), spelled either way: startingOffsets, starting_offsets
+    workers  threads that fetch and decode; None: one for each processor
+    options  those of the Spark source (docs/spark.md), as startingOffsets or starting_offsets
 
-    What is wrong with the options, and what the archive does not have, is raised here; damage while reading. Memory: some
-    READ_AHEAD_BYTES, and 30 MiB for each worker. Let go of the reader, or close it, and the work stops.
+    Errors in the options, and offsets that the archive does not have, are raised here; damage while reading. Memory: about
+    READ_AHEAD_BYTES, and 30 MiB for each worker. When the reader is closed or deleted, the work stops.
     """
     if isinstance(store, str):
         options["store"] = store
@@ -56,7 +56,7 @@ def scan(
 
 def open_query_store(query: Query) -> ObjectStore:
     if query.store is None:
-        raise UsageError("which archive? store=file:///path or s3://bucket/prefix")
+        raise UsageError("the archive is missing: give store=s3://bucket/prefix or file:///path")
     return open_store(query.store, endpoint_url=query.endpoint_url, region=query.region)
 
 
@@ -80,10 +80,10 @@ def _in_order(store: ObjectStore, splits: Iterable[Split], query: Query, workers
 
 
 class _Channel:
-    """One split's batches on their way from the thread that reads it to the one that consumes it: at most `limit_bytes`, or one batch."""
+    """One split's batches, from the thread that reads it to the one that consumes it: at most `bytes_max` at once, or one batch."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self._changed = threading.Condition()
         self._ready: deque[pa.RecordBatch] = deque()
         self._ready_bytes = 0
@@ -91,13 +91,13 @@ class _Channel:
         self._error: BaseException | None = None
 
     def fill(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
-        """In the reading thread: everything, or until nobody wants it any more."""
+        """In the reading thread: put all batches, or those before `close`."""
         try:
             with closing(batches):
                 for batch in batches:
                     if not self._put(batch):
                         break
-        except BaseException as error:  # the consumer's to raise
+        except BaseException as error:  # the consumer raises it
             self._error = error
         finally:
             with self._changed:
@@ -106,7 +106,7 @@ class _Channel:
 
     def _put(self, batch: pa.RecordBatch) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._ready or self._ready_bytes + batch.nbytes <= self._limit_bytes)
+            self._changed.wait_for(lambda: self._closed or not self._ready or self._ready_bytes + batch.nbytes <= self._bytes_max)
             self._ready.append(batch)
             self._ready_bytes += batch.nbytes
             self._changed.notify_all()

@@ -1,14 +1,14 @@
-"""The memory that pieces of objects arrive in, used again and again: touching fresh pages can cost more than a download."""
+"""The memory that pieces of objects are fetched into. It is reused: touching fresh pages can cost more than a download."""
 
 from hydration.cache.blocks import Blocks
 
 PIECE_BYTES = 8 << 20  # one ranged GET
-KEPT_BYTES_MAX = 128 << 20  # by one process, as far as it ever needed so much at once
+KEPT_BYTES_MAX = 128 << 20  # by one process, if it ever needed so much at once
 _blocks = Blocks(PIECE_BYTES, KEPT_BYTES_MAX)
 
 
 class Buffer:
-    """`content`: `size_bytes` to be written first, and not to be looked at after release()."""
+    """`content`: `size_bytes` of memory with undefined content, not to be used after release()."""
 
     __slots__ = ("_block", "content")
 
@@ -23,7 +23,7 @@ class Buffer:
         self.release()
 
     def release(self) -> None:
-        """May be called again."""
+        """Give the memory back. Calling it again does nothing."""
         block, self._block = self._block, None
         self.content = memoryview(b"")
         if block is not None:

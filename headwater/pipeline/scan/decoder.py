@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headwater.pipeline.scan import kernels
 from headwater.pipeline.scan.kernels import Bytes, Flags, Ints, Longs
+from headwater.pipeline.scan.query import COLUMNS
 from headwater_core.errors import CorruptData
 from headwater_core.segments.batch_walk import BatchWalk
 from headwater_core.segments.batches import HEADER_BYTES, wrong_crc
@@ -18,7 +19,6 @@ from headwater_core.segments.codecs import LIMIT_BYTES, NAMES, decompress_into
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.transactions import AbortedTransaction
 
-COLUMNS: tuple[str, ...] = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 ROWS_MAX = 1 << 18
 BYTES_MAX = 8 << 20
 
@@ -45,12 +45,12 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which records of one partition, and what of them.
+    """Which records of one partition are wanted, and which columns of them.
 
-    columns          of COLUMNS, in the order they shall have; none of them is a count of rows
+    columns          some of COLUMNS, in the wanted order; without any, rows are counted
     first, end       offsets in [first, end)
-    first_timestamp_ms, end_timestamp_ms  in [first, end), None for no bound
-    aborted          transactions to leave out
+    first_timestamp_ms, end_timestamp_ms  timestamps in [first, end); None for no bound
+    aborted          transactions whose records are left out
     """
 
     topic: str
@@ -84,7 +84,7 @@ def decode(
     where, position  the object and where in it `buffer` begins, for errors
     rows_max         of one RecordBatch
     bytes_max        about as many bytes of records in one RecordBatch; one record may be larger, 2 GiB are never reached
-    passed           called with the offset below which every wanted record has been yielded
+    passed           called with an offset when every wanted record below it has been yielded
 
     A record without headers has null there, as in Spark. A timestamp beyond what microseconds in 64 bits hold, which no
     clock shows, is null; -1 is what a producer without a clock wrote, and stays. Bytes in a header's name that are no UTF-8
@@ -97,9 +97,9 @@ def decode(
     """
     scan = _Scan(buffer, wanted, where, position, rows_max, min(bytes_max, LIMIT_BYTES))
     for table in scan.tables():
-        for start, stop in scan.groups(table):
-            yield from scan.read(table, start, stop)
-            last = table[stop - 1]
+        for start, end_row in scan.groups(table):
+            yield from scan.read(table, start, end_row)
+            last = table[end_row - 1]
             passed(int(last[kernels.BASE_OFFSET] + last[kernels.LAST_DELTA]) + 1)
 
 
@@ -133,7 +133,7 @@ class _Scan:
             yield found
 
     def groups(self, table: Longs) -> Iterator[tuple[int, int]]:
-        """Neighbours that together make a RecordBatch of the size asked for, decompressed where they have to be."""
+        """Rows of the table that together make a RecordBatch of the requested size; their batches are decompressed."""
         plans = table[:, kernels.PLAN]
         read = np.isin(plans, (kernels.PARSE, kernels.UNPACK))
         sizes = np.cumsum(np.where(read, table[:, kernels.BODY_TO] - table[:, kernels.BODY_FROM], 0))
@@ -141,18 +141,18 @@ class _Scan:
         start = 0
         while start < len(table):
             size, count = (int(sums[start - 1]) if start else 0 for sums in (sizes, counts))
-            stop = int(
+            end_row = int(
                 min(np.searchsorted(sizes, size + self._bytes_max, "right"), np.searchsorted(counts, count + self._rows_max, "right"))
             )
-            stop = max(stop, start + 1)
-            packed = start + np.flatnonzero(plans[start:stop] == kernels.UNPACK)
+            end_row = max(end_row, start + 1)
+            packed = start + np.flatnonzero(plans[start:end_row] == kernels.UNPACK)
             if len(packed):
-                stop = self._unpack(table, packed, stop)
-            yield start, stop
-            start = stop
+                end_row = self._unpack(table, packed, end_row)
+            yield start, end_row
+            start = end_row
 
-    def _unpack(self, table: Longs, packed: npt.NDArray[np.intp], stop: int) -> int:
-        """Decompress the batches `packed`, one behind the other, as many as there is room for; returns where the group ends then."""
+    def _unpack(self, table: Longs, packed: npt.NDArray[np.intp], end_row: int) -> int:
+        """Decompress the batches `packed`, one after the other, as many as there is room for; returns the end of that group."""
         filled = 0
         if not len(self._unpacked):
             self._unpacked = memoryview(pa.allocate_buffer(2 * self._bytes_max))
@@ -168,7 +168,7 @@ class _Scan:
                 self._unpacked = memoryview(pa.allocate_buffer(min(4 * len(self._unpacked), LIMIT_BYTES)))
             table[row, kernels.BODY_FROM], table[row, kernels.BODY_TO] = filled, filled + size
             filled += size
-        return stop
+        return end_row
 
     def _decompress(self, row: Longs, out: memoryview) -> int | None:
         codec = int(row[kernels.ATTRIBUTES]) & 7
@@ -181,9 +181,9 @@ class _Scan:
             self._refuse(row, f"{NAMES[codec]}: more than {LIMIT_BYTES} bytes come out of {len(body)}")
         return size
 
-    def read(self, table: Longs, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    def read(self, table: Longs, start: int, end_row: int) -> Iterator[pa.RecordBatch]:
         wanted, columns = self._wanted, set(self._wanted.columns)
-        group = table[start:stop]
+        group = table[start:end_row]
         if not group[:, kernels.PLAN].any():
             return
         bodies = group[:, kernels.BODY_TO] - group[:, kernels.BODY_FROM]
@@ -196,7 +196,7 @@ class _Scan:
         header_at = np.empty(rows_most if "headers" in columns else 0, np.int64)
         header_count = np.empty(len(header_at), np.int32)
         (malformed, rows, key_bytes, value_bytes, null_keys, null_values, headers, name_bytes, header_bytes, lost) = kernels.scan_records(
-            self._raw, _read_only(self._unpacked), table, start, stop, wanted.first, wanted.end, self._first_timestamp_ms,
+            self._raw, _read_only(self._unpacked), table, start, end_row, wanted.first, wanted.end, self._first_timestamp_ms,
             self._last_timestamp_ms, self._depth, offsets, timestamps, timestamp_types, keys.writable(), keys.ends, keys.valid,
             values.writable(), values.ends, values.valid, header_at, header_count,
         )  # fmt: skip
@@ -241,18 +241,18 @@ class _Scan:
         cuts = set(range(0, rows, self._rows_max)) | {rows}
         if len(ends):
             cuts.update(np.searchsorted(ends[: rows + 1], np.arange(self._bytes_max, ends[rows], self._bytes_max)).tolist())
-        for start, stop in pairwise(sorted(cuts)):
+        for start, end_row in pairwise(sorted(cuts)):
             columns = [
-                _repeated(self._wanted.topic, stop - start) if name == "topic" else arrays[name].slice(start, stop - start)
+                _repeated(self._wanted.topic, end_row - start) if name == "topic" else arrays[name].slice(start, end_row - start)
                 for name in self._wanted.columns
             ]
             if columns:
                 yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
             else:
-                yield pa.RecordBatch.from_arrays([pa.nulls(stop - start)], names=["none"]).select([])
+                yield pa.RecordBatch.from_arrays([pa.nulls(end_row - start)], names=["none"]).select([])
 
     def _refuse_batch(self) -> NoReturn:
-        """Say what the kernel, or a CRC, noticed."""
+        """Raise what the kernel, or a CRC, noticed."""
         try:
             for _ in BatchWalk(self._buffer, 0, len(self._buffer), where=self._where):
                 pass
@@ -282,7 +282,7 @@ class _Binary:
         self.valid = np.empty(max(rows, 0), np.bool_)
 
     def writable(self) -> Bytes:
-        """To be let go before the column is finished."""
+        """A view for a kernel, to be dropped before the column is finished."""
         return np.frombuffer(self._data, np.uint8)
 
     def array(self, rows: int, size_bytes: int, nulls: int, kind: pa.DataType = _FIELDS["value"].type) -> pa.Array:

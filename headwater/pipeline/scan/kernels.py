@@ -2,7 +2,7 @@
 the arrays they are given.
 
 A kernel notices that something is wrong and where; segments.batches and segments.records then say what, so that an error
-reads the same whoever met it. Their checks and these must agree: tests/headwater/pipeline/scan/test_decoder.py compares the two
+reads the same in both cases. Their checks and these must agree: tests/headwater/pipeline/scan/test_decoder.py compares the two
 on damaged bytes.
 """
 
@@ -42,9 +42,9 @@ Longs = npt.NDArray[np.int64]
 TABLE_COLUMNS = 12
 
 # What is to be done with a batch.
-LEAVE_OUT, COUNT, PARSE, UNPACK = range(4)  # COUNT: its header tells all that is wanted
+LEAVE_OUT, COUNT, PARSE, UNPACK = range(4)  # COUNT: its header has all that is wanted
 
-# How far into a record the wanted columns reach; what lies behind is not looked at.
+# How far into a record the wanted columns reach; the rest of it is not read.
 TIMES, KEY, VALUE, HEADERS = range(4)
 
 MILLISECONDS_MAX = (2**63 - 1) // 1000  # an int64 of microseconds holds no more
@@ -60,12 +60,13 @@ _INT64_MAX = 2**63 - 1
 
 
 def compiled(function: Kernel) -> Kernel:
-    """`function` as machine code, compiled when first called. It is kept in $NUMBA_CACHE_DIR, else in `__pycache__`,
-    else in the user's cache directory; where none of them can be written, it is compiled again by every process.
+    """`function` as machine code, compiled when first called. The code is kept in $NUMBA_CACHE_DIR, else in `__pycache__`,
+    else in the user's cache directory; if none of them can be written, each process compiles it again.
 
-    What is kept lasts until this file changes, so a kernel takes no constants from other modules but the format's own.
+    The kept code is used until this file changes, so a kernel uses no functions or constants of other modules but the
+    format's own constants.
     """
-    options: dict[str, Any] = {"nogil": True, "_nrt": False}  # without _nrt nobody counts references to the arrays: six times as fast
+    options: dict[str, Any] = {"nogil": True, "_nrt": False}  # without _nrt references to the arrays are not counted: six times as fast
     try:
         kernel: Kernel = njit(cache=True, **options)(function)
     except RuntimeError:  # numba's way to say that no directory will do
@@ -119,7 +120,7 @@ def _number(raw: Bytes, at: int, size: int) -> Any:
 
 @compiled
 def _varint(source: Bytes, at: int, end: int) -> tuple[Any, int]:
-    """(value, position behind it); the position is -1 when `end` or the 64 bits are passed. One and two bytes are the rule."""
+    """(value, position after it); the position is -1 when `end` or the 64 bits are passed. Most are one or two bytes long."""
     if at < end:
         value = np.int64(source[at])
         if value < 0x80:
@@ -188,7 +189,7 @@ def scan_batches(
     depth, offsets, timestamps       how far into records the wanted columns reach, and whether those two are among them
     records_max                      of a compressed batch: more cannot come out
 
-    Returns (rows filled, position behind them, last offset, last epoch, sound). When not sound, the batch at that position is
+    Returns (rows filled, position after them, last offset, last epoch, sound). When not sound, the batch at that position is
     malformed or its CRC is wrong. A CRC that is not -1 in the table is still to be verified.
     """
     rows = 0
@@ -242,15 +243,16 @@ def scan_batches(
 
 @compiled
 def scan_records(
-    raw: Bytes, unpacked: Bytes, table: Longs, start: int, stop: int, first: int, end: int, first_timestamp_ms: int, last_timestamp_ms: int,
+    raw: Bytes, unpacked: Bytes, table: Longs, start: int, end_row: int, first: int, end: int, first_timestamp_ms: int,
+    last_timestamp_ms: int,
     depth: int, offsets: Longs, timestamps: Longs, timestamp_types: Ints, keys: Bytes, key_ends: Ints, key_valid: Flags, values: Bytes,
     value_ends: Ints, value_valid: Flags, header_at: Longs, header_count: Ints,
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:  # fmt: skip
-    """Write the wanted records of table[start:stop] into the columns; a column that is not wanted is an array of no length.
+    """Write the wanted records of table[start:end_row] into the columns; an unwanted column is an empty array.
 
     raw, unpacked            where the bodies lie; UNPACK says which
     offsets ... header_count   one item per row, as many as the batches can have; *_ends one more, its first is 0
-    keys, values             the bytes one behind the other, as many as the bodies have
+    keys, values             the bytes one after the other, with room for all of the bodies
     header_at, header_count  where a row's headers begin (in `unpacked`: ~position) and how many there are
 
     Returns (malformed, rows, key bytes, value bytes, null keys, null values, headers, bytes of their names, of their values,
@@ -259,7 +261,7 @@ def scan_records(
     """
     rows = key_bytes = value_bytes = null_keys = null_values = headers = name_bytes = header_bytes = lost = 0
     malformed = -1
-    for batch in range(start, stop):
+    for batch in range(start, end_row):
         plan, records, base = table[batch, PLAN], table[batch, RECORDS], table[batch, BASE_OFFSET]
         append_time = table[batch, ATTRIBUTES] & _LOG_APPEND_TIME != 0
         if plan == LEAVE_OUT:

@@ -1,4 +1,4 @@
-"""The scan on one machine, without Spark, as a directory of Parquet files."""
+"""A scan on one machine, without Spark, into a directory of Parquet files."""
 
 import itertools
 import os
@@ -27,7 +27,7 @@ from headwater_core.objectstore.store import ObjectStore
 
 ROW_GROUP_BYTES = 64 << 20  # of Arrow data in one row group; each worker holds as much
 _REPEATED = ("topic", "partition", "timestampType")  # columns with few values: Parquet keeps each once
-_RANGED = ("topic", "partition", "offset", "timestamp")  # columns whose least and largest values help a reader to skip
+_RANGED = ("topic", "partition", "offset", "timestamp")  # columns whose smallest and largest values help readers to skip
 
 
 @dataclass(slots=True)
@@ -55,9 +55,9 @@ def scan_to_parquet(
 ) -> Written:
     """Write part-00000.parquet and so on below `directory`, a file for each split that has records, in the order of the plan.
 
-    directory   not there yet, or empty. It appears when everything in it is complete and on disk; until then the files lie in
-                a directory beside it, which is removed when the scan fails.
-    progressed  told how much of plan.size_bytes has been done, and where
+    directory   new or empty. It appears when everything in it is complete and on disk. Before, the files are in a directory
+                beside it, which is removed when the scan fails.
+    progressed  called with bytes of plan.size_bytes that are done, and the partition
 
     Raises UsageError when the directory is in use, DiskFull, and what reading raises.
     """
@@ -65,32 +65,32 @@ def scan_to_parquet(
     stop = threading.Event()
     written = Written()
     with _staging(directory) as staging, ThreadPoolExecutor(workers or processors(), "scan") as pool:
-        under_way = {
+        in_flight = {
             pool.submit(_write_split, store, split, query, staging / f"part-{number:05}.parquet", stop): split
             for number, split in enumerate(plan.splits)
         }
         try:
-            for future in as_completed(under_way):
+            for future in as_completed(in_flight):
                 written.add(future.result())
-                progressed(under_way[future].size_bytes, str(under_way[future].partition_id))
+                progressed(in_flight[future].size_bytes, str(in_flight[future].partition_id))
         finally:
             stop.set()
-            for future in under_way:
+            for future in in_flight:
                 future.cancel()
-        if not written.files:  # a file without rows, so that readers find the columns
+        if not written.files:  # one file without rows, so that readers find the columns
             written.add(_write_file(staging / "part-00000.parquet", iter([arrow_schema(query.columns).empty_table()])))
     return written
 
 
 def check_unused(directory: Path) -> None:
-    """Raises UsageError when something is there already."""
+    """Raises UsageError unless the directory is empty or does not exist."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"{directory} is in use: name a directory that is empty or not there yet")
+        raise UsageError(f"{directory} is not empty; name an empty or a new directory")
 
 
 @contextmanager
 def _staging(directory: Path) -> Iterator[Path]:
-    """A directory beside `directory` that becomes it, synced, when all went well, and else goes away."""
+    """A directory beside `directory`, which in the end is synced and renamed to it, or removed after an error."""
     with disk_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f"{directory.name}{PARTIAL}-", dir=directory.parent))
@@ -98,7 +98,7 @@ def _staging(directory: Path) -> Iterator[Path]:
             yield staging
             sync_path(staging)
             staging.chmod(0o777 & ~_umask())
-            rename_synced(staging, directory)  # over an empty one at most
+            rename_synced(staging, directory)  # an empty directory may be in its place
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 

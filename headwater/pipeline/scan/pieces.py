@@ -1,4 +1,4 @@
-"""Pieces of archived runs: which bytes of an object a reader needs, and getting them."""
+"""Pieces of archived runs: which bytes of an object a reader needs, and how they are fetched."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -13,16 +13,17 @@ from headwater_core.segments.runindex import RunIndex
 from manifests.head import Entry
 
 DIGEST = "crc64nvme:"
-BATCH_BYTES_MAX = 512 << 20  # a piece is larger than PIECE_BYTES only for a batch that is; so much is held in memory
+BATCH_BYTES_MAX = 512 << 20  # a piece exceeds PIECE_BYTES only for one large batch, which is held in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole batches: `size_bytes` of the entry's object from byte `position` on, at once.
+    """Whole batches: `size_bytes` of the entry's object from byte `position` on, fetched at once.
 
-    first_offset  none of its batches begins before it; its first begins there when the piece was cut by an index
-    next_offset   none of its batches reaches it
-    last_point    where in the object the last batch known to the index begins, or the piece itself
+    first_offset  none of its batches begins below it; its first one begins there when the piece was cut by an index
+    next_offset   all of its batches end below it
+    last_point    position of the last batch that the index knows, or of the piece itself
+    by_index      whether the piece was cut by an index
     """
 
     entry: Entry
@@ -34,9 +35,9 @@ class Piece:
     by_index: bool = True
 
     def check(self, buffer: memoryview) -> None:
-        """Raises CorruptData when `buffer` cannot be this piece, as far as a glance tells: its ends, or the digest of the whole.
+        """Raises CorruptData when `buffer` cannot be this piece, by its first and last batch, or by the digest of a whole object.
 
-        Positions and offsets in a batch's header are not covered by its checksum, so decoding alone does not notice.
+        A batch's checksum does not cover the offsets in its header, so decoding alone does not notice a misplaced batch.
         """
         key = self.entry.key
         if not self.by_index and self.size_bytes == self.entry.size_bytes and self.entry.digest.startswith(DIGEST):
@@ -56,32 +57,32 @@ class Piece:
 
 
 def whole(entry: Entry) -> Piece:
-    """All of the entry's live bytes, without asking its index."""
+    """All of the entry's live bytes, without its index."""
     return Piece(entry, 0, entry.live_bytes, entry.base_offset, entry.next_offset, 0, by_index=False)
 
 
 def cut(entry: Entry, index: RunIndex, first: int, end: int, first_timestamp_ms: int | None, piece_bytes: int) -> list[Piece]:
-    """The pieces in which offsets in [first, end) may lie, about `piece_bytes` each, larger only for a batch that is.
+    """The pieces that may hold offsets in [first, end), about `piece_bytes` each, larger only for a larger batch.
 
-    first_timestamp_ms  what is older may be left out: the index tells up to which byte everything is
+    first_timestamp_ms  leave out leading pieces whose records are all older; None: none
     """
     offsets, positions, timestamps = index.points
     begin = max(bisect_right(offsets, first) - 1, 0)
-    if first_timestamp_ms is not None and first_timestamp_ms >= 0:  # of times before 1970 an index says nothing
+    if first_timestamp_ms is not None and first_timestamp_ms >= 0:  # an index knows no times before 1970
         begin = max(begin, bisect_left(timestamps, first_timestamp_ms) - 1)
-    live = bisect_left(positions, entry.live_bytes)  # points from here on lie on a dead branch
-    stop = min(bisect_left(offsets, end), live)
-    stop_position = positions[stop] if stop < live else entry.live_bytes
+    live = bisect_left(positions, entry.live_bytes)  # points from here on are on a dead branch
+    end_point = min(bisect_left(offsets, end), live)
+    end_position = positions[end_point] if end_point < live else entry.live_bytes
     pieces: list[Piece] = []
-    while begin < stop:
+    while begin < end_point:
         start = positions[begin]
-        following = stop
-        if start + piece_bytes < stop_position:
-            following = max(bisect_right(positions, start + piece_bytes, begin + 1, stop) - 1, begin + 1)
-        end_position, next_offset = entry.live_bytes, entry.next_offset
+        following = end_point
+        if start + piece_bytes < end_position:
+            following = max(bisect_right(positions, start + piece_bytes, begin + 1, end_point) - 1, begin + 1)
+        piece_end, next_offset = entry.live_bytes, entry.next_offset
         if following < live:
-            end_position, next_offset = positions[following], min(offsets[following], entry.next_offset)
-        pieces.append(Piece(entry, start, end_position - start, offsets[begin], next_offset, positions[following - 1]))
+            piece_end, next_offset = positions[following], min(offsets[following], entry.next_offset)
+        pieces.append(Piece(entry, start, piece_end - start, offsets[begin], next_offset, positions[following - 1]))
         begin = following
     return pieces
 

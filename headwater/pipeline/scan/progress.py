@@ -1,16 +1,16 @@
 """How far a stream has read, and how far it may go next. Pure: heads in, offsets out.
 
-A checkpoint outlives queries, versions and sometimes the log it speaks of. So it names what was read: the incarnation of each
-topic, and per partition the leader epoch of the last offset. When the archive says otherwise now, what the sink holds is not
-what the log means, and the stream ends with an error instead of reading on (docs/spark.md, "Streams").
+A checkpoint outlives queries, versions and sometimes the log that it is about. So it says what was read: the incarnation of each
+topic, and per partition the leader epoch of the last offset. If the archive has another one now, the sink holds other records
+than the log, and the stream ends with an error (docs/spark.md, "Streams").
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from headwater.pipeline.scan.query import Words
+from headwater.pipeline.scan.query import Advice
 from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat, UsageError
 from headwater_core.partition import TopicPartition, check_topic_id
 from manifests.head import OFFSET_MAX, Entry, Head
@@ -20,7 +20,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Everything below `next_offset` has been read; `epoch` is the leader epoch of the offset before it, None where it is not known."""
+    """All offsets below `next_offset` have been read. `epoch`: leader epoch of the offset before it, None when unknown."""
 
     next_offset: int
     epoch: int | None = None
@@ -43,13 +43,13 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One place in the stream: what Spark's checkpoint keeps of it, once per micro-batch."""
+    """A position in the stream, as Spark's checkpoint keeps it once per micro-batch."""
 
     incarnations: Mapping[str, Incarnation]
     reached: Mapping[TopicPartition, Reached]
 
     def encode(self) -> dict[str, Any]:
-        """As nested dicts of text and whole numbers, always in the same order: Spark compares places as JSON text."""
+        """As nested dicts of text and whole numbers, always in the same order: Spark compares offsets as JSON text."""
         topics: dict[str, Any] = {
             topic: {"cluster": each.cluster_id, "id": each.topic_id, "partitions": {}} for topic, each in sorted(self.incarnations.items())
         }
@@ -60,10 +60,10 @@ class Progress:
 
 
 def decode_progress(document: Mapping[str, Any]) -> Progress:
-    """The place that `Progress.encode` wrote. Raises UnsupportedFormat for another version's, CorruptData for anything else."""
+    """What `Progress.encode` wrote. Raises UnsupportedFormat for a newer version's, CorruptData for anything else."""
     version = document.get("version")
     if isinstance(version, int) and version > VERSION:
-        raise UnsupportedFormat(f"the checkpoint's offsets are of version {version}, this one knows {VERSION}: upgrade headwater")
+        raise UnsupportedFormat(f"the checkpoint's offsets have version {version}, this headwater reads {VERSION}: upgrade it")
     incarnations: dict[str, Incarnation] = {}
     reached: dict[TopicPartition, Reached] = {}
     try:
@@ -75,7 +75,7 @@ def decode_progress(document: Mapping[str, Any]) -> Progress:
                 epoch = place.get("epoch")
                 reached[TopicPartition(topic, int(number))] = Reached(int(place["next"]), None if epoch is None else int(epoch))
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise CorruptData("offsets of the checkpoint", 0, f"not a place in a stream: {error!r}") from None
+        raise CorruptData("offsets of the checkpoint", 0, f"not the progress of a stream: {error!r}") from None
     return Progress(incarnations=incarnations, reached=reached)
 
 
@@ -84,54 +84,56 @@ def check_progress(
     heads: Mapping[TopicPartition, Head],
     *,
     allow_loss: bool,
-    words: Words = Words(),  # noqa: B008  # a value
-    is_asked: Callable[[TopicPartition], bool] = lambda place: True,
+    advice: Advice = Advice(),  # noqa: B008  # a value
+    is_selected: Callable[[TopicPartition], bool] = lambda place: True,
 ) -> None:
-    """Whether what was read is still the beginning of what the archive holds.
+    """Check that the archive still begins with what was read.
 
-    Raises Superseded when a name means another topic now, when the archive ends before the place, and when the offset before it
-    has a newer leader epoch; where either side does not know the epoch there is no verdict. Raises DataLoss, unless allowed, for
-    a partition that is gone, or no longer asked for, and for offsets that were not read and are below the archive's start.
+    Raises Superseded when a name means another topic now, when the archive ends below `next_offset`, and when the offset before
+    that has a newer leader epoch now; an unknown epoch is not compared. Raises DataLoss, unless `allow_loss`, for a partition that
+    is gone or no longer selected, and for offsets that were not read and are below the archive's start.
 
-    is_asked  whether a partition is still among those that the query is about
+    is_selected  whether the query still selects a partition
     """
     for topic, now in _incarnations(heads).items():
         read = progress.incarnations.get(topic, now)
         if read != now:
-            raise Superseded(f"{topic}: {words.reads} {read}, the name means {now} now: it was deleted and created again. {words.anew}")
+            raise Superseded(
+                f"{topic}: {advice.reader} {read}, the name means {now} now: it was deleted and created again. {advice.start_over}"
+            )
     for partition, reached in progress.reached.items():
         head = heads.get(partition)
         if head is not None:
-            _check_branch(partition, reached, head, words)
+            _check_branch(partition, reached, head, advice)
         if not allow_loss and (head is None or reached.next_offset < head.start_offset):
             has = f"the archive begins at {head.start_offset} now" if head else "the archive no longer has it"
-            if head is None and not is_asked(partition):
-                has = "it is no longer asked for"
-            raise DataLoss(f"{partition}: {words.reads} up to offset {reached.next_offset}, {has} ({words.skip_loss})")
+            if head is None and not is_selected(partition):
+                has = "it is no longer selected"
+            raise DataLoss(f"{partition}: {advice.reader} up to offset {reached.next_offset}, {has} ({advice.skip_loss})")
 
 
-def _check_branch(partition: TopicPartition, reached: Reached, head: Head, words: Words) -> None:
+def _check_branch(partition: TopicPartition, reached: Reached, head: Head, advice: Advice) -> None:
     if reached.next_offset > head.next_offset:
         raise Superseded(
-            f"{partition}: {words.reads} up to offset {reached.next_offset}, the archive ends at {head.next_offset} now: an unclean"
-            f" election has cut off a branch that was read. {words.anew}"
+            f"{partition}: {advice.reader} up to offset {reached.next_offset}, the archive ends at {head.next_offset} now: an unclean"
+            f" election has removed records that were read. {advice.start_over}"
         )
     now = head.leader_epoch_at(reached.next_offset - 1)
     if reached.epoch is not None and now is not None and now > reached.epoch:  # compaction makes it older, never newer
         raise Superseded(
-            f"{partition}: {words.reads} offset {reached.next_offset - 1} of leader epoch {reached.epoch}, the archive has one of"
-            f" epoch {now} there now: an unclean election has replaced a branch that was read. {words.anew}"
+            f"{partition}: {advice.reader} offset {reached.next_offset - 1} of leader epoch {reached.epoch}, the archive has one of"
+            f" epoch {now} there now: an unclean election has replaced records that were read. {advice.start_over}"
         )
 
 
 def place_at(heads: Mapping[TopicPartition, Head], offsets: Mapping[TopicPartition, int]) -> Progress:
-    """The place where everything below `offsets` has been read."""
+    """The progress when all records below `offsets` have been read."""
     reached = {partition: Reached(offset, heads[partition].leader_epoch_at(offset - 1)) for partition, offset in offsets.items()}
     return Progress(incarnations=_incarnations({partition: heads[partition] for partition in reached}), reached=reached)
 
 
 def begin_of(progress: Progress, head: Head) -> int:
-    """Where to go on reading one partition; a new one from its start."""
+    """The offset from which to read one partition: a new one from its start."""
     reached = progress.reached.get(head.partition_id.topic_partition)
     return max(head.start_offset, reached.next_offset if reached else 0)
 
@@ -144,9 +146,10 @@ def advance(
     max_offsets: int | None = None,
     max_bytes: int | None = None,
 ) -> Progress:
-    """The place where the next micro-batch ends; `progress` itself when there is nothing to read.
+    """The progress after the next micro-batch; equal to `progress` when there is nothing to read.
 
-    ends  how far each partition can be read; one that is not named here is left alone
+    ends  where the readable part of each partition ends; other partitions stay where they are
+    max_offsets, max_bytes  as for `admit`
     """
     begins = {partition: begin_of(progress, heads[partition]) for partition in ends}
     moved = {
@@ -170,12 +173,12 @@ def admit(
     max_offsets: int | None = None,
     max_bytes: int | None = None,
 ) -> dict[TopicPartition, int]:
-    """Where a micro-batch that begins at `start` ends, per partition: at `ends`, or before it where a limit says so.
+    """The end of a micro-batch that begins at `start`, per partition: `ends`, or less because of a limit.
 
-    A limit is shared out evenly, and what a partition does not need goes to the others. One with nothing to read stays where it
-    is. However small the limits, one offset of the longest backlog is admitted, so that the stream moves on.
+    A limit is divided evenly, and what a partition does not need goes to the others. With the smallest limits, one offset of the
+    longest backlog is admitted, so that the stream advances.
 
-    max_bytes  of the archive's objects, as heads tell: an entry's bytes are taken to be spread evenly over its offsets
+    max_bytes  of the archive's objects, by their heads: an entry's bytes are taken to be spread evenly over its offsets
     """
     wanted = {partition: max(offset, ends.get(partition, offset)) for partition, offset in start.items()}
     admitted = wanted
@@ -189,6 +192,13 @@ def admit(
     return admitted
 
 
+class Admitted(NamedTuple):
+    """The end of the offsets that a share of a limit admits, and what of the share they take."""
+
+    end: int
+    took: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Offsets:
     """Offsets [first, end), measured in offsets."""
@@ -200,10 +210,9 @@ class _Offsets:
     def total(self) -> int:
         return self.end - self.first
 
-    def up_to(self, share: int) -> tuple[int, int]:
-        """How far `share` leads, and what of it that takes."""
+    def admit(self, share: int) -> Admitted:
         took = min(share, self.total)
-        return self.first + took, took
+        return Admitted(self.first + took, took)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +227,15 @@ class _Bytes:
     def total(self) -> int:
         return sum(_bytes_of(entry, first, end) for entry, first, end in self._pieces())
 
-    def up_to(self, share: int) -> tuple[int, int]:
+    def admit(self, share: int) -> Admitted:
         took = 0
         for entry, first, end in self._pieces():
             size_bytes = _bytes_of(entry, first, end)
             if took + size_bytes > share:
                 end = first + (share - took) * (end - first) // size_bytes
-                return end, took + _bytes_of(entry, first, end)
+                return Admitted(end, took + _bytes_of(entry, first, end))
             took += size_bytes
-        return self.end, took
+        return Admitted(self.end, took)
 
     def _pieces(self) -> list[tuple[Entry, int, int]]:
         entries = self.head.entries
@@ -252,12 +261,12 @@ def _limit(
     limit: int,
     measure: Callable[[TopicPartition, int, int], _Offsets | _Bytes],
 ) -> dict[TopicPartition, int]:
-    """Share `limit` out, the shortest backlog first: what it leaves of its share is there for the longer ones."""
+    """Divide `limit`, the shortest backlog first: what it leaves of its share is for the longer ones."""
     backlogs = {partition: measure(partition, offset, ends[partition]) for partition, offset in start.items() if offset < ends[partition]}
     admitted = dict(start)
     remaining = limit
     ordered = sorted(backlogs, key=lambda partition: (backlogs[partition].total, partition))
     for at, partition in enumerate(ordered):
-        admitted[partition], took = backlogs[partition].up_to(remaining // (len(ordered) - at))
+        admitted[partition], took = backlogs[partition].admit(remaining // (len(ordered) - at))
         remaining -= took
     return admitted

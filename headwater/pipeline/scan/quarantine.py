@@ -1,4 +1,4 @@
-"""The side table of a scan that goes on over damage: what was left out, and why."""
+"""The side table of a scan that continues over damage: which offsets it left out, and why."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -23,10 +23,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Offsets of one partition, both inclusive, that could not be read, and where they should have been.
+    """Offsets of one partition, both inclusive, that could not be read.
 
     object, position   the object, and the byte in it where the damage was met
-    Of a damaged document: which offsets it takes along nobody can tell, nor, when it is a topic's, of which partitions.
+
+    A damaged document has no offsets: it is unknown which ones it concerns. A topic's document has no partition either.
     """
 
     topic: str
@@ -39,9 +40,9 @@ class Damage:
 
 
 class Quarantine:
-    """Writes damage as JSON lines, one object per split that met some: `spark.read.json` reads them all as one table.
+    """Writes damage as JSON lines, one object for each split that has any: `spark.read.json` reads them all as one table.
 
-    The object is named by its split, so a task that is run again replaces what its predecessor wrote.
+    The object has the name of its split, so a task that runs again replaces what it wrote before.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -61,8 +62,8 @@ class Quarantine:
             last_offset=None,
             reason=error.reason if isinstance(error, CorruptData) else str(error),
         )
-        whose = "topic" if lost.partition is None else str(lost.partition)
-        self._put(f"{lost.topic}-{whose}-document.jsonl", [found])
+        owner = "topic" if lost.partition is None else str(lost.partition)
+        self._put(f"{lost.topic}-{owner}-document.jsonl", [found])
 
     def _put(self, key: str, found: Sequence[Damage]) -> None:
         lines = "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in found).encode()
@@ -83,10 +84,10 @@ class Quarantine:
 
 
 class SplitDamage:
-    """The damage that is met while a split is read. With a quarantine it is listed there in the end; without one, the first is raised."""
+    """The damage in one split. With a quarantine, `write` lists it there; without one, the first damage is raised."""
 
     def __init__(self, split: Split, query: Query, counters: ScanCounters) -> None:
-        self._split, self._words, self._counters = split, query.words, counters
+        self._split, self._advice, self._counters = split, query.advice, counters
         self._quarantine = open_quarantine(query)
         self._found: dict[Damage, None] = {}  # a set that keeps the order
 
@@ -127,8 +128,8 @@ class SplitDamage:
             )
 
     def located(self, error: CorruptData | UnsupportedFormat, first_offset: int, last_offset: int) -> HeadwaterError:
-        """The same error, which also names the offsets and what to do."""
-        advice = f" ({self._words.set_aside})" if self.is_fatal and self._words.set_aside else ""
+        """The same error, with the offsets and what to do."""
+        advice = f" ({self._advice.set_aside})" if self.is_fatal and self._advice.set_aside else ""
         offsets = f"; offsets {first_offset} to {last_offset} of {self._split.partition_id}{advice}"
         if isinstance(error, CorruptData):
             return type(error)(error.where, error.position, error.reason + offsets)
@@ -141,7 +142,7 @@ class SplitDamage:
 
 
 def open_quarantine(query: Query) -> Quarantine | None:
-    """Where the query wants damage listed: a URL, or a directory of this machine; None when damage shall fail the scan."""
+    """The query's quarantine, at a URL or in a directory of this machine; None when damage fails the scan. Raises UsageError."""
     if query.quarantine_path is None:
         return None
     if "://" not in query.quarantine_path:
@@ -153,8 +154,8 @@ def open_quarantine(query: Query) -> Quarantine | None:
 
 
 def read_snapshot(store: ObjectStore, query: Query) -> ArchiveSnapshot:
-    """What the query is about. With a quarantine, documents that are damaged are listed there, and the rest goes on; without one
-    they are the end, as ArchiveSnapshot.read has it."""
+    """The heads that the query selects. With a quarantine, damaged documents are listed there, and the others are returned; without
+    one, raises what ArchiveSnapshot.read does."""
     quarantine = open_quarantine(query)
     if quarantine is None:
         return ArchiveSnapshot.read(store, query)

@@ -1,4 +1,4 @@
-"""What a scan reads: which partitions, between which bounds, and what a record must satisfy. Values, each checked where it is made."""
+"""What a scan reads: which partitions, between which bounds, and which records. Values, each checked where it is made."""
 
 import fnmatch
 import re
@@ -11,7 +11,7 @@ from headwater_core.partition import TopicPartition
 from manifests.head import OFFSET_MAX, Entry
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")  # Spark's own names and order
-END_OF_OFFSETS = OFFSET_MAX + 1  # exclusive: beyond every offset there can be
+END_OF_OFFSETS = OFFSET_MAX + 1  # exclusive: after every possible offset
 
 
 class Edge(Enum):
@@ -23,7 +23,7 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """The first record that is at this time or later, in milliseconds since 1970."""
+    """The first record at or after this time, in milliseconds since 1970."""
 
     ms: int
 
@@ -33,7 +33,7 @@ Place = int | Edge | Time  # an int is an offset
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a scan begins or ends (exclusive): `everywhere`, but for the partitions that are named."""
+    """Where a scan begins or ends (exclusive): at `everywhere`, except for the partitions in `named`."""
 
     everywhere: Place
     named: Mapping[TopicPartition, Place] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicate:
-    """What a record must satisfy to be wanted; None is anything. Ends are exclusive, timestamps in ms.
+    """What a record must satisfy; None is anything. Ends are exclusive, timestamps are in ms.
 
-    It is exact for records. For an entry it tells whether one of its records may satisfy it.
+    It is exact for records. For an entry it says whether one of its records may satisfy it.
     """
 
     topics: frozenset[str] | None = None
@@ -64,13 +64,14 @@ class Predicate:
 
     @classmethod
     def of_offsets(cls, first: int, end: int, first_timestamp_ms: int | None = None) -> "Predicate":
-        """Offsets [first, end), as far as there are such; none where `end` is not past `first`."""
+        """Offsets [first, end), cut to possible ones; no offsets when `end` is not past `first`."""
         first = min(max(first, 0), END_OF_OFFSETS)
         return cls(first_offset=first, end_offset=max(first, min(end, END_OF_OFFSETS)), first_timestamp_ms=first_timestamp_ms)
 
     @classmethod
-    def of_times(cls, first: int, end: int) -> "Predicate":
-        return cls(first_timestamp_ms=first, end_timestamp_ms=max(first, end))
+    def of_times(cls, first_ms: int, end_ms: int) -> "Predicate":
+        """Timestamps [first_ms, end_ms); none when `end_ms` is not past `first_ms`."""
+        return cls(first_timestamp_ms=first_ms, end_timestamp_ms=max(first_ms, end_ms))
 
     def and_(self, other: "Predicate") -> "Predicate":
         first_offset = max(self.first_offset, other.first_offset)
@@ -88,7 +89,7 @@ class Predicate:
         )
 
     def may_hold(self, topic: str, partition: int) -> bool:
-        """Whether records of this partition may satisfy it."""
+        """Whether a record of this partition may satisfy it."""
         if self.first_timestamp_ms is not None and self.end_timestamp_ms is not None and self.first_timestamp_ms >= self.end_timestamp_ms:
             return False
         return (self.topics is None or topic in self.topics) and (self.partitions is None or partition in self.partitions)
@@ -96,9 +97,9 @@ class Predicate:
     def may_match(self, entry: Entry) -> bool:
         """Whether a record of this entry may satisfy it.
 
-        The largest timestamp of an entry is exact, so what is older as a whole is known. Its smallest is not: it is taken
-        from batch headers, which name their first record's time, and create times need not rise. So `end_timestamp`
-        excludes no entry; a scan that ends at a time (`endingTimestamp`) ends at an offset, and does.
+        An entry's largest timestamp is exact, so an entry that is too old is known to be. Its smallest timestamp is not exact:
+        it comes from batch headers, which have the first record's time, and create times need not rise. So `end_timestamp_ms`
+        excludes no entry. The option `endingTimestamp` does: it is resolved to an offset.
         """
         if entry.base_offset >= self.end_offset or entry.next_offset <= self.first_offset:
             return False
@@ -118,16 +119,16 @@ def _both(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which partitions a scan is about.
+    """Which partitions a scan reads.
 
     names     topics by name
-    globs     shell patterns, as pay*
-    pattern   a regular expression that a whole name matches
+    globs     shell patterns, such as pay*
+    pattern   a regular expression for whole names
     assigned  exactly these partitions
-    excluded  names and shell patterns that are not meant, whatever else says so
-    topic_ids of topics that mean this incarnation, not the one that the name means now
+    excluded  names and shell patterns of topics that are left out; this wins over all others
+    topic_ids by topic name, where another incarnation is requested than the current one
 
-    Internal topics (__*) are matched only by a glob or pattern that begins so itself.
+    A glob or pattern matches internal topics (__*) only if it begins with __ itself.
     """
 
     names: tuple[str, ...] = ()
@@ -139,11 +140,11 @@ class Selection:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The topics that are named as such: they have to exist."""
+        """The topics that are named in full: each of them must exist."""
         return tuple(sorted({*self.names, *(each.topic for each in self.assigned)}))
 
     def matches(self, topic: str) -> bool:
-        """Whether this topic is meant without being named."""
+        """Whether a glob or the pattern selects this topic."""
         if self.excludes(topic):
             return False
         by_glob = any(fnmatch.fnmatchcase(topic, each) for each in self.globs if not topic.startswith("__") or each.startswith("__"))
@@ -163,39 +164,41 @@ class Selection:
     def holds(self, topic: str, partition: int) -> bool:
         return not self.assigned or TopicPartition(topic, partition) in self.assigned
 
-    def means(self, each: TopicPartition) -> bool:
-        """Whether the partition is asked for, by name or without being named."""
+    def includes(self, each: TopicPartition) -> bool:
+        """Whether the partition is selected, by name, glob or pattern."""
         return self.holds(each.topic, each.partition) and (each.topic in self.named or self.matches(each.topic))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """What errors advise, in the words of whom they reach: an option of Spark's is none of the command line's.
+class Advice:
+    """Parts of error messages that depend on who reads them: Spark's options are not those of the command line.
 
-    reads      who has read what came before, and how
-    anew       what to do when that is no longer what the archive holds
-    skip_loss  how to go on without what is not there
-    set_aside  how to go on without what is damaged; empty: there is no way
+    reader      who has read the earlier offsets
+    start_over  what to do when the archive has other records there now
+    skip_loss   how to continue without offsets that are missing
+    set_aside   how to continue without damaged data; empty when that is not possible
     """
 
-    reads: str = "the stream has read"
-    anew: str = "The sink holds records that the log no longer has: start with a new checkpoint, and an empty sink or one rid of them"
-    skip_loss: str = "failOnDataLoss=false goes on with what is there"
+    reader: str = "the stream has read"
+    start_over: str = (
+        "The sink holds records that the log no longer has: start with a new checkpoint, and with an empty sink or without those records"
+    )
+    skip_loss: str = "failOnDataLoss=false continues without them"
     set_aside: str = "onCorrupt=quarantine with a quarantinePath lists it there and reads the rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Everything a scan needs to know, checked. Can be pickled.
+    """Everything that a scan needs to know, checked. Can be pickled.
 
     columns           of the result, in this order
-    read_committed    stop at the last stable offset, leave out what was aborted
-    split_bytes       about so much of the archive is one task; None leaves it to the planner
-    min_partitions    at least so many tasks, as far as there is something to divide
+    read_committed    end at the last stable offset, without aborted transactions
+    split_bytes       about this much of the archive is one task; None: the planner decides
+    min_partitions    at least this many tasks, if there is enough to divide
     quarantine_path   a URL or a directory: damage becomes rows there and the rest is read; None: damage fails the scan
-    fail_on_data_loss gaps, and offsets asked for by number that the archive no longer or not yet has, fail the scan
-    push_filters      of Spark's: see docs/spark.md for when that is safe
-    require_time      a partition with no record at or after its starting time fails the scan; else nothing of it is read
+    fail_on_data_loss gaps, and requested offsets that the archive no longer has or does not have yet, fail the scan
+    push_filters      take filters over from Spark: see docs/spark.md for when that is safe
+    require_time      a partition without a record at or after its starting time fails the scan; else it is not read
     """
 
     selection: Selection
@@ -215,8 +218,8 @@ class Query:
     store: str | None = None
     endpoint_url: str | None = None
     region: str | None = None
-    words: Words = Words()
+    advice: Advice = Advice()
 
     def where(self, predicate: Predicate) -> "Query":
-        """The same, and `predicate` too."""
+        """The same query, for records that also satisfy `predicate`."""
         return replace(self, predicate=self.predicate.and_(predicate))

@@ -46,9 +46,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_query(options: Mapping[str, object]) -> Query:
-    """A Query from options by name, as Spark hands them out (text, any case) or as Python does (snake_case, numbers, lists).
+    """A Query from options by name, as Spark passes them (text, any case) or as Python does (snake_case, numbers, lists).
 
-    Raises UsageError for what it does not know, naming the nearest, and for what contradicts itself.
+    Raises UsageError for an unknown option, with the nearest known one, for a wrong value, and for options that contradict each other.
     """
     given = _canonical(options)
     chosen = [name for name in _SELECTIONS if name in given]
@@ -57,7 +57,7 @@ def parse_query(options: Mapping[str, object]) -> Query:
     on_corrupt = _choice(given, "onCorrupt", ("fail", "quarantine"))
     quarantine_path = given.get("quarantinePath")
     if (on_corrupt == "quarantine") != (quarantine_path is not None):
-        raise UsageError("onCorrupt=quarantine and quarantinePath belong together: where damage is listed")
+        raise UsageError("onCorrupt=quarantine and quarantinePath must be given together: damage is listed there")
     return Query(
         selection=_selection(chosen[0], given[chosen[0]]),
         starting=_bound(given, "starting", Edge.EARLIEST),
@@ -79,7 +79,7 @@ def parse_query(options: Mapping[str, object]) -> Query:
 
 
 def _canonical(options: Mapping[str, object]) -> dict[str, str]:
-    """Options by the name that _OPTIONS spells, as text; those that are None are not given."""
+    """The options that are not None, by their names in _OPTIONS, as text."""
     known = {_folded(name): name for name in (*_OPTIONS, *_ALIASES)}
     given: dict[str, str] = {}
     for name, value in options.items():
@@ -102,7 +102,7 @@ def _folded(name: str) -> str:
 
 def _nearest(name: str, known: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(_folded(name), known, n=1, cutoff=0.6)
-    return f"; did you mean {known[near[0]]!r}?" if near else f"; known are {', '.join(_OPTIONS)}"
+    return f"; did you mean {known[near[0]]!r}?" if near else f"; known options are {', '.join(_OPTIONS)}"
 
 
 def _text(value: object) -> str:
@@ -143,7 +143,7 @@ def _selection(kind: str, text: str) -> Selection:
     globs = [name for name in meant if kind == "topics" and _is_glob(name)]
     plain = [parse_incarnation(name) if kind == "topics" else (name, None) for name in meant if name not in globs]
     if not meant:
-        raise UsageError(f"{kind} names no topic, only what is left out")
+        raise UsageError(f"{kind} only excludes topics and names none")
     for name in excluded:
         if not _is_glob(name):
             check_topic_name(name)
@@ -155,9 +155,9 @@ def _selection(kind: str, text: str) -> Selection:
     )
     for name in selection.names:
         if selection.excludes(name):
-            raise UsageError(f"{kind} names {name} and leaves it out")
+            raise UsageError(f"{kind} both names and excludes {name}")
         if len({topic_id for each, topic_id in plain if each == name}) > 1:
-            raise UsageError(f"{kind} names {name} twice: one incarnation of a topic at a time")
+            raise UsageError(f"{kind} names two incarnations of {name}; give one")
     return selection
 
 
@@ -168,7 +168,7 @@ def _is_glob(name: str) -> bool:
 def _bound(given: Mapping[str, str], which: str, edge: Edge) -> Bound:
     names = [name for name in (f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp") if name in given]
     if len(names) > 1:
-        raise UsageError(f"{' and '.join(names)} say the same thing twice; give one")
+        raise UsageError(f"{' and '.join(names)} contradict each other; give one")
     if not names:
         return Bound(edge)
     name, text = names[0], given[names[0]].strip()
@@ -181,7 +181,7 @@ def _bound(given: Mapping[str, str], which: str, edge: Edge) -> Bound:
     named: dict[TopicPartition, Place] = {}
     for topic, numbers in document.items():
         if not isinstance(numbers, dict):
-            raise UsageError(f'{name}: {topic} wants partitions and values, such as {{"0": 23}}')
+            raise UsageError(f'{name}: {topic} needs partitions and values, such as {{"0": 23}}')
         for number, value in numbers.items():
             at = _integer(name, value)
             named[_partition(name, topic, number)] = Time(at) if by_time else _offset(name, at)
@@ -205,7 +205,7 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     wanted = [name.strip() for name in given["columns"].split(",") if name.strip()]
     unknown = [name for name in wanted if name.lower() not in spelled]
     if unknown or not wanted:
-        raise UsageError(f"columns: {', '.join(unknown) or 'none'} is not among {', '.join(COLUMNS)}")
+        raise UsageError(f"columns: {', '.join(unknown) or 'none'} is not one of {', '.join(COLUMNS)}")
     columns = tuple(dict.fromkeys(spelled[name.lower()] for name in wanted))
     if _flag(given, "includeHeaders", False) and "headers" not in columns:
         return (*columns, "headers")
@@ -213,7 +213,7 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """One of `choices`; the first when nothing is given."""
+    """One of `choices`; the first when the option is not given."""
     value = given.get(name, choices[0]).strip().lower()
     if value not in choices:
         raise UsageError(f"{name}: {value[:80]!r} is not {' or '.join(choices)}")

@@ -1,4 +1,4 @@
-"""What can still be read of a damaged piece: its sound batches. The others go to the split's damage."""
+"""What can still be read of a damaged piece: its sound batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -71,7 +71,7 @@ class Salvage:
                 yield from self._span_records(part, span)
 
     def _parts(self, piece: Piece, first: int) -> list[Piece]:
-        """The piece between the points of the index; the whole when nobody can read the index."""
+        """The piece, cut at the points of the index; undivided when the index cannot be read."""
         try:
             return cut(piece.entry, self._fetcher.index(piece.entry), first, piece.next_offset, None, piece_bytes=0)
         except (CorruptData, MissingObject):

@@ -1,4 +1,4 @@
-"""What a scan is going to read, before it reads."""
+"""What a scan will read."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from headwater_core.objectstore.store import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan is going to read; `lost` is what it cannot."""
+    """What a scan will read, and what it cannot read (`lost`)."""
 
     ranges: list[OffsetRange]
     splits: list[Split]
@@ -21,13 +21,14 @@ class ScanPlan:
 
     @property
     def size_bytes(self) -> int:
-        """Of the archive, about."""
+        """About this much of the archive."""
         return sum(split.size_bytes for split in self.splits)
 
 
 def plan_scan(store: ObjectStore, query: Query, *, workers: int | None = None) -> ScanPlan:
-    """From heads alone, but for bounds that are times; so that all `workers`, or processors, have work. Raises what read_snapshot,
-    ArchiveSnapshot.ranges and plan_splits do.
+    """The plan, from heads alone, except for bounds that are times. Raises what read_snapshot, ArchiveSnapshot.ranges and plan_splits do.
+
+    workers  that shall all have work; None: one for each processor
     """
     snapshot = read_snapshot(store, query)
     ranges = snapshot.ranges(store, query)

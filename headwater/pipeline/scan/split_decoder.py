@@ -15,7 +15,7 @@ from manifests.head import Entry
 
 
 class SplitDecoder:
-    """Decodes from `cursor` on: every wanted record below it was yielded, or is left out. The cursor never moves back."""
+    """Decodes from offset `cursor` on: every smaller one was yielded or is left out. The cursor never moves back."""
 
     def __init__(self, split: Split, query: Query) -> None:
         self._predicate = query.predicate

@@ -1,10 +1,10 @@
-"""Reading one split: bytes of the archive in, Arrow out, in the task that was given it."""
+"""One split: bytes of the archive in, Arrow out."""
 
 from collections.abc import Generator, Iterator, Sequence
 
 import pyarrow as pa
 
-from headwater.pipeline.scan.archive_snapshot import LOOKS_MAX, OffsetRange, load_head
+from headwater.pipeline.scan.archive_snapshot import REPLANS_MAX, OffsetRange, load_head
 from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scan.piece_fetcher import MissingObject, PieceFetcher
 from headwater.pipeline.scan.pieces import Piece, cut, whole
@@ -30,11 +30,11 @@ def read_split(
 ) -> Generator[pa.RecordBatch, None, None]:
     """The split's records that satisfy the query, in offset order, each once. Memory: a few pieces and what one decodes to.
 
-    An object that is not there any more is looked for in the head again, by offset: it may have been merged or compacted away.
+    When an object is missing, its offsets are looked up in the head again: it may have been merged or compacted away.
 
-    Raises CorruptData, with object, position and offsets, for what is damaged or gone though listed; with query.quarantine_path
-    that is listed there instead, and the rest is read. Raises Superseded and DataLoss for what an unclean election or retention
-    has taken meanwhile, and what the store raises.
+    Raises CorruptData, with object, position and offsets, for data that is damaged, or listed and missing. With
+    query.quarantine_path such data is listed there instead, and the rest is read. Raises Superseded and DataLoss for offsets that
+    an unclean election or retention has removed meanwhile, TransientError, and what the store raises.
     """
     counters = counters if counters is not None else ScanCounters()
     damage = SplitDamage(split, query, counters)
@@ -57,7 +57,7 @@ class _SplitReader:
         self._salvage = Salvage(fetcher, self._decoder, damage)
         self._entries: Sequence[Entry] = split.entries
         self._markers: Sequence[Entry] | None = split.markers  # None once the decoder knows what was aborted
-        self._heads_read = 0
+        self._replans = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while self._decoder.cursor < self._split.end:
@@ -87,7 +87,7 @@ class _SplitReader:
         return found
 
     def _pieces(self) -> Iterator[Piece]:
-        """What is wanted from the cursor on; indexes are fetched on the way."""
+        """The pieces with wanted records from the cursor on; fetches indexes when they are needed."""
         predicate = self._query.predicate
         for entry in self._entries:
             first, end = self._decoder.wanted_offsets(entry)
@@ -129,14 +129,14 @@ class _SplitReader:
             raise self._damage.located(error, piece.first_offset, piece.next_offset - 1) from error
 
     def _replan(self, missing: MissingObject) -> None:
-        """Continue from the cursor on with what the head lists now. An object that it still lists is damage.
+        """Continue from the cursor on with the entries that the head lists now. If it still lists the missing object, that is damage.
 
         Raises Superseded, DataLoss, and TransientError when the objects are replaced again and again.
         """
-        self._heads_read += 1
+        self._replans += 1
         self._counters.heads_reread += 1
-        if self._heads_read > LOOKS_MAX:
-            raise TransientError(f"{self._split}: {missing.key} was replaced, as were {LOOKS_MAX} before it; read again later")
+        if self._replans > REPLANS_MAX:
+            raise TransientError(f"{self._split}: {missing.key} was replaced, as were {REPLANS_MAX} objects before it; retry later")
         split, cursor = self._split, self._decoder.cursor
         head = load_head(ManifestRepository(self._store), split.partition_id)
         if any(entry.key == missing.entry.key for entry in head.entries):
@@ -149,12 +149,12 @@ class _SplitReader:
             return
         if cursor < head.start_offset:
             if self._query.fail_on_data_loss:
-                raise DataLoss(f"{split}: the archive begins at {head.start_offset} now ({self._query.words.skip_loss})")
+                raise DataLoss(f"{split}: the archive begins at {head.start_offset} now ({self._query.advice.skip_loss})")
             self._decoder.skip_to(head.start_offset)
         rest = OffsetRange(head, self._decoder.cursor, split.end)
         superseded = first_superseded(self._entries, head, rest.first, rest.end)
         if superseded is not None:
-            raise Superseded(f"{split}: from offset {superseded} on a newer leader epoch has superseded what was to be read; start anew")
+            raise Superseded(f"{split}: from offset {superseded} on a newer leader epoch has replaced the records; start the scan again")
         self._entries = rest.entries
         if self._query.read_committed:
             self._markers = marker_entries(head.entries, rest.first, rest.end)

@@ -1,4 +1,4 @@
-"""How a scan is divided into tasks. Pure: from heads alone, no index is asked."""
+"""How a scan is divided into tasks. Pure: from heads alone, without indexes."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,17 +12,17 @@ from headwater_core.partition import PartitionId
 from manifests.head import Entry
 
 SPLIT_BYTES = 128 << 20  # as Spark cuts files: a task costs some 0.1 s before its first byte
-SPLITS_MAX = 1 << 17  # whatever sizes a head claims; splits get larger instead
-SHARED_OUT_BYTES_MIN = 4 << 20  # less is not worth another core's time
+SPLITS_MAX = 1 << 17  # even if a head claims impossible sizes; splits get larger instead
+SHARED_OUT_BYTES_MIN = 4 << 20  # a smaller task is not worth another core's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """One task: offsets [first, end) of one partition. Can be pickled.
 
-    entries     the live entries in which wanted records of the range may lie, as the head listed them
-    markers     the entries whose indexes tell which transactions of the range were aborted: here, or in any later one
-    size_bytes  about so much of the archive
+    entries     the live entries that may hold wanted records of the range, as the head listed them
+    markers     the entries whose indexes say which transactions of the range were aborted: these, or later ones
+    size_bytes  about this much of the archive
     """
 
     cluster_id: str
@@ -60,10 +60,10 @@ class _Part:
 def plan_splits(ranges: Iterable[OffsetRange], query: Query, *, cores: int = 1) -> list[Split]:
     """Splits of about query.split_bytes, in the order of `ranges`: together they hold each wanted offset once.
 
-    A large entry is divided into equal ranges of offsets, the task finds their bytes through the entry's index; small
-    neighbours are joined. Raises DataLoss for a gap when the query does not allow any.
+    A large entry is divided into equal ranges of offsets; the task finds their bytes by the entry's index. Small neighbours are
+    joined. Raises DataLoss for a gap, unless the query allows gaps.
 
-    cores  that should all have work, as far as the query does not say how large a split is to be
+    cores  each shall have work, unless the query says how large a split is
     """
     wanted = [(each, list(_wanted(each, query))) for each in ranges]
     total = sum(part.size_bytes for _, parts in wanted for part in parts)
@@ -84,8 +84,8 @@ def entries_left_out(ranges: Iterable[OffsetRange], query: Query) -> int:
 def marker_entries(entries: Sequence[Entry], first: int, end: int) -> tuple[Entry, ...]:
     """Those of a head's entries whose indexes list the aborted transactions that offsets in [first, end) may belong to.
 
-    A marker may lie in any later entry, so they go on as long as a transaction was open. Of later entries only those count from
-    which an abort reaches back before `end`; where an entry does not say how far its aborts reach, its index has to.
+    An abort marker may be in any later entry, so entries are searched as long as a transaction was open. A later entry counts
+    only if one of its aborts begins before `end`. Where an entry does not say where its aborts begin, its index must be read.
     """
     found: list[Entry] = []
     for entry in islice(entries, bisect_right(entries, first, key=lambda entry: entry.last_offset + 1), None):
@@ -114,12 +114,12 @@ def _wanted(each: OffsetRange, query: Query) -> Iterator[_Part]:
 def gap_error(partition: PartitionId, entry: Entry, query: Query) -> DataLoss:
     return DataLoss(
         f"{partition}: offsets {entry.base_offset} to {entry.last_offset} were never archived, "
-        f"the manifest lists a gap ({query.words.skip_loss})"
+        f"the manifest lists a gap ({query.advice.skip_loss})"
     )
 
 
 def _divided(part: _Part, split_bytes: int) -> Iterator[_Part]:
-    """`part` in equal ranges of offsets, each about `split_bytes`: a tenth more is no reason for another task."""
+    """`part` in equal ranges of offsets, each about `split_bytes`, or up to a tenth more."""
     offsets = part.end - part.first
     count = min(max(1, -(-(10 * part.size_bytes - split_bytes) // (10 * split_bytes))), offsets)
     for number in range(count):
@@ -128,7 +128,7 @@ def _divided(part: _Part, split_bytes: int) -> Iterator[_Part]:
 
 
 def _joined(parts: Iterable[_Part], split_bytes: int) -> Iterator[list[_Part]]:
-    """Neighbours together, up to `split_bytes`."""
+    """Runs of neighbours, each up to `split_bytes`."""
     run: list[_Part] = []
     size_bytes = 0
     for part in parts:

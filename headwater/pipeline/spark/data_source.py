@@ -3,8 +3,8 @@
     spark.dataSource.register(HeadwaterSource)
     spark.read.format("headwater").option("store", "s3://bucket/prefix").option("topics", "orders,pay*").load()
 
-Spark pickles these objects between short-lived Python processes: one asks for the schema, one plans, one runs each task. So
-nothing is kept here but options. docs/spark.md says what they do.
+Spark pickles these objects between short-lived Python processes: for the schema, for the plan, and for each task. So
+they hold only options. docs/spark.md describes them.
 """
 
 import sys
@@ -29,7 +29,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class HeadwaterSource(DataSource):
-    """`format("headwater")`. What is wrong with the options is said when the DataFrame is made, by a UsageError."""
+    """`format("headwater")`. Wrong options raise a UsageError when the DataFrame is created."""
 
     @classmethod
     def name(cls) -> str:
@@ -43,8 +43,8 @@ class HeadwaterSource(DataSource):
         if not _filters_are_pushed():
             return Reader(query)
         if not query.push_filters:
-            # What is planned here, Spark up to 4.3 uses for every other scan of the same DataFrame, too, whatever its filters: it
-            # would lose rows in silence. A plan without filters suits them all (docs/decisions, "Filters are pushed on request").
+            # Spark up to 4.3 uses the plan made here for every other scan of the same DataFrame, too, whatever its filters: rows
+            # would be lost silently. A plan without filters suits all scans (docs/decisions, "Filters are pushed on request").
             report_to_spark("filters_left_to_spark", reason="option pushFilters is not set")
             return Reader(query)
         return PushingReader(query)
@@ -54,7 +54,7 @@ class HeadwaterSource(DataSource):
 
 
 class Reader(DataSourceReader):
-    """A batch query. It sees the archive as of the moment it is planned; a DataFrame that is used again is planned once."""
+    """A batch query. It sees the archive as of the moment when it is planned. A DataFrame is planned once, even if it is used again."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -81,7 +81,7 @@ class Reader(DataSourceReader):
 
 
 class PushingReader(Reader):
-    """One that takes filters over. Spark refuses it while spark.sql.python.filterPushdown.enabled is off."""
+    """A reader that takes filters over. Spark refuses it while spark.sql.python.filterPushdown.enabled is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         left = []
@@ -96,21 +96,23 @@ class PushingReader(Reader):
 
 
 def _filters_are_pushed() -> bool:
-    """Is this the process that pushes filters? Spark has one for it, used only while pushing is on and there are some.
+    """Whether this is the process that pushes filters. Spark starts one only if pushing is on and there are filters.
 
-    The setting itself cannot be seen: no session is in reach where readers are made. Everywhere else a reader without
-    pushFilters is right, whatever the setting says.
+    The setting itself cannot be read: there is no session where readers are created. In every other process a reader without
+    pushFilters is right, whatever the setting is.
     """
     program = getattr(sys.modules["__main__"], "__spec__", None)  # without Spark's fork server it is the program itself
     return _PUSHDOWN_WORKER in sys.modules or (program is not None and program.name == _PUSHDOWN_WORKER)
 
 
 def _checked(query: Query, schema: StructType) -> Query:
-    """The query that the tasks get. Raises UsageError for what can be told before the bucket is asked."""
+    """The query for the tasks. Raises UsageError for every error that shows without a request to the bucket."""
     if schema != spark_schema(query):
-        raise UsageError("a schema cannot be given: name the columns you want, as in option('columns', 'offset,value')")
+        raise UsageError("a schema cannot be given; name the columns instead: option('columns', 'offset,value')")
     if query.quarantine_path is not None and "://" not in query.quarantine_path and not Path(query.quarantine_path).is_absolute():
-        raise UsageError(f"quarantinePath {query.quarantine_path!r}: an absolute path or a URL; executors have directories of their own")
+        raise UsageError(
+            f"quarantinePath {query.quarantine_path!r} is not an absolute path or a URL; executors have other working directories"
+        )
     opened(query)
     open_quarantine(query)
     return query

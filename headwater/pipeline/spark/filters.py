@@ -1,4 +1,4 @@
-"""Spark's filters as a predicate: what a scan leaves out by itself, and what Spark still has to look at. Pure."""
+"""Spark's filters as a predicate: which rows a scan leaves out by itself, and which filters Spark still applies. Pure."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -23,18 +23,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING = Predicate(topics=frozenset())
 _NEVER_NULL = ("topic", "partition", "offset")
 _COLUMNS = (*_NEVER_NULL, "timestamp")
-_FIRST_MS, _END_MS = -(2**63 // 1000), (2**63 - 1) // 1000 + 1  # what microseconds in 64 bits hold; other timestamps are null
+_FIRST_MS, _END_MS = -(2**63 // 1000), (2**63 - 1) // 1000 + 1  # microseconds in 64 bits hold no others; those are null
 
 
 class Pushed(NamedTuple):
-    """`complete`: the predicate says all that the filter does, so that Spark need not look again."""
+    """`complete`: the predicate is equal to the filter, so that Spark need not apply it again."""
 
     predicate: Predicate
     complete: bool
 
 
 def push(filter_: Filter) -> Pushed | None:
-    """What of a filter a scan can do; None when that is nothing. Spark has cast literals to the column's type by now."""
+    """The part of a filter that a scan can apply; None when there is none. Spark has cast literals to the column's type before."""
     match filter_:
         case IsNotNull((column,)) if column in _COLUMNS:
             return Pushed(EVERYTHING if column in _NEVER_NULL else _times(None, None), True)
@@ -49,16 +49,16 @@ def push(filter_: Filter) -> Pushed | None:
         case GreaterThanOrEqual((column,), value) if column in _RANGES:
             return _between(column, _number(value), None)
         case GreaterThan((column,), value) if column in _RANGES:
-            return _between(column, _behind(value), None)
+            return _between(column, _above(value), None)
         case LessThan((column,), value) if column in _RANGES:
             return _between(column, None, _number(value))
         case LessThanOrEqual((column,), value) if column in _RANGES:
-            return _between(column, None, _behind(value))
+            return _between(column, None, _above(value))
     return None
 
 
 def _among(column: str, values: Iterable[object]) -> Pushed | None:
-    """One of these; nothing equals a null."""
+    """One of `values`; nothing equals a null."""
     known = {value for value in values if value is not None}
     if not known:
         return Pushed(_NOTHING, True)
@@ -70,7 +70,7 @@ def _among(column: str, values: Iterable[object]) -> Pushed | None:
         return None
     if column == "partition":
         return Pushed(Predicate(partitions=frozenset(numbers)), True)
-    # Of offsets and times a predicate knows ranges only: for several values it is the one around them.
+    # A predicate has only ranges of offsets and times: several values become the range around them.
     return Pushed(_RANGES[column](min(numbers), max(numbers) + 1), len(numbers) == 1)
 
 
@@ -79,14 +79,14 @@ def _between(column: str, first: int | None, end: int | None) -> Pushed | None:
 
 
 def _number(value: object) -> int | None:
-    """An offset or a partition as it is, a time in microseconds since 1970; None for what is neither."""
+    """An offset or a partition as it is, a time in microseconds since 1970; None for anything else."""
     if isinstance(value, datetime):
         return (value - _EPOCH) // timedelta(microseconds=1) if value.tzinfo else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _behind(value: object) -> int | None:
-    """The least number above the value's."""
+def _above(value: object) -> int | None:
+    """The next greater number."""
     number = _number(value)
     return None if number is None else number + 1
 
@@ -96,7 +96,7 @@ def _offsets(first: int | None, end: int | None) -> Predicate:
 
 
 def _times(first_us: int | None, end_us: int | None) -> Predicate:
-    """Records have whole milliseconds: not before a time means from the next of them on. What is null is in no range."""
+    """Records have whole milliseconds, so bounds are rounded up to them. A null timestamp is in no range."""
     return Predicate.of_times(
         _FIRST_MS if first_us is None else -(-first_us // 1000),
         _END_MS if end_us is None else -(-end_us // 1000),

@@ -1,4 +1,4 @@
-"""What Spark says of a failure, in one line: it wraps what a task raised in hundreds, the task's own words among them."""
+"""One line for a failure of Spark, which wraps the error of a task in hundreds of lines."""
 
 import re
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ _LINE_MAX = 500
 
 @contextmanager
 def as_headwater_errors() -> Iterator[None]:
-    """Raises Spark's errors as HeadwaterErrors: the one that a task raised, of its own class, where there is one."""
+    """Raises Spark's errors as HeadwaterErrors: if a task raised one, an error of the same class and message."""
     try:
         yield
     except SPARK_ERRORS as error:
         raise named_error(str(error)) from error
 
 
-def named_error(said: str) -> HeadwaterError:
-    for name, message in reversed(_RAISED.findall(said)):
+def named_error(text: str) -> HeadwaterError:
+    for name, message in reversed(_RAISED.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, HeadwaterError):
-            found = kind.__new__(kind)  # its message is all that came this way
+            found = kind.__new__(kind)  # only its message is known here
             Exception.__init__(found, message)
             return found
-    lines = (line.removeprefix(": ").strip() for line in said.splitlines() if not line.startswith("An error occurred while calling"))
-    return HeadwaterError(f"Spark: {next(filter(None, lines), 'failed without a word')[:_LINE_MAX]}")
+    lines = (line.removeprefix(": ").strip() for line in text.splitlines() if not line.startswith("An error occurred while calling"))
+    return HeadwaterError(f"Spark: {next(filter(None, lines), 'failed without a message')[:_LINE_MAX]}")

@@ -34,10 +34,11 @@ class OnSpark:
 
 @contextmanager
 def spark_session(master: str | None, name: str) -> "Iterator[SparkSession]":
-    """The Spark session that is there (spark-submit, a notebook), else one of our own, stopped at the end.
+    """The active Spark session (spark-submit, a notebook), else a new one, which is stopped at the end.
 
-    master  "local[2]", "spark://host:7077", …; None leaves it to spark-submit or Spark's configuration
-    Spark's own errors leave it as HeadwaterErrors.
+    master  "local[2]", "spark://host:7077", …; None: as spark-submit or Spark's configuration has it
+
+    Raises UsageError when Spark is not installed. Spark's own errors become HeadwaterErrors.
     """
     try:
         from pyspark.sql import SparkSession

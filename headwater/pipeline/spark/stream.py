@@ -1,4 +1,4 @@
-"""Archived topics as a stream: micro-batches that follow the heads. What was read and what may be is decided in scan/progress.py."""
+"""Archived topics as a stream: micro-batches that follow the heads. scan/progress.py decides what has been read and what comes next."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from manifests.head import Head
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2, which asks no source
+except ImportError:  # before Spark 4.2, which does not look for it
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         pass
@@ -31,10 +31,10 @@ log = structlog.get_logger()
 
 
 def parse_stream_query(options: Mapping[str, object]) -> Query:
-    """A query of a stream: without an end and, as with Spark's own Kafka source, from the latest offsets when nothing is said."""
+    """The query of a stream: without an end and, as in Spark's own Kafka source, from the latest offsets by default."""
     query = parse_query(options)
     if query.ending != Bound(Edge.LATEST):
-        raise UsageError("a stream has no end: leave endingOffsets and endingTimestamp out")
+        raise UsageError("a stream has no end: remove endingOffsets and endingTimestamp")
     if not _STARTS & {name.replace("_", "").lower() for name in options}:
         query = replace(query, starting=Bound(Edge.LATEST))
     return query
@@ -44,37 +44,37 @@ _STARTS = {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query's eyes on the archive: one object in one process asks for offsets and plans, others read.
+    """Reads the archive for a streaming query. One object in one process finds offsets and plans batches; others read them.
 
-    The heads that told how far a batch may go also plan it, so each batch reads them once.
+    The heads that decide the end of a batch are also used to plan it, so each batch reads them once.
     """
 
     def __init__(self, query: Query) -> None:
         self._query = query
         self._heads: dict[TopicPartition, Head] = {}
         self._lost: tuple[LostDocument, ...] = ()
-        self._target: dict[TopicPartition, int] | None = None  # Trigger.AvailableNow goes so far
-        self._last: Progress | None = None  # what Spark 4.1 does not tell
+        self._target: dict[TopicPartition, int] | None = None  # the end of Trigger.AvailableNow
+        self._last: Progress | None = None  # Spark 4.1 does not pass it
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those that follow
-        """Asked for once in the life of a checkpoint."""
+        """Spark calls it once in the life of a checkpoint."""
         store = opened(self._query)
-        snapshot = self._look()
+        snapshot = self._read_snapshot()
         begins = {each.head.partition_id.topic_partition: each.first for each in snapshot.ranges(store, self._query)}
-        self._last = place_at(self._heads, {**self._ends(), **begins})  # of the others nothing is to be read yet
+        self._last = place_at(self._heads, {**self._ends(), **begins})  # the others have nothing to read yet
         return self._last.encode()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; `start` itself when there is nothing new.
+        """The end of the next batch; `start` itself when there is nothing new, or when the bucket does not answer.
 
-        Spark 4.1 says neither `start` nor `limit`. A query gives its place away there only when it plans a batch, so that its
-        first one may be as large as what has gathered. A bucket that does not answer has nothing new.
+        Spark 4.1 passes neither `start` nor `limit`. There the progress of a query is known only when it plans a batch, so that
+        its first batch may hold all that has accumulated.
         """
         begin = self._last if start is None else decode_progress(start)
         try:
-            self._look()
+            self._read_snapshot()
         except TransientError as error:
-            if start is None or self._target is not None:  # where "nothing new" would mean something else
+            if start is None or self._target is not None:  # there is no `start` to return, or it would end the query
                 raise
             log.warning("look_postponed", reason=str(error))
             return start
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return advance(begin, self._heads, ends, max_offsets=max_offsets, max_bytes=max_bytes).encode()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """One limit is all that Spark takes; when both are set, the other is kept to all the same."""
+        """Spark takes one limit only; when both are set, `latestOffset` applies the other one as well."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
         if self._query.max_bytes_per_trigger is not None:
@@ -98,26 +98,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._look()
+        self._read_snapshot()
         self._target = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the query's progress: how far it could go, as of the last look."""
+        """For the query's progress report: the end of the archive, by the last snapshot."""
         return place_at(self._heads, self._ends()).encode() if self._heads else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch between two places. It may be one that was planned before, in another life of the query."""
+        """The tasks of the batch between two offsets. The batch may have been planned before the query was restarted."""
         begin, finish = decode_progress(start), decode_progress(end)
         if not all(
             partition in self._heads and reached.next_offset <= self._heads[partition].next_offset
             for partition, reached in finish.reached.items()
         ):
-            self._look()
+            self._read_snapshot()
         for place in (begin, finish):
             self._check(place)
         for partition, reached in finish.reached.items():
             lost = self._lost_by(partition)
-            if lost and reached != begin.reached.get(partition):  # what was promised for this batch cannot be read
+            if lost and reached != begin.reached.get(partition):  # the checkpoint has it in this batch
                 raise lost.error
         self._last = finish
         ranges = [
@@ -132,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._query)
 
-    def _look(self) -> ArchiveSnapshot:
+    def _read_snapshot(self) -> ArchiveSnapshot:
         snapshot = read_snapshot(opened(self._query), self._query)
         self._heads, self._lost = _by_name(snapshot), snapshot.lost
         return snapshot
@@ -141,14 +141,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return next((each for each in self._lost if each.covers(place)), None)
 
     def _check(self, place: Progress) -> None:
-        """A partition whose document is set aside keeps its place: it is not gone."""
+        """Like check_progress, without partitions whose document is damaged: they keep their progress."""
         known = {each: reached for each, reached in place.reached.items() if not self._lost_by(each)}
         check_progress(
             replace(place, reached=known),
             self._heads,
             allow_loss=not self._query.fail_on_data_loss,
-            words=self._query.words,
-            is_asked=self._query.selection.means,
+            advice=self._query.advice,
+            is_selected=self._query.selection.includes,
         )
 
     def _ends(self) -> dict[TopicPartition, int]:
@@ -160,7 +160,7 @@ def _by_name(snapshot: ArchiveSnapshot) -> dict[TopicPartition, Head]:
 
 
 def _limits(limit: object, query: Query) -> tuple[int | None, int | None]:
-    """(offsets, bytes) of a batch: the query's own unless Spark asks for everything, as Trigger.Once does."""
+    """(offsets, bytes) of a batch: the query's limits, except when Spark requests everything, as for Trigger.Once."""
     if type(limit).__name__ == "ReadAllAvailable":
         return None, None
     return query.max_offsets_per_trigger, query.max_bytes_per_trigger

@@ -1,9 +1,9 @@
-"""Topics to a table of Spark's: Iceberg's or Delta's, whose commits are atomic. Its progress lies in its commits, not in its rows.
+"""Topics to a table of Spark, Iceberg or Delta, whose commits are atomic. The progress is in the commits, not in the rows.
 
-Every commit of an export carries, as a document, how far the export has come with it (headwater/pipeline/spark/table_history.py),
-so rows may be deleted, rewritten or expire without being exported again. Rows say which range of offsets they were exported with;
-where they reach beyond the document, the run says so and goes on after them. Two exports into one table at once would write the
-same ranges twice: let one cron entry own a table; a run that meets another one's commit between its own stops.
+Every commit of an export carries its progress as a document (headwater/pipeline/spark/table_history.py), so rows may be deleted,
+rewritten or expire without being exported again. A row has the range of offsets that it was exported with. Where rows are beyond
+the document, the run reports it and continues after them. Two exports into one table at once would write the same ranges twice:
+let one cron entry own a table. A run that finds another export's commit between its own ones stops.
 """
 
 import pickle
@@ -15,10 +15,10 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody who reads Spark code knows it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name in Spark code
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headwater.pipeline.export.backlog import WORDS, Backlog, Failure, Places, decode_places, encode_places, find_backlog
+from headwater.pipeline.export.backlog import ADVICE, Backlog, Failure, Places, decode_places, encode_places, find_backlog
 from headwater.pipeline.export.checkpoint import pending_of
 from headwater.pipeline.export.directory_export import check_columns
 from headwater.pipeline.export.parquet import days_of, export_schema, with_lineage
@@ -38,20 +38,20 @@ from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository
 
 MILESTONES = ("export.table_created", "export.table_committed", "export.table_mirrored")
-COMMIT_BYTES = 4 << 30  # of the archive in one commit at least: what a killed run has to do again
-ROUNDS = 3  # of tasks for each core in one commit, so that cores seldom wait for the last of them
-PACKAGES = {  # table format: a class of it, and who brings that
+COMMIT_BYTES = 4 << 30  # of the archive in one commit at least; a killed run repeats as much
+ROUNDS = 3  # of tasks for each core in one commit, so that cores seldom wait for the last task
+PACKAGES = {  # table format: one of its classes, and the package that has it
     "iceberg": ("org.apache.iceberg.spark.SparkCatalog", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"),
     "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_4.2_2.13:4.4.0"),
 }
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_HEADERS = pa.list_(pa.field("element", _HEADER))  # as Spark has it: everything may be null
-_COMPARED = 200  # partitions of one comparison with the rows
+_HEADERS = pa.list_(pa.field("element", _HEADER))  # as in Spark: everything may be null
+_COMPARED = 200  # partitions in one query of the rows
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a run came to."""
+    """The result of a run."""
 
     commits: int
     ranges: int
@@ -71,15 +71,15 @@ def check_format(spark: SparkSession, table_format: str) -> None:
 
 
 class TableExport:
-    """One run into `table`. Making it decides what is to be done; `run` does it.
+    """One run into `table`. The constructor decides what is to be done; `run` does it.
 
-    start_anew    as find_backlog has it
-    commit_bytes  about so much of the archive in one commit; None: COMMIT_BYTES, or more for as many cores as there are
-    looks_only    change nothing at all
+    start_anew    as in find_backlog
+    commit_bytes  about this much of the archive in one commit; None: COMMIT_BYTES, or more for many cores
+    read_only     change nothing at all
 
     A table that an older version filled, which kept no progress but the rows, is taken over: `notes` says so, and the table has a
-    document from then on. Raises UsageError for a table that is no export, or one of other settings, CorruptData for a damaged
-    document, and what find_backlog does; what is wrong with one partition is in `failures`.
+    document from then on. Raises UsageError for a table that is no export, or has other settings, CorruptData for a damaged
+    document, and what find_backlog does. Errors of one partition are in `failures`.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class TableExport:
         *,
         start_anew: bool = True,
         commit_bytes: int | None = None,
-        looks_only: bool = False,
+        read_only: bool = False,
     ) -> None:
         check_columns(query)
-        self._spark, self._place, self._query = spark, place, replace(query, words=WORDS)
+        self._spark, self._place, self._query = spark, place, replace(query, advice=ADVICE)
         self._table, self._format, self.notes = table, table_format, list[str]()
         split_bytes = query.split_bytes or 0
         self._commit_bytes = commit_bytes or max(COMMIT_BYTES, ROUNDS * spark.sparkContext.defaultParallelism * split_bytes)
@@ -104,13 +104,13 @@ class TableExport:
         self._document = self._new_document(store)
         if spark.catalog.tableExists(table):
             self._history = open_history(spark, table)
-            self._document = self._held_document(store, self._history, looks_only=looks_only)
+            self._document = self._held_document(store, self._history, read_only=read_only)
         where = f"progress of {table}"
         self._places: dict[PartitionId, Reached] = decode_places(self._document.topics, where)
         backlog = find_backlog(store, self._query, self._places, start_anew=start_anew)
         if self._history and (beyond := self._rows_beyond(backlog.splits)):
             self.notes.append(
-                f"{table} has rows beyond what its commits say: of {', '.join(map(str, sorted(beyond)))}; the export goes on after them"
+                f"{table} has rows beyond what its commits say: of {', '.join(map(str, sorted(beyond)))}; the export continues after them"
             )
             self._places |= beyond
             backlog = find_backlog(store, self._query, self._places, start_anew=start_anew)
@@ -131,12 +131,14 @@ class TableExport:
         return sum(split.size_bytes for split in self.splits)
 
     def run(self, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> Committed:
-        """Append everything, a commit after the other. What was committed stays, whatever becomes of the rest.
+        """Append everything, one commit after the other. What is committed stays, even if a later commit fails.
 
-        A partition ends before its first range that cannot be read, which is reported; the next run tries that again.
+        A partition ends before its first range that cannot be read. That range is reported, and the next run tries it again.
+
+        progressed  called with bytes of `size_bytes` that are done, and a partition
         """
         commits, ranges, failed = 0, 0, list(self.failures)
-        stopped: dict[PartitionId, int] = {}  # partitions, and the range that each stops at
+        stopped: dict[PartitionId, int] = {}  # by partition, the first offset of the range that cannot be read
         for group in _commits(self.splits, self._commit_bytes):
             splits = [each for each in group if each.partition_id not in stopped]
             try:
@@ -155,7 +157,7 @@ class TableExport:
             progressed(sum(split.size_bytes for split in group), str(group[-1].partition_id))
         return Committed(commits, ranges, tuple(failed))
 
-    # What the table says
+    # What the table holds
 
     def _new_document(self, store: ObjectStore) -> TableDocument:
         return TableDocument(
@@ -167,12 +169,12 @@ class TableExport:
             topics=(),
         )
 
-    def _held_document(self, store: ObjectStore, history: TableHistory, *, looks_only: bool) -> TableDocument:
+    def _held_document(self, store: ObjectStore, history: TableHistory, *, read_only: bool) -> TableDocument:
         commits = history.read()
         held = newest_document(commits, history.mirror(), self._table)
         if held is None:
             held = self._taken_over(store)
-            if not looks_only:
+            if not read_only:
                 history.keep_mirror(Mirror.of(held, commits.newest))
         for what, was, now in (
             ("archive", held.store, self._document.store),
@@ -184,10 +186,10 @@ class TableExport:
         return msgspec.structs.replace(held, sequence=max(held.sequence, commits.sequence_max))
 
     def _taken_over(self, store: ObjectStore) -> TableDocument:
-        """By its rows alone, as the version before this one went on."""
+        """The progress by the rows alone, as the version before this one kept it."""
         rows = self._spark.table(self._table)
         if set(rows.columns) != set(table_schema(self._query).names):
-            raise UsageError(f"{self._table} is no export, or one of other columns: {', '.join(rows.columns)}; name another table")
+            raise UsageError(f"{self._table} is no export, or has other columns: {', '.join(rows.columns)}; name another table")
         found = (
             rows.groupBy("topic", "topicId", "partition")
             .agg(F.max("rangeEnd").alias("end"), F.max("offset").alias("last"), F.max_by("leaderEpoch", "offset").alias("epoch"))
@@ -196,9 +198,8 @@ class TableExport:
         if not found:
             return self._document
         self.notes.append(
-            f"{self._table} was filled by an older version, which kept no record of its exports: taken over from its rows, once, as one of"
-            f" this archive and {_isolation(self._query.read_committed)};"
-            " ranges of which every row was deleted are exported again"
+            f"{self._table} was filled by an older version, which kept no progress: its progress is taken from its rows, once, as an export"
+            f" of this archive with {_isolation(self._query.read_committed)}; ranges whose rows were all deleted are exported again"
         )
         owner = ManifestRepository(store).owner()
         cluster_id = owner.cluster_id if owner else ArchiveSnapshot.survey(store, self._query).heads[0].cluster_id
@@ -211,7 +212,7 @@ class TableExport:
         return msgspec.structs.replace(self._document, topics=encode_places(places))
 
     def _rows_beyond(self, splits: Sequence[Split]) -> dict[PartitionId, Reached]:
-        """Partitions of which the table holds rows of what is about to be exported. Statistics of its files tell that there are none."""
+        """Partitions of which the table already holds rows of `splits`. Spark reads only the statistics of files without such rows."""
         firsts: dict[PartitionId, int] = {}
         for split in splits:
             firsts.setdefault(split.partition_id, split.first)
@@ -247,7 +248,7 @@ class TableExport:
         failure = None
         try:
             self._history.append(rows, document)
-        except SPARK_ERRORS as error:  # it may have happened all the same
+        except SPARK_ERRORS as error:  # the commit may have succeeded all the same
             failure = error
         commits = self._history.read()
         documents = [each.document for each in commits.commits if each.document]
@@ -255,7 +256,9 @@ class TableExport:
         if newest is None or newest.commit_id != document.commit_id:
             if failure is not None:
                 raise failure
-            raise Locked(f"{self._table}: another export appended to it meanwhile, this one's rows were not; let one export own a table")
+            raise Locked(
+                f"{self._table}: another export appended to it meanwhile, and these rows were not appended; let one export own a table"
+            )
         if len(documents) > 1 and documents[1].commit_id != self._document.commit_id:
             raise Locked(
                 f"{self._table}: another export appended to it meanwhile: ranges of its commit {documents[1].commit_id} and of"
@@ -279,7 +282,7 @@ class TableExport:
         return {**self._places, **reached}
 
     def _unreadable(self, splits: Sequence[Split]) -> list[tuple[Split, str]]:
-        """Which of these ranges cannot be read, and why: read once more, for nothing else."""
+        """The ranges that cannot be read, and why. Reads them again only to find this out."""
         work = partial(_try, query=self._query)
         return [(split, error) for split, error in OnSpark(self._place, self._spark.sparkContext).each(work, splits) if error is not None]
 
@@ -320,14 +323,14 @@ def _try(store: ObjectStore, split: Split, *, query: Query) -> tuple[Split, str 
         for _ in read_split(store, split, query):
             pass
     except (DiskFull, Unauthorised):
-        raise  # it would be the same with every other range
+        raise  # every other range would fail, too
     except HeadwaterError as error:
         return split, str(error)
     return split, None
 
 
 def _commits(splits: Iterable[Split], commit_bytes: int) -> Iterator[list[Split]]:
-    """Splits in their order, which is each partition's offset order, about `commit_bytes` at once."""
+    """Splits in their order, in groups of about `commit_bytes`."""
     group: list[Split] = []
     size_bytes = 0
     for split in splits:

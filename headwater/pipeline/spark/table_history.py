@@ -1,11 +1,11 @@
-"""How far an export into a table has come, as the table's own commits say.
+"""The progress of an export into a table, as the table's own commits have it.
 
-A commit of an export carries a document: in Iceberg as a property of the snapshot, in Delta as the commit's user metadata. That is
-the fence: rows and progress are there together or not at all, and a table that is rolled back has the progress of the rows it has.
-Commits of others (deletes, compactions) carry none, and old ones expire, so a property of the table mirrors the newest document, with
-the commit it came with. The mirror counts only where no commit that is remembered has a document, and only while nothing shows that
-its commit was rolled back. It is written after the commit; a run that is killed between the two leaves the mirror of the commit
-before, which matters only should that commit expire before the next run, and then rows show it (TableExport).
+A commit of an export carries a document: in Iceberg as a property of the snapshot, in Delta as the commit's user metadata. So rows
+and progress are committed together or not at all, and a table that is rolled back has the progress of its rows. Other commits
+(deletes, compactions) carry no document, and old commits expire. So a property of the table mirrors the newest document and names
+its commit. The mirror is used only if no remembered commit has a document, and only while nothing shows that its commit was rolled
+back. It is written after the commit. A run that is killed between the two leaves the mirror of the commit before; that matters only
+if the new commit expires before the next run, and then the rows show it (TableExport).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody who reads Spark code knows it
+from pyspark.sql import functions as F  # noqa: N812  # its usual name in Spark code
 
 from headwater.pipeline.export.backlog import TopicProgress
 from headwater_core.errors import CorruptData, UsageError
@@ -24,8 +24,8 @@ _PROPERTY = "headwater.export"
 
 
 class TableDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """topics: everything below is in the table, or was. sequence: rises with every commit of an export. The rest is what all runs
-    must agree on."""
+    """topics: all offsets below are in the table, or were. sequence: rises with every commit of an export. The other fields must be
+    equal in all runs, except commit_id."""
 
     format: tuple[int, int] = FORMAT
     store: str
@@ -40,14 +40,12 @@ class TableDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_document(text: str, table: str) -> TableDocument:
-    """Raises CorruptData, and UnsupportedFormat for a newer version's."""
+    """Raises CorruptData, and UnsupportedFormat for a newer version's document."""
     return unseal(text.encode(), TableDocument, f"progress of {table}")
 
 
 class Mirror(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest document, and the commit that it came with: its id, and its place in the order of commits. commit "": the table was made
-    with it.
-    """
+    """The newest document, and the id and order of its commit. commit "": the table was created with it."""
 
     PROPERTY: ClassVar[str] = _PROPERTY
 
@@ -74,8 +72,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commits:
-    """What a table remembers. commits: those that led to what it holds now, the newest first. rolled_back: the others.
-    is_whole: they reach back to the first one."""
+    """The commits that a table remembers. commits: those that led to its present rows, the newest first. rolled_back: the others.
+    is_whole: they include the first one."""
 
     commits: tuple[Commit, ...]
     rolled_back: tuple[Commit, ...] = ()
@@ -91,7 +89,7 @@ class Commits:
 
 
 def newest_document(commits: Commits, mirror: Mirror | None, table: str) -> TableDocument | None:
-    """What the table says of the export that filled it; None when it says nothing. Raises CorruptData for what is damaged."""
+    """The document of the export that filled the table; None when there is none. Raises CorruptData for a damaged one."""
     for each in commits.commits:
         if each.document:
             return each.document
@@ -100,13 +98,13 @@ def newest_document(commits: Commits, mirror: Mirror | None, table: str) -> Tabl
     if mirror.commit and mirror.commit not in {each.id for each in commits.commits}:
         if mirror.commit in {each.id for each in commits.rolled_back} or commits.is_whole:
             return None
-        if commits.commits and commits.commits[-1].order < mirror.order:  # older than the mirror's, and no descendant of it
+        if commits.commits and commits.commits[-1].order < mirror.order:  # older than the mirror's, and not based on it
             return None
     return decode_document(mirror.document, table)
 
 
 class TableHistory(Protocol):
-    """One table's commits, in the way of its format."""
+    """One table's commits, for one table format."""
 
     def read(self) -> Commits: ...
 
@@ -115,23 +113,23 @@ class TableHistory(Protocol):
     def keep_mirror(self, mirror: Mirror) -> None: ...
 
     def append(self, rows: DataFrame, document: TableDocument) -> None:
-        """In one commit that carries `document`."""
+        """Append the rows in one commit that carries `document`."""
         ...
 
 
 def open_history(spark: SparkSession, table: str) -> TableHistory:
-    """Raises UsageError for a table of another format than Iceberg's and Delta's."""
+    """The history of a table. Raises UsageError unless it is an Iceberg or a Delta table."""
     described = {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()}
     provider = str(described.get("Provider", "")).lower()
     if provider == "iceberg":
         return _Iceberg(spark, table)
     if provider == "delta":
         return _Delta(spark, table)
-    raise UsageError(f"{table} is a table of {provider or 'no format that Spark tells'}; an export needs one of Iceberg's or Delta's")
+    raise UsageError(f"{table} has the format {provider or '(unknown)'}; an export needs an Iceberg or a Delta table")
 
 
 class _Properties:
-    """Table properties, which both formats keep alike."""
+    """Table properties, which are the same in both formats."""
 
     def __init__(self, spark: SparkSession, table: str) -> None:
         self._spark, self._table = spark, table
@@ -180,9 +178,9 @@ class _Iceberg(_Properties):
 
 
 class _Delta(_Properties):
-    """txnAppId and txnVersion make an append that is repeated, or planned by two runs at once, happen once."""
+    """With txnAppId and txnVersion, an append that is repeated, or planned by two runs at once, happens once."""
 
-    _MARK = f"{_PROPERTY}="  # user metadata may be anybody's
+    _MARK = f"{_PROPERTY}="  # other programs write user metadata, too
 
     def read(self) -> Commits:
         rows = self._spark.sql(f"DESCRIBE HISTORY {self._table}").collect()
@@ -190,8 +188,8 @@ class _Delta(_Properties):
         path = delta_path([(row["version"], row["timestamp"], _restored(row["operationParameters"], row["operation"])) for row in rows])
 
         def commit(version: int) -> Commit:
-            said = versions[version]["userMetadata"] or ""
-            text = said.removeprefix(self._MARK) if said.startswith(self._MARK) else ""
+            metadata = versions[version]["userMetadata"] or ""
+            text = metadata.removeprefix(self._MARK) if metadata.startswith(self._MARK) else ""
             return Commit(id=str(version), order=version, document=decode_document(text, self._table) if text else None)
 
         return Commits(
@@ -206,14 +204,14 @@ class _Delta(_Properties):
 
 
 def _restored(parameters: dict[str, str | None], operation: str) -> tuple[str | None, str | None] | None:
-    """What a RESTORE went back to: (version, time as text)."""
+    """What a RESTORE restored: (version, time as text)."""
     return (parameters.get("version"), parameters.get("timestamp")) if operation == "RESTORE" else None
 
 
 def delta_path(history: Sequence[tuple[int, object, tuple[str | None, str | None] | None]]) -> list[int]:
-    """The versions that led to what a Delta table holds now, the newest first.
+    """The versions that led to the present state of a Delta table, the newest first.
 
-    history  (version, its time, what it restored): a RESTORE goes on with the state of an older version
+    history  (version, its time, what it restored); a RESTORE continues from the state of an older version
     """
     known = {version: (at, restored) for version, at, restored in history}
     path: list[int] = []

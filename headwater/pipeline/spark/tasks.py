@@ -1,4 +1,4 @@
-"""What a Spark task is given, how it reads it, and what is said of it."""
+"""A task of a Spark query: its schema, its rows, and what it logs."""
 
 import functools
 import gc
@@ -27,7 +27,7 @@ from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import UsageError
 from headwater_core.objectstore import ObjectStore
 
-TYPES: dict[str, DataType] = {  # as Spark's own Kafka source has them, every one nullable
+TYPES: dict[str, DataType] = {  # as in Spark's own Kafka source; all are nullable
     "key": BinaryType(),
     "value": BinaryType(),
     "topic": StringType(),
@@ -40,7 +40,7 @@ TYPES: dict[str, DataType] = {  # as Spark's own Kafka source has them, every on
 _HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
 # Spark's Python workers have no configured logging: INFO is lost there, unless spark.sql.pyspark.worker.logging.enabled is on.
-# Then it is rows of spark.tvf.python_worker_logs(), the facts in their `context`.
+# Then events are rows of spark.tvf.python_worker_logs(), with their fields in `context`.
 _log = logging.getLogger("headwater")
 _log.setLevel(logging.INFO)
 
@@ -52,12 +52,12 @@ def spark_schema(query: Query) -> StructType:
 def opened(query: Query) -> ObjectStore:
     """The query's archive. One client serves all tasks of a worker process."""
     if query.store is None:
-        raise UsageError('which archive? option("store", "s3://bucket/prefix") or file:///path')
+        raise UsageError('the archive is missing: give option("store", "s3://bucket/prefix") or file:///path')
     return StorePlace(query.store, query.endpoint_url, query.region).open()
 
 
 def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, with exactly the types of `spark_schema`. Spark makes up a task without a split for a scan that has none."""
+    """The rows of one task, with exactly the types of `spark_schema`. For a scan without splits, Spark makes a task without one."""
     split: Split | None = partition.value
     if split is None:
         return
@@ -74,8 +74,8 @@ def read_partition(partition: InputPartition, query: Query) -> Iterator[pa.Recor
 
 @functools.cache
 def _freeze() -> None:
-    """Once in each process: Spark's worker collects garbage after every task, and with numba's and pyarrow's modules to walk
-    through that takes longer than reading a split. What they consist of is none.
+    """Once in each process, exclude the loaded modules from garbage collection: Spark's worker collects garbage after every task,
+    which with the modules of numba and pyarrow takes longer than reading a split.
     """
     gc.collect()
     gc.freeze()

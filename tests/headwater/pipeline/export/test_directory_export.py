@@ -22,8 +22,8 @@ from headwater.pipeline.export.checkpoint import open_checkpoint
 from headwater.pipeline.export.directory_export import MILESTONES, DirectoryExport, Summary
 from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
 from headwater.pipeline.runner import Threads
-from headwater.pipeline.scan.decoder import COLUMNS, arrow_schema
-from headwater.pipeline.scan.query import Query
+from headwater.pipeline.scan.decoder import arrow_schema
+from headwater.pipeline.scan.query import COLUMNS, Query
 from headwater.pipeline.scan.query_options import parse_query
 from headwater_core.errors import CorruptData, Locked, Partial, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
@@ -47,7 +47,7 @@ def a_query(topics: tuple[str, ...] = TOPICS, **options: Any) -> Query:
 
 def export(store: ObjectStore, directory: Path, query: Query | None = None, *, runner: Any = None) -> Summary:
     query = query or a_query()
-    held = open_checkpoint(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, looks_only=False)
+    held = open_checkpoint(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, read_only=False)
     with held as checkpoint:
         return DirectoryExport(store, query, checkpoint).run(runner or Threads(store, 2))
 
@@ -191,7 +191,7 @@ def test_a_branch_that_was_exported_and_is_dead_now_is_reported_and_the_others_g
     bucket.put(keys.head(late.partition_id), seal(late))
     summary = export(bucket.store, tmp_path / "out")
     assert failed(summary) == {(head.topic, head.partition)}
-    assert "export into another place" in summary.failed[0].error
+    assert "export to another place" in summary.failed[0].error
     assert rows(tmp_path / "out") == wanted()  # what is new of the other topic, too
     other = msgspec.structs.replace(last, epochs=tuple((epoch + 1, first) for epoch, first in last.epochs))
     bucket.rewrite(head, entries=(*before, other))
@@ -254,7 +254,7 @@ def create_again(growing: Growing, topic: str) -> None:
 def export_all(growing: Growing, tmp_path: Path, topics: str = "pay*", **how: Any) -> Summary:
     store = DirectoryStore(growing.root)
     query = a_query((topics,), **how)
-    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, read_only=False)
     with held as checkpoint:
         return DirectoryExport(store, query, checkpoint).run(Threads(store, 2))
 
@@ -289,7 +289,7 @@ def test_a_topic_that_was_created_again_may_be_left_and_the_others_go_on(growing
     create_again(growing, "pay.b")
     growing.append("pay.a", records=5)
     store, query = DirectoryStore(growing.root), a_query(("pay*",))
-    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, read_only=False)
     with held as checkpoint:
         summary = DirectoryExport(store, query, checkpoint, start_anew=False).run(Threads(store, 2))
     assert failed(summary) == {("pay.b", None)}
@@ -320,7 +320,7 @@ def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_fro
             raise InterruptedError
 
     store, query = DirectoryStore(growing.root), a_query(("pay*",))
-    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=False)
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, read_only=False)
     with pytest.raises(InterruptedError), held as checkpoint:
         DirectoryExport(store, query, checkpoint).run(Ends())
     (head,) = (tmp_path / "bucket" / "meta" / "pay.b").glob("*/0/manifest.json")
@@ -330,7 +330,7 @@ def test_ranges_of_a_former_incarnation_that_were_not_written_are_still_read_fro
         assert failed(export_all(growing, tmp_path)) == {("pay.b", 0)}
     assert not failed(export_all(growing, tmp_path, failOnDataLoss=not is_gone))
     assert sum(exported(tmp_path).values()) == (12 if is_gone else 18) + 2
-    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, looks_only=True)
+    held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, read_only=True)
     with held as checkpoint:
         assert bool(checkpoint.pending) is False
 
@@ -351,7 +351,7 @@ def test_files_that_hold_more_than_could_be_written_again_are_kept(tmp_path: Pat
     there = names(tmp_path / "out")
     bucket.rewrite(head, entries=head.entries[2:], start_offset=head.entries[2].base_offset)
     left = export(bucket.store, tmp_path / "out", query)
-    assert "Move them away" in left.failed[0].error
+    assert "Move these files away" in left.failed[0].error
     assert names(tmp_path / "out") == there
 
 
@@ -386,10 +386,10 @@ def test_a_directory_belongs_to_one_export(tmp_path: Path) -> None:
         export(bucket.store, tmp_path / "out", a_query(columns="partition,offset,timestamp,value"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letters.txt").write_text("dear")
-    with pytest.raises(UsageError, match="holds something"):
+    with pytest.raises(UsageError, match="is not empty and holds no export"):
         export(bucket.store, tmp_path / "other")
     query = a_query()
-    held = open_checkpoint(tmp_path / "out", store_url=bucket.store.url, read_committed=True, columns=query.columns, looks_only=False)
+    held = open_checkpoint(tmp_path / "out", store_url=bucket.store.url, read_committed=True, columns=query.columns, read_only=False)
     with held, pytest.raises(Locked):
         export(bucket.store, tmp_path / "out")
     path = tmp_path / "out" / "_headwater" / "export.json"

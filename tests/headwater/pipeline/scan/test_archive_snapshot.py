@@ -118,7 +118,7 @@ def test_a_time_after_everything_begins_at_the_end_or_is_refused(store: MemorySt
 
 @pytest.mark.parametrize("bound", [{"starting_offsets": {"orders": {"0": 11}}}, {"ending_offsets": {"orders": {"0": 11}}}])
 def test_offsets_that_the_archive_does_not_have_are_loss(store: MemoryStore, bound: dict[str, object]) -> None:
-    with pytest.raises(DataLoss, match=r"orders:0: offset 11 was asked for, the archive has \[0, 10\)"):
+    with pytest.raises(DataLoss, match=r"orders:0: offset 11 was requested, the archive has \[0, 10\)"):
         ranges(store, **bound)
     assert ("payments:0", 0, 10) in ranges(store, fail_on_data_loss=False, **bound)
 
@@ -131,7 +131,7 @@ def test_offsets_of_a_partition_that_is_not_there_are_refused(store: MemoryStore
 def test_what_is_undecided_is_not_committed() -> None:
     (head,) = ArchiveSnapshot.read(soup(), parse_query({"topics": "soup"})).heads
     assert (latest(head, read_committed=False), latest(head, read_committed=True)) == (300, 280)
-    with pytest.raises(DataLoss, match="a transaction is open from 280 on"):
+    with pytest.raises(DataLoss, match="a transaction is open from offset 280 on"):
         ranges(a_copy(soup()), isolation="read_committed", ending_offsets={"soup": {"0": 290}})
 
 
@@ -206,9 +206,9 @@ def test_a_fixtures_catalogue_holds_its_topics_and_no_internal_ones(name: str) -
 def test_topics_are_left_out_by_name_or_glob(store: MemoryStore) -> None:
     assert found(store, topics="*,!pay*") == ["orders:0", "orders:1"]
     assert found(store, topics=["*", "!orders"]) == ["payments:0"]
-    with pytest.raises(UsageError, match="leaves it out"):
+    with pytest.raises(UsageError, match="both names and excludes"):
         found(store, topics="orders,!ord*")
-    with pytest.raises(UsageError, match="no topic"):
+    with pytest.raises(UsageError, match="names none"):
         found(store, topics="!orders")
 
 
@@ -223,7 +223,7 @@ def test_a_topic_that_was_created_again_is_read_by_its_former_id(store: MemorySt
         found(store, topics=f"orders@{topic_id_text(bytes([9] * 16))}")
     with pytest.raises(UsageError, match="topic id"):
         found(store, topics="orders@seven")
-    with pytest.raises(UsageError, match="twice"):
+    with pytest.raises(UsageError, match="two incarnations"):
         found(store, topics=f"orders,orders@{former.topic_id}")
 
 

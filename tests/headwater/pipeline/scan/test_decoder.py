@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater.pipeline.scan import decoder, kernels
-from headwater.pipeline.scan.decoder import COLUMNS, Wanted, arrow_schema, decode
+from headwater.pipeline.scan.decoder import Wanted, arrow_schema, decode
+from headwater.pipeline.scan.query import COLUMNS
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments import codecs
 from headwater_core.segments.batch_walk import BatchWalk

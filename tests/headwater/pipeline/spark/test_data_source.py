@@ -206,9 +206,9 @@ def test_an_archive_that_has_nothing_to_read_is_an_empty_dataframe(spark: SparkS
     [
         ({"topics": "photos", "startingOfsets": "earliest"}, "unknown option 'startingofsets'; did you mean 'startingOffsets'"),
         ({}, "which topics"),
-        ({"topics": "photos", "columns": "offset,size"}, "columns: size is not among"),
+        ({"topics": "photos", "columns": "offset,size"}, "columns: size is not one of"),
         ({"topics": "nothing.of.this.name"}, "topic nothing.of.this.name is not in"),
-        ({"topics": "photos", "startingOffsets": '{"photos": {"0": 77}}'}, "offset 77 was asked for, the archive has"),
+        ({"topics": "photos", "startingOffsets": '{"photos": {"0": 77}}'}, "offset 77 was requested, the archive has"),
     ],
 )
 def test_what_is_wrong_with_the_options_is_said(spark: SparkSession, options: dict[str, str], says: str) -> None:
@@ -217,7 +217,7 @@ def test_what_is_wrong_with_the_options_is_said(spark: SparkSession, options: di
 
 
 def test_a_store_has_to_be_named_and_a_schema_cannot_be_given(spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="which archive"):
+    with pytest.raises(PySparkException, match="the archive is missing"):
         spark.read.format("headwater").option("topics", "photos").load().collect()
     with pytest.raises(PySparkException, match="a schema cannot be given"):
         reading(spark, archived("pantry"), topics="photos").schema("offset bigint").load().collect()
