@@ -33,7 +33,7 @@ def unpack(name: str) -> Path:
 
 
 def private_copy(name: str, into: Path) -> Path:
-    """A copy to change: the index files of a live broker are left out, they are sparse and nobody here reads them."""
+    """A copy to change: the index files of a live broker are left out, they are sparse, and no test reads them."""
     return Path(shutil.copytree(unpack(name), into / name, ignore=shutil.ignore_patterns("*.index", "*.timeindex")))
 
 
@@ -51,7 +51,7 @@ def expected_offsets(name: str, isolation: Isolation) -> Any:
 
 @functools.cache
 def expected_cluster(name: str) -> Any:
-    """What the admin API said before the stop."""
+    """What the admin API answered before the stop."""
     return json.loads((KAFKA / "expected" / f"{_EXPECTED_OF.get(name, name)}.cluster.json").read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""A disk that hangs, for tests: whatever asks the operating system for something below a directory waits until the disk answers."""
+"""A disk that hangs, for tests: each call to the operating system about a path in a directory waits until the disk answers."""
 
 import io
 import os

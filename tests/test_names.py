@@ -42,7 +42,7 @@ def test_no_two_modules_bear_one_name() -> None:
 
 
 def test_a_module_is_a_noun() -> None:
-    """As far as endings tell: `archiving` and `archived` say what happens, not what is there."""
+    """As far as endings show: `archiving` and `archived` are what happens, not what is there."""
     assert not [path for path in modules() if path.stem.endswith(("ing", "ed")) and path.stem not in NOUNS]
 
 

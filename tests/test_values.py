@@ -1,4 +1,4 @@
-"""No impossible value can be made, and none decodes: whoever holds one may trust it."""
+"""No impossible value can be made, and none decodes: code that has one may trust it."""
 
 import contextlib
 from collections.abc import Callable
@@ -48,7 +48,7 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a gap with records", lambda: Entry(base_offset=0, last_offset=3, gap=True, records=1)),
     ("a gap with a context", lambda: Entry(base_offset=0, last_offset=3, gap=True, context={"a": "b"})),
     ("a head of nothing", lambda: a_head(version=0, fence=-1, start_offset=9, last_offset=1)),
-    ("a head that starts behind its end", lambda: a_head(start_offset=9, last_offset=1)),
+    ("a head that starts after its end", lambda: a_head(start_offset=9, last_offset=1)),
     ("a head of no partition", lambda: msgspec.structs.replace(a_head(), partition=-1)),
     ("a page that ends before it begins", lambda: PageRef(key="k", base_offset=9, last_offset=3, entries=1, digest="d")),
     ("a topic without partitions", lambda: TopicManifest(**TOPIC, partitions=0)),
@@ -71,19 +71,19 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a log in disorder", lambda: replace(A_LOG, segments=(A_SEGMENT, A_SEGMENT))),
     ("a negative high watermark", lambda: replace(A_LOG, high_watermark=-1)),
     ("a negative log start", lambda: replace(A_LOG, log_start=-1)),
-    ("a leader below none", lambda: Leadership(leader=-2, leader_epoch=0, node=1, replicas=(), in_sync=())),
+    ("a leader of a negative number", lambda: Leadership(leader=-2, leader_epoch=0, node=1, replicas=(), in_sync=())),
     ("an object of negative length", lambda: ObjectInfo("../k", -1, "")),
     ("an offload of nothing", lambda: Offloaded(size_bytes=0, digest="", index_bytes=0, index_digest="")),
     ("a span that ends before it begins", lambda: Span(9, 3)),
     ("a chunk of nothing", lambda: Chunk(-1, -1, -1, -1)),
-    ("an extent that starts behind its end", lambda: replace(extent_of(a_head()), start_offset=1)),
+    ("an extent that starts after its end", lambda: replace(extent_of(a_head()), start_offset=1)),
     ("a log start above the high watermark", lambda: Bounds(log_start=9, local_start=None, last_offset=None, high_watermark=3)),
     ("a stable offset that is not readable", lambda: replace(BOUNDS, last_stable_offset=11)),
     ("offsets out of order", lambda: Predicate(first_offset=9, end_offset=3)),
     ("times out of order", lambda: Predicate(first_timestamp_ms=9, end_timestamp_ms=3)),
     ("a task of no offsets", lambda: Split(**TOPIC, partition=0, first=3, end=3, entries=())),
     ("an exported range of no offsets", lambda: Pending(**TOPIC, partition=0, first=3, end=3)),
-    ("a recovered log that starts behind its end", lambda: PartitionPlan(partition=0, start_offset=9, next_offset=3)),
+    ("a recovered log that starts after its end", lambda: PartitionPlan(partition=0, start_offset=9, next_offset=3)),
     ("a recovered log of a negative epoch", lambda: PartitionPlan(partition=0, leader_epoch=-1)),
     ("a hole that ends before it begins", lambda: Hole(topic="soup", partition=0, base_offset=9, last_offset=3, reason="")),
     (

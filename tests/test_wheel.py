@@ -48,14 +48,14 @@ registered = spark.newSession()
 register(registered)  # does no harm where Spark has found it
 rows_registered = count(registered)
 Path("manifests.py").touch()
-said = []
+errors = []
 for session in (spark, registered):
     try:
         count(session)
     except PySparkException as error:
-        said.append(str(error))
+        errors.append(str(error))
 theirs = spark.sparkContext.parallelize([0], 1).map(lambda _: [control.OURS, model.OURS, pipeline.OURS]).first()
-print(json.dumps({"rows": [rows, rows_registered], "said": said, "theirs": theirs}))
+print(json.dumps({"rows": [rows, rows_registered], "errors": errors, "theirs": theirs}))
 spark.stop()
 """
 
@@ -112,20 +112,20 @@ def test_the_command_says_its_version(installed: Installed, job: Path) -> None:
 
 def test_a_scan_works_in_a_job_with_names_of_its_own(installed: Installed, job: Path) -> None:
     (job / "job.py").write_text(SCAN)
-    said = json.loads(installed.run("job.py", archived("kitchen"), directory=job))
-    assert said["rows"] == len(expected("kitchen", "read_uncommitted"))
-    assert said["theirs"] == ["control/__init__.py", "model.py", "pipeline/__init__.py"]
-    assert said["files"]
-    assert all(file.startswith(str(installed.site)) for file in said["files"])
+    found = json.loads(installed.run("job.py", archived("kitchen"), directory=job))
+    assert found["rows"] == len(expected("kitchen", "read_uncommitted"))
+    assert found["theirs"] == ["control/__init__.py", "model.py", "pipeline/__init__.py"]
+    assert found["files"]
+    assert all(file.startswith(str(installed.site)) for file in found["files"])
 
 
 def test_spark_finds_the_format_in_a_job_with_names_of_its_own(installed: Installed, job: Path) -> None:
     need_java()
     (job / "job.py").write_text(SPARK)
-    said = json.loads(installed.run("job.py", archived("kitchen"), json.dumps(SETTINGS), directory=job))
+    found = json.loads(installed.run("job.py", archived("kitchen"), json.dumps(SETTINGS), directory=job))
     bills = sum(record["topic"] == "bills" for record in expected("kitchen", "read_uncommitted"))
-    assert said["rows"] == [bills, bills]
-    assert said["theirs"] == ["control/__init__.py", "model.py", "pipeline/__init__.py"]
+    assert found["rows"] == [bills, bills]
+    assert found["theirs"] == ["control/__init__.py", "model.py", "pipeline/__init__.py"]
     hidden = f"headwater_core.errors.UsageError: {job}/manifests.py hides the package 'manifests' of Headwater"
-    assert ["another exception" in each for each in said["said"]] == [False, False]
-    assert [hidden in each for each in said["said"]] == [True, True]
+    assert ["another exception" in each for each in found["errors"]] == [False, False]
+    assert [hidden in each for each in found["errors"]] == [True, True]

@@ -129,8 +129,8 @@ def test_a_document_that_is_none(stage: Stage, name: str, raw: bytes) -> None:
         ran = stage.run(*verb, log=log)
         assert ran.code in (0, 3, 4, 6), (verb, ran.code, ran.err)
         assert "Traceback" not in ran.err
-    assert found[0].read_bytes() == raw  # damage is reported, and left for whoever looks into it
-    if name != "headwater.json":  # without it nobody knows whose archive this is; else one damaged topic hides no other
+    assert found[0].read_bytes() == raw  # damage is reported, and left for a person to look into
+    if name != "headwater.json":  # without it the archive has no owner; else one damaged topic hides no other
         assert stage.run("read", "orders.in").rows
 
 
@@ -151,9 +151,9 @@ def test_two_agents_of_one_log_with_a_data_directory_each(stage: Stage) -> None:
         for name in ("one", "two")
     ]
     for process in processes:
-        _, told = process.communicate(timeout=120)
-        assert process.returncode in (0, 3, 5, 7), told
-        assert "Traceback" not in told
+        _, output = process.communicate(timeout=120)
+        assert process.returncode in (0, 3, 5, 7), output
+        assert "Traceback" not in output
     assert read(stage, "read_uncommitted", log) == sample_records("read_uncommitted")
     for name in ("one", "two"):
         ran = stage.run("flush", "--set", "log.owned=true", "--data-dir", str(stage.root / name), log=log)

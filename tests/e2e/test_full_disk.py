@@ -1,4 +1,4 @@
-"""The disk is full, under the state or under the bucket, after any number of bytes: said in words, nothing lost, and room is the cure."""
+"""The disk is full, under the state or under the bucket, after any number of bytes: reported, nothing is lost, and room mends it."""
 
 import json
 import os
@@ -31,9 +31,9 @@ pytestmark = [
 def on_a_small_disk(stage: Stage, directory: Path, kib: int, verbs: list[list[str]], later: list[list[str]], log: Path) -> list[Ran]:
     directory.mkdir()
     places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}", "--log-dir", str(log)]
-    told = [json.dumps([[*verb, *places] for verb in each]) for each in (verbs, later)]
+    encoded = [json.dumps([[*verb, *places] for verb in each]) for each in (verbs, later)]
     ran = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-m", "tests.e2e.small_disk", str(directory), str(kib), *told],
+        ["unshare", "-rm", sys.executable, "-m", "tests.e2e.small_disk", str(directory), str(kib), *encoded],
         cwd=stage.root,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -80,7 +80,7 @@ def test_the_agents_cache_is_evicted_in_mid_read(stage: Stage, served: Served, i
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("served", NAMES, indirect=True)
 def test_the_agent_is_killed_and_started_again_in_mid_read(stage: Stage, served: Served, isolation: Isolation) -> None:
-    """The client goes on where it was, with an agent that finds journal, cache and lock as kill -9 left them."""
+    """The client continues where it was, with an agent that finds journal, cache and lock as kill -9 left them."""
     with ExitStack() as agents:
         lives = [agents.enter_context(running(stage, served.log, *SMALL))]
         address = address_of(lives[0])

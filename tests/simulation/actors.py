@@ -9,12 +9,12 @@ class Crash(BaseException):
 
 
 class Actor:
-    """Runs one errand at a time. `resume` lets it go on until it pauses or ends; nobody else runs meanwhile."""
+    """Runs one task at a time. `resume` lets it go on until it pauses or ends; nobody else runs meanwhile."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.at = ""
-        self._errand: threading.Thread | None = None
+        self._task: threading.Thread | None = None
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._back.acquire()
@@ -23,21 +23,21 @@ class Actor:
 
     @property
     def is_busy(self) -> bool:
-        return self._errand is not None
+        return self._task is not None
 
-    def start(self, errand: Callable[[], None]) -> None:
+    def start(self, task: Callable[[], None]) -> None:
         self.at, self._crash, self._failure = "start", False, None
-        self._errand = threading.Thread(target=self._run, args=(errand,), daemon=True)
-        self._errand.start()
+        self._task = threading.Thread(target=self._run, args=(task,), daemon=True)
+        self._task.start()
 
     def resume(self) -> None:
-        """Raises what the errand raised, Crash apart."""
+        """Raises what the task raised, Crash apart."""
         self._go.release()
         self._back.acquire()
         if self.at == "end":
-            assert self._errand
-            self._errand.join()
-            self._errand = None
+            assert self._task
+            self._task.join()
+            self._task = None
             if self._failure:
                 raise self._failure
 
@@ -46,18 +46,18 @@ class Actor:
         self.resume()
 
     def pause(self, at: str) -> None:
-        """For the errand itself: let others run."""
+        """For the task itself: let others run."""
         self.at = at
         self._back.release()
         self._go.acquire()
         if self._crash:
             raise Crash
 
-    def _run(self, errand: Callable[[], None]) -> None:
+    def _run(self, task: Callable[[], None]) -> None:
         self._go.acquire()
         try:
             if not self._crash:
-                errand()
+                task()
         except Crash:
             pass
         except BaseException as failure:

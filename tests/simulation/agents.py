@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _Answer = TypeVar("_Answer")
-_TURNS_MAX = 2_000  # of one agent's errands until they have ended; more, and they wait for each other
+_TURNS_MAX = 2_000  # of one agent's tasks until they have ended; more, and they wait for each other
 
 
 class Agent:
     """What it keeps in memory is lost when it dies; its store client's requests outlive it, and so does its data directory.
 
-    It runs two errands at a time where the world wants so: they share archivers, and with them locks, as the agent's loop, its
+    It runs two tasks at a time where the world wants so: they share archivers, and with them locks, as the agent's loop, its
     admin endpoint and its releases do.
     """
 
     def __init__(self, world: "World", name: str, beside: int, store: FaultyStore) -> None:
         self.world, self.name, self.beside, self.store = world, name, beside, store
-        self.errands = tuple(Errand(self, Actor(f"{name}{at}")) for at in range(2 if world.pairs else 1))
+        self.tasks = tuple(Task(self, Actor(f"{name}{at}")) for at in range(2 if world.pairs else 1))
         self._start()
 
     def _start(self) -> None:
@@ -95,10 +95,10 @@ class Agent:
 
     @property
     def is_busy(self) -> bool:
-        return any(errand.is_busy for errand in self.errands)
+        return any(task.is_busy for task in self.tasks)
 
     def is_at(self, doing: str) -> bool:
-        return any(errand.is_busy and errand.doing == doing for errand in self.errands)
+        return any(task.is_busy and task.doing == doing for task in self.tasks)
 
     def archive(self, tail_after_ms: int | None = -1) -> str:
         policy = self._policy(self.world.random.choice((None, 0, 0, 10_000)) if tail_after_ms == -1 else tail_after_ms)
@@ -155,16 +155,16 @@ class Agent:
                 self.paused_store.delete(info.key)
                 gone += 1
         self.world.result.seen["orphans collected"] += bool(gone)
-        return f"collected {gone} objects below fence {raised.fence}"
+        return f"collected {gone} objects of fences before {raised.fence}"
 
     # What the world does with an agent
 
     def _send(self, doing: str, do: Callable[[], str]) -> str:
-        errand = next(errand for errand in self.errands if not errand.is_busy)
-        errand.start(doing, do)
-        if self.errands[0].is_busy and self.errands[-1] is errand and len(self.errands) > 1:
-            self.world.result.seen["two errands of one agent are at work"] += 1
-        return errand.go_on()
+        task = next(task for task in self.tasks if not task.is_busy)
+        task.start(doing, do)
+        if self.tasks[0].is_busy and self.tasks[-1] is task and len(self.tasks) > 1:
+            self.world.result.seen["two tasks of one agent are at work"] += 1
+        return task.resume()
 
     def step_now(self) -> str:
         """One step without a pause."""
@@ -178,24 +178,24 @@ class Agent:
         return outcome
 
     def finish(self) -> None:
-        """Let every errand go on to its end."""
+        """Let every task go on to its end."""
         for turn in range(_TURNS_MAX):
-            busy = [errand for errand in self.errands if errand.is_busy]
+            busy = [task for task in self.tasks if task.is_busy]
             if not busy:
                 return
-            busy[turn % len(busy)].go_on()
-        raise Violation(f"I15 the errands of {self.name} wait for each other")
+            busy[turn % len(busy)].resume()
+        raise Violation(f"I15 the tasks of {self.name} wait for each other")
 
     def die(self) -> str:
-        at = ", ".join(f"{errand.doing} {errand.actor.at}" for errand in self.errands if errand.is_busy)
+        at = ", ".join(f"{task.doing} {task.actor.at}" for task in self.tasks if task.is_busy)
         self.kill()
         self.world.result.seen["crash"] += 1
         return f"  {self.name} is killed at {at}"
 
     def kill(self) -> None:
-        for errand in self.errands:
-            if errand.is_busy:
-                errand.actor.crash()
+        for task in self.tasks:
+            if task.is_busy:
+                task.actor.crash()
         self._start()
 
     def land(self) -> str:
@@ -203,7 +203,7 @@ class Agent:
         return f"    a delayed write of {self.name} arrives"
 
 
-class Errand:
+class Task:
     """One thing that an agent does, on an actor of its own."""
 
     def __init__(self, agent: Agent, actor: Actor) -> None:
@@ -223,7 +223,7 @@ class Errand:
         replica = world.brokers.replicas[agent.beside]
         self._outcome = world.outcome_of(f"{agent.name}'s {self.doing}", do, damaged=lambda: replica.was_damaged)
 
-    def go_on(self) -> str:
+    def resume(self) -> str:
         world = self._agent.world
         world.running = self.actor
         try:
@@ -398,7 +398,7 @@ class Trouble:
 
 
 class Unforeseen(Exception):
-    """Of a class that nobody has heard of."""
+    """Of a class that no code knows."""
 
 
 TROUBLES: tuple[Callable[[str], Exception], ...] = (
@@ -442,7 +442,7 @@ class LateAnnouncer(Announcer):
 class YieldingLocks:
     """The `threading` of the modules under simulation: waiting for one of its locks lets the world go on.
 
-    Only one thread runs at a time here, so an errand that is paused while it holds a real lock would never let go of it: whoever
+    Only one thread runs at a time here, so a task that is paused while it holds a real lock would never let go of it: whoever
     asks for it would wait for the world, and the world for him.
     """
 
@@ -465,8 +465,8 @@ class YieldingLock:
             if not blocking:
                 return False
             if self._world.running is None:
-                raise Crash if self._world.killing else Violation("I15 a lock is held by nobody who could let go of it")
-            self._world.result.seen["an errand waits for another one's lock"] += 1
+                raise Crash if self._world.killing else Violation("I15 a lock is held, and no task could release it")
+            self._world.result.seen["a task waits for another one's lock"] += 1
             self._world.running.pause("waits for a lock")
         self._held = True
         return True

@@ -1,7 +1,7 @@
-"""Two brokers with one partition between them, as far as an agent beside them can tell: real files, written by nobody's rules but these.
+"""Two brokers with one partition between them, as far as an agent beside them can see: real files, written by these rules alone.
 
 A record is (offset, leader epoch): one leader per epoch. What a broker has lost from disk stays with it as a ghost, so that
-checks can say what an offset held.
+checks know what an offset held.
 
 A compacted topic's records have keys, and a value or none (a tombstone). Its cleaners work as Kafka's: in passes over all sealed
 segments, a record goes when a later one of its key is in the pass, a tombstone only in a pass that begins after its delete
@@ -25,7 +25,7 @@ from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch,
 
 CLUSTER = "simulated-cluster"
 TOPIC = "orders"
-_CHECKSUM_AT = 17  # in a batch; what comes before, but for the length, only the order of batches can tell
+_CHECKSUM_AT = 17  # in a batch; what comes before, but for the length, only the order of batches can show
 KEYS = tuple(f"key-{n}".encode() for n in range(8))
 
 
@@ -72,7 +72,7 @@ class Replica:
     """One broker's copy. `checkpoint` and `start_checkpoint` are its high watermark and log start on disk, `lead` the epoch in
     which it believes it leads.
 
-    policy  everything below was removed by the broker's own retention, not by us
+    policy  everything before it was removed by the broker's own retention, not by us
     full    are all replicas in sync, as this broker last saw it while leading
     cuts    how often the end of its log was cut off
     """
@@ -101,7 +101,7 @@ class Replica:
         return [batch for segment in self.segments for batch in segment.batches]
 
     def epochs(self) -> EpochHistory:
-        """As the leader epoch checkpoint says it: cut at the log start."""
+        """As in the leader epoch checkpoint: cut at the log start."""
         below = [epoch for epoch, first in self.history if first <= self.start]
         above = [step for step in self.history if step[1] > self.start]
         return EpochHistory.of([*([(below[-1], self.start)] if below else []), *above])
@@ -115,7 +115,7 @@ class Cleaning:
     """A pass of the cleaner, in the middle of its renames.
 
     groups   segments that are to become one, those after the ones at hand
-    newest   the last place of each key below `end`, where the pass ends
+    newest   the last place of each key before `end`, where the pass ends
     """
 
     stage: int
@@ -141,8 +141,8 @@ class Brokers:
         delete_retention_ms: int = 86_400_000,
     ) -> None:
         """
-        named  False: no metadata log tells who leads
-        alone  nobody ever follows the leader
+        named  False: no metadata log shows who leads
+        alone  there is no follower
         """
         self.root, self.random, self.clock, self.compacted, self.named, self.alone = root, random, clock, compacted, named, alone
         self.delete_retention_ms = delete_retention_ms
@@ -207,7 +207,7 @@ class Brokers:
         self.leader.full = not self.alone
 
     def _lead(self) -> None:
-        """The current leader is told to begin the current epoch, alone in the in-sync set; its log shows that when it has begun."""
+        """The current leader is to begin the current epoch, alone in the in-sync set; its log shows that when it has begun."""
         leader, self.vacant = self.leader, False
         leader.lead, leader.full, leader.hw = self.epoch, False, leader.end
         # After a truncation the checkpoint is ahead of the log until the broker writes it again, every five seconds. A broker that
@@ -304,7 +304,7 @@ class Brokers:
         start = max(leader.start, min(follower.start, common))
         follower.policy = max(leader.policy, min(follower.policy, common))
         missing = [batch for batch in leader.batches() if batch.base >= common]
-        if common < leader.start:  # nothing in common is left on the leader: begin anew where its log begins
+        if common < leader.start:  # nothing in common is left on the leader: begin again where its log begins
             missing = [batch for batch in missing if batch.last >= leader.start]
             self._drop_all(follower, missing[0].base if missing else leader.end)
         for at, batch in enumerate(missing):
@@ -351,7 +351,7 @@ class Brokers:
         self.epoch += 1  # Kafka counts that change too
         if self.random.random() < 0.7:
             leader.lead = None
-        return f"broker {leader.node} resigns, nobody leads{', eligible leader replicas' if self.eligible else ''}"
+        return f"broker {leader.node} resigns, no broker leads{', eligible leader replicas' if self.eligible else ''}"
 
     def restart(self) -> str | None:
         """The last leader leads again, in the next epoch."""
@@ -416,12 +416,12 @@ class Brokers:
         self._keep_checkpoint(leader)
         leader.policy = max(leader.policy, start)
         self.removed_to = max(self.removed_to, start)
-        return f"broker {leader.node} removes everything below {start}"
+        return f"broker {leader.node} removes everything before {start}"
 
     def notice_release(self, replica: Replica) -> str | None:
         """Headwater has deleted files: the log starts later now.
 
-        No cleaner is at work meanwhile: Kafka keeps deletion and compaction of a log apart, and where we delete there is no broker.
+        No cleaner is at work then: Kafka keeps deletion and compaction of a log apart, and where we delete there is no broker.
         So a pass that has changed nothing yet was never begun.
         """
         cleaning = replica.cleaning
@@ -453,9 +453,9 @@ class Brokers:
     # Damage
 
     def damage(self, replica: Replica) -> str | None:
-        """A disk goes bad, or somebody does: flipped bits, an empty or a shorter file, a batch or a whole file gone.
+        """A disk is damaged, or a person does damage: flipped bits, an empty or a shorter file, a batch or a whole file gone.
 
-        Only what anybody could notice: in a compacted topic a hole looks like compaction, and a checksum covers what follows it.
+        Only what can be noticed: in a compacted topic a gap looks like compaction, and a checksum covers what follows it.
         """
         sealed = [segment for segment in replica.segments[:-1] if segment.batches and segment.path not in replica.damaged]
         sealed = [segment for segment in sealed if segment.path.exists()]  # released since
@@ -529,7 +529,7 @@ class Brokers:
                     return f"broker {replica.node} has compacted from {cleaning.merged.base} on"
                 replica.cleaned_to = max(replica.cleaned_to or 0, cleaning.end)
                 replica.cleaning = None
-                return f"broker {replica.node} has compacted all below {cleaning.end}"
+                return f"broker {replica.node} has compacted all before {cleaning.end}"
         cleaning.stage += 1
         return f"broker {replica.node} compacts on, stage {cleaning.stage}"
 
@@ -578,7 +578,7 @@ class Brokers:
         return self._learn(_batch_of(batch.base, batch.last, batch.epoch, tuple(kept), horizon_ms if kept else None))
 
     def committed_rows(self) -> list[Row]:
-        """Every keyed record that was ever written to the leader's log and is below its high watermark, cleaned away or not."""
+        """Every keyed record that was ever written to the leader's log and is before its high watermark, cleaned away or not."""
         leader = self.leader
         written = self.rows[self.partition.topic_id]
         batches = [rows for (base, epoch), rows in sorted(written.items()) if leader.epoch_at(base) == epoch]
@@ -663,7 +663,7 @@ class Brokers:
 
 
 def table_of(rows: Iterable[Row]) -> dict[bytes, Row]:
-    """What is left of `rows`, in offset order, for somebody who reads all of them."""
+    """What is left of `rows`, in offset order, for a consumer that reads all of them."""
     return {row.key: row for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""What is checked of the bucket, read behind the agents' backs (design §9)."""
+"""What is checked of the bucket, read directly (design §9)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -124,7 +124,7 @@ class Checks:
             raise Violation("I8 a commit adds an object of another fence")
 
     def _superseded(self, before: Head, head: Head) -> None:
-        """I24: what is live is superseded for a log that was once one with it, or because somebody said so."""
+        """I24: what is live is superseded for a log that was once one with it, or because an operator consented."""
         had, has = ({(batch.base, batch.epoch) for entry in each.entries for batch in self.stored(entry)} for each in (before, head))
         written = self._brokers.lineage.get((head.topic_id, head.leader_epoch), set())
         consented = bool(written) and min(written) <= self.consents.get(head.topic_id, -1)
@@ -143,13 +143,15 @@ class Checks:
             entry.index_bytes,
             entry.index_digest,
         ):
-            raise Violation(f"I2 {entry.key} is not what the head says")
+            raise Violation(f"I2 {entry.key} is not as the head has it")
         known = self._brokers.known[partition.topic_id]
         for batch in self.stored(entry):
             if not entry.base_offset <= batch.base <= batch.last <= entry.last_offset:
                 raise Violation(f"I4 {entry.base_offset}..{entry.last_offset} holds the batch {batch.base}..{batch.last}")
             if batch.data not in known.get((batch.base, batch.epoch), ()):
-                raise Violation(f"I5 nobody wrote the batch at {batch.base} in epoch {batch.epoch} of {partition.topic_id} as archived")
+                raise Violation(
+                    f"I5 the batch at {batch.base} in epoch {batch.epoch} of {partition.topic_id} was never written as it is archived"
+                )
 
     def stored(self, entry: Entry) -> list[Stored]:
         """The batches that an entry, live or superseded, stands for."""
@@ -171,7 +173,7 @@ class Checks:
         ]
 
     def _published(self, before: Head, head: Head) -> None:
-        """What was live, and is what the leader's log holds below its high watermark, stays listed (I8)."""
+        """What was live, and is what the leader's log holds before its high watermark, stays listed (I8)."""
         leader = self._brokers.leader
         had = {(batch.base, batch.epoch) for entry in before.entries for batch in self.stored(entry)}
         has = {(batch.base, batch.epoch) for entry in (*head.entries, *head.superseded) for batch in self.stored(entry)}
@@ -188,7 +190,7 @@ class Checks:
         live = {(batch.base, batch.epoch) for entry in head.entries for batch in self.stored(entry)} if head else set()
         for batch in released:
             if (batch.base, batch.epoch) not in live and not self._compaction_took(batch):
-                raise Violation(f"I1 offsets {batch.base}..{batch.last} (epoch {batch.epoch}) were released and are served by nobody")
+                raise Violation(f"I1 offsets {batch.base}..{batch.last} (epoch {batch.epoch}) were released and are not served")
 
     def _compaction_took(self, batch: Batch) -> bool:
         """Is there nothing in it that a cleaner has not dropped, on one broker or the other?"""
@@ -208,10 +210,10 @@ class Checks:
         leader, head = self._brokers.leader, self.heads[self._brokers.partition]
         lacking = [each for each in head.entries if each.displaced_by and leader.epoch_at(each.displaced_by[1]) != each.displaced_by[0]]
         if leader.cleaned_to is None or leader.cleaned_to <= min([head.next_offset, *(each.base_offset for each in lacking)]):
-            raise Violation(f"I15 an archiver stops for compaction below {leader.cleaned_to}, and has archived up to {head.last_offset}")
+            raise Violation(f"I15 an archiver stops for compaction before {leader.cleaned_to}, and has archived to {head.last_offset}")
 
     def at_rest(self) -> None:
-        """The leader's archiver has come to rest: what is served is what the log says, and all of it (I5, I15)."""
+        """The leader's archiver has come to rest: what is served is what the log has, and all of it (I5, I15)."""
         leader, partition = self._brokers.leader, self._brokers.partition
         head = self.heads.get(partition)
         if head is None:
@@ -230,17 +232,17 @@ class Checks:
                 state = "in a gap" if (entry := head.entry_at(batch.base)) and entry.gap else "not archived"
                 raise Violation(f"I15 the batch at {batch.base} (epoch {batch.epoch}) is {state}")
             if found[1].epoch != batch.epoch or found[1].last != batch.last:
-                raise Violation(f"I5 offset {batch.base} would be served as epoch {found[1].epoch}, the log says {batch.epoch}")
+                raise Violation(f"I5 offset {batch.base} would be served as epoch {found[1].epoch}, the log has {batch.epoch}")
         for base, (_, stored) in live.items():
             if base < leader.end and base >= leader.start and leader.epoch_at(base) != stored.epoch:
-                raise Violation(f"I6 offset {base} is served as epoch {stored.epoch}, the history says {leader.epoch_at(base)}")
+                raise Violation(f"I6 offset {base} is served as epoch {stored.epoch}, the history has {leader.epoch_at(base)}")
         self._transactions(head)
         if self._brokers.compacted:
             self._table(head)
         self._topic(partition)
 
     def _table(self, head: Head) -> None:
-        """I5 for compacted topics: whoever reads archive and log to the end has, of each key, the last record there ever was.
+        """I5 for compacted topics: a consumer of archive and log has in the end, of each key, the last record there ever was.
 
         A cleaner that dropped it for a later one, which an unclean election then took, excuses only what the leader's log lacks too, and
         what was lost already to the log that it was archived from; and a run that the log does not hold all of any more.
@@ -268,24 +270,24 @@ class Checks:
             raise Violation(f"I5 a reader ends with {found} for {key!r}, and the last that was written is {row}")
 
     def _topic(self, partition: PartitionId) -> None:
-        """The bucket says what the topic is, and that this incarnation is what its name means (I19)."""
+        """The bucket has what the topic is, and that its name means this incarnation (I19)."""
         manifests = ManifestRepository(self._store)
         manifest, current = manifests.load_topic(partition.topic, partition.topic_id), manifests.current(partition.topic)
         if manifest is None or (manifest.partitions, manifest.configs) != (1, self._brokers.configs):
-            raise Violation(f"I19 the topic manifest of {partition.topic_id} says {manifest}")
+            raise Violation(f"I19 the topic manifest of {partition.topic_id} is {manifest}")
         meant = self._store.names.get(partition.topic, [])
         if current is None or partition.topic_id not in meant or meant.count(current.topic_id) > 1:
             raise Violation(f"I19 the name has meant {meant}, the broker's log is {partition.topic_id}")
 
     def control(self, state: ControlState) -> None:
-        """What the control log reports of the partition is what its head says (I7)."""
+        """What the control log reports of the partition is what its head has (I7)."""
         head, known = self.heads[self._brokers.partition], state.partition(self._brokers.partition)
-        said = known and (known.manifest_version, known.fence, known.owner, known.start_offset, known.last_offset)
-        if said != (head.version, head.fence, head.writer, head.start_offset, head.last_offset):
-            raise Violation(f"I7 the control log says {known}, the head is version {head.version} of {head.writer}")
+        announced = known and (known.manifest_version, known.fence, known.owner, known.start_offset, known.last_offset)
+        if announced != (head.version, head.fence, head.writer, head.start_offset, head.last_offset):
+            raise Violation(f"I7 the control log has {known}, the head is version {head.version} of {head.writer}")
 
     def _transactions(self, head: Head) -> None:
-        """What entries say of transactions is what a reader of all of them would find."""
+        """What entries record of transactions is what a reader of all of them would find."""
         transactions = Transactions()
         for entry in head.entries:
             if entry.gap:
@@ -298,10 +300,10 @@ class Checks:
                     transactions.marker(header.producer_id, header.base_offset, aborts=_aborts(batch.data))
                 elif header.is_transactional:
                     transactions.data(header.producer_id, header.base_offset)
-            said: tuple[Any, ...] = entry.open_from, entry.aborted
-            if said != (transactions.open_from, len(transactions.aborted)):
+            listed: tuple[Any, ...] = entry.open_from, entry.aborted
+            if listed != (transactions.open_from, len(transactions.aborted)):
                 found = transactions.open_from, len(transactions.aborted)
-                raise Violation(f"I10 the entry at {entry.base_offset} says {said} of its transactions, its batches {found}")
+                raise Violation(f"I10 the entry at {entry.base_offset} records {listed} of its transactions, its batches {found}")
 
 
 def _rows(batch: Stored) -> list[Row]:

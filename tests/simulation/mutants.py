@@ -305,7 +305,7 @@ def tails_trust_the_clock(stack: ExitStack) -> None:
     _patch(stack, Tails, "age_ms", age_ms)
 
 
-@mutant("two errands of one agent work on a partition at the same time", theme="pairs")
+@mutant("two tasks of one agent work on a partition at the same time", theme="pairs")
 def no_lock(stack: ExitStack) -> None:
     real = PartitionArchiver.__init__
 

@@ -186,7 +186,7 @@ class Machine:
             if head.version == known.version and head.commit_id != known.commit_id:
                 raise Violation(f"I7 version {known.version} is another commit than the one that was confirmed")
             if head.version > known.version:
-                self.result.seen["a commit that nobody heard of is on disk"] += 1
+                self.result.seen["a commit that was never confirmed is on disk"] += 1
         archived = self._archived(head, DirectoryStore(bucket)) if head else {}
         for offset in range(self.local_start):
             if offset not in archived:
@@ -204,10 +204,10 @@ class Machine:
             except NotFound as error:
                 raise Violation(f"I2 the head on disk names {error}, which is not") from None
             if (data.digest, index.digest) != (entry.digest, entry.index_digest):
-                raise Violation(f"I2 {entry.key} on disk is not what the head says")
+                raise Violation(f"I2 {entry.key} on disk is not as the head has it")
             found |= dict(enumerate(batches_of(store, entry), entry.base_offset))
         if wrong := [offset for offset, batch in found.items() if batch != self.written[offset]]:
-            raise Violation(f"I5 offsets {wrong} are archived as nobody wrote them")
+            raise Violation(f"I5 offsets {wrong} are not archived as they were written")
         return found
 
     @property

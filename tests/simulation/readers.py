@@ -2,10 +2,10 @@
 
 It reads only, and draws from a random source of its own: with or without it a seed does the same. Its thread can be paused
 at every look, every open and every call to the store, while brokers, archivers and releases go on. How old its look and its
-manifest are is drawn too: its clock goes on when it wants.
+manifest are is drawn too: its clock advances when it wants.
 
 What it answers is compared with what directory and bucket held at any moment since the older of the two was seen (`Served`).
-A hole is one only if at one of these moments the offset was nowhere; a record is right if at one of them it was readable.
+A gap is one only if at one of these moments the offset was nowhere; a record is right if at one of them it was readable.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _PAUSES_MAX = 300  # of one read; the store answers each of its calls, so more means that it goes round in circles
 _READS_MAX = 500  # of one scan, for the same reason
 _LISTINGS_MAX = 3
-_TRIES_MAX = 3  # of a read that was told to come again
+_TRIES_MAX = 3  # of a read that has to be retried
 _CHUNK_BYTES = 256
 _OLD_S = 60.0
 _BEYOND = 1 << 62  # all offsets
@@ -102,14 +102,14 @@ class Place:
 class Served:
     """What a reader that sees all of a directory and a head has to read: the batches of the newest leadership, in order.
 
-    before    what was there before those, and tells of transactions
-    floor     nobody who has anything says that the log begins earlier
-    lost_to   the archive ends with a gap up to there: what nobody holds of it may have ended any transaction
-    proven_to      whether anything from there on counts, the archive cannot say yet
-    contradicted   what both hold under the same offsets, with nothing to tell who is right
+    before    what was there before those, for the transactions in it
+    floor     neither directory nor archive begins earlier
+    lost_to   the archive ends with a gap that ends there: what is lost in it may have ended any transaction
+    proven_to      whether anything from there on counts, the archive does not know yet
+    contradicted   what both hold under the same offsets, with nothing to show which is right
     still     where transactions begin that are open at the end of what is proven
     stable    the last stable offset
-    outcomes  of each transactional batch: committed, aborted, open; unknown where something is missing behind it
+    outcomes  of each transactional batch: committed, aborted, open; unknown where something after it is missing
     """
 
     places: list[Place]
@@ -151,9 +151,9 @@ class Served:
 
 
 def served(directory: Directory, head: Head | None, stored: Callable[[Any], list[Stored]]) -> Served:
-    """Where the two contradict each other, whoever knows the newer leadership is right.
+    """Where the two contradict each other, the one with the newer leadership is right.
 
-    A directory's history begins with its log: of what is older, in files that are still there, it cannot say whether it counts.
+    A directory's history begins with its log: of what is older, in files that are still there, it does not know whether it counts.
     """
     entries = [entry for entry in head.entries if not entry.gap] if head else []
     archived = [batch for entry in entries for batch in stored(entry)]
@@ -167,7 +167,7 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
         known = {offset: each.epoch for each in archived for offset in (each.base, each.last)}
         dead = [each.base for each in local if {known.get(at, each.epoch) for at in range(each.base, each.last + 1)} != {each.epoch}]
         local = [each for each in local if not dead or each.base < min(dead)]
-        proven_to = archive_end  # what the archive does not have may be dead too: nobody knows yet
+        proven_to = archive_end  # what the archive does not have may be dead too: that is not known yet
     places = {
         each.base: Place(
             each.base, each.last, each.epoch, each.data, max(each.base, directory.start) if proven_to > archive_end else each.last + 1
@@ -267,7 +267,7 @@ class Moments:
 class Answered:
     """One answer of a PartitionLog, its batches as bytes, in the order in which they came.
 
-    torn   what came is not whole batches that somebody wrote. A consumer finds that out by their checksums
+    torn   what came is not whole batches that were written. A consumer finds that out by their checksums
     """
 
     offset: int
@@ -295,7 +295,7 @@ class Answered:
 def check_answer(answer: Answered, among: Sequence[Served], may_be_gone: Callable[[Key], bool]) -> None:
     """`among`: what there was to read at every moment that the answer may come from."""
     if answer.torn:
-        raise Violation(f"I10 nobody wrote what is read at {answer.offset}")
+        raise Violation(f"I10 what is read was never written, at {answer.offset}")
     cursor = answer.offset
     for data in answer.batches:
         header = header_of(data)
@@ -347,14 +347,14 @@ def _check_transactions(answer: Answered, among: Sequence[Served]) -> None:
 
 def check_out_of_range(offset: int, among: Iterable[Served]) -> None:
     if all(_is_readable(each, offset, Isolation.READ_UNCOMMITTED) for each in among):
-        raise Violation(f"I12 offset {offset} is told to be out of range, and is readable")
+        raise Violation(f"I12 offset {offset} is reported out of range, and is readable")
 
 
 # The reader
 
 
 class ReaderClock:
-    """The world's wall clock, and a monotonic one that goes on when the reader wants: so old is what it knows."""
+    """The world's wall clock, and a monotonic one that advances when the reader wants: so old is what it knows."""
 
     def __init__(self, world: "World") -> None:
         self._world, self.passed_s = world, 0.0
@@ -541,7 +541,7 @@ class Reader:
             self._beside.running = None
 
     def rest(self) -> None:
-        """Nothing moves any more: whoever begins now reads all there is."""
+        """Nothing moves any more: a reader that begins now reads all there is."""
         self._note()
         while self._actor.is_busy:
             self._go_on()
@@ -574,17 +574,17 @@ class Reader:
                 self._stay()
                 among = self._moments.since(since)
                 check_out_of_range(error.offset, among)
-                self._saw("a reader is told that an offset is out of range")
+                self._saw("a reader gets an out-of-range error")
                 if at_rest and told:
                     raise Violation(f"I12 offset {error.offset} was the start, and is out of range: {error}") from error
                 return error.offset
             except TransientError as error:
-                self._saw("a reader is told to come again")
+                self._saw("a reader has to retry")
                 tries += 1
                 if at_rest and any(each.contradicted or each.proven_to < _BEYOND for each in self._moments.since(since)):
                     return _BEYOND  # the broker lags behind the archive; it will follow
                 if at_rest:
-                    raise Violation(f"I11 at rest a reader is told to come again: {error}") from error
+                    raise Violation(f"I11 at rest a reader has to retry: {error}") from error
                 if tries >= _TRIES_MAX:
                     return cursor or 0
                 continue
@@ -614,7 +614,7 @@ class Reader:
             return Answered(offset, isolation, batches, torn, tuple(answer.aborted), answer.next_offset, answer.last_stable_offset)
 
     def _stay(self) -> None:
-        """Raises Crash when the consumer has gone: a look or a load that nobody waited for may have kept that to itself."""
+        """Raises Crash when the consumer has gone: a look or a load that was not waited for may have swallowed it."""
         if self._is_gone:
             raise Crash
 
@@ -644,13 +644,13 @@ class Reader:
 def _check_start(offset: int, among: Sequence[Served]) -> None:
     starts = [next((place.last for place in each.places if place.retained), offset) for each in among]
     if offset > max(starts):
-        raise Violation(f"I10 the log is told to start at {offset}, and {max(starts)} is readable")
+        raise Violation(f"I10 the log is reported to start at {offset}, and {max(starts)} is readable")
     if offset < min(each.floor for each in among):
-        raise Violation(f"I10 the log is told to start at {offset}, and nobody has anything before {min(each.floor for each in among)}")
+        raise Violation(f"I10 the log is reported to start at {offset}, and there is nothing before {min(each.floor for each in among)}")
 
 
 def _batches_of(raw: bytes, known: dict[Key, set[bytes]]) -> Iterator[bytes]:
-    """Up to the first that nobody wrote."""
+    """All before the first that was never written."""
     while len(raw) >= HEADER_BYTES:
         try:
             header = read_batch_header(raw)

@@ -18,7 +18,7 @@ from tests.simulation.power import run_seed
 SEEDS = 200
 _AT_ONCE = 50
 WITNESSES = (
-    "a commit that nobody heard of is on disk",
+    "a commit that was never confirmed is on disk",
     "error TransientError",
     "error UnknownOutcome",
     "killed at directory.named",

@@ -1,11 +1,11 @@
-"""Races that seeds seldom come to: each overtakes one errand at one point. The code as it is wins them; the planted mistake loses."""
+"""Races that seeds seldom come to: each overtakes one task at one point. The code as it is wins them; the planted mistake loses."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.agents import Agent, Errand
+from tests.simulation.agents import Agent, Task
 from tests.simulation.brokers import Replica
 from tests.simulation.bucket import Violation
 from tests.simulation.mutants import planted
@@ -19,7 +19,7 @@ class NotToThePoint(Exception):
 
 
 class Stage(World):
-    """A world in which nothing happens by itself, and an errand may be stopped at every point."""
+    """A world in which nothing happens by itself, and a task may be stopped at every point."""
 
     def __init__(self, seed: int, root: Path, *, compacted: bool) -> None:
         theme = Theme(compacted=float(compacted), pairs=0, unnamed=0)
@@ -58,21 +58,21 @@ class Stage(World):
                 return
         raise AssertionError(outcome)
 
-    def start(self, errand: Callable[[], str], agent: Agent, *, until: str) -> Errand:
-        errand()
-        return self.go_on(agent, until=until)
+    def start(self, task: Callable[[], str], agent: Agent, *, until: str) -> Task:
+        task()
+        return self.resume(agent, until=until)
 
-    def go_on(self, agent: Agent, *, until: str = "") -> Errand:
+    def resume(self, agent: Agent, *, until: str = "") -> Task:
         """Until it is there; to its end, with nothing."""
-        (errand,) = agent.errands
-        while errand.is_busy and errand.actor.at != until:
-            self.note(errand.go_on())
-        if until and not errand.is_busy:
+        (task,) = agent.tasks
+        while task.is_busy and task.actor.at != until:
+            self.note(task.resume())
+        if until and not task.is_busy:
             raise NotToThePoint(until)
         for replica in self.brokers.replicas:
             self.brokers.notice_release(replica)
         self.checks.after_action()
-        return errand
+        return task
 
     def lose_second(self) -> None:
         """The second broker comes back without anything, and not in sync."""
@@ -98,13 +98,13 @@ def deposed_while_it_releases(stage: Stage) -> None:
     stage.take_over(unclean=True)
     stage.write(stage.second.end + 3, stage.second)
     stage.archive_all(stage.b)
-    stage.go_on(stage.a)
+    stage.resume(stage.a)
     stage.take_over(unclean=True)
     stage.checks.after_action()
 
 
 def leads_again_while_it_releases(stage: Stage) -> None:
-    """The head was read under an old epoch; another one has cut it meanwhile, and the log leads again, with all in sync."""
+    """The head was read under an old epoch; another one has cut it since, and the log leads again, with all in sync."""
     brokers = stage.brokers
     stage.write(5, stage.first)
     brokers.follow()
@@ -120,7 +120,7 @@ def leads_again_while_it_releases(stage: Stage) -> None:
     stage.take_over(unclean=True)
     brokers.follow()
     brokers.write_checkpoint()
-    stage.go_on(stage.a)
+    stage.resume(stage.a)
 
 
 def rewritten_within_a_look(stage: Stage) -> None:
@@ -131,13 +131,13 @@ def rewritten_within_a_look(stage: Stage) -> None:
     brokers.roll(stage.first)
     stage.archive_all(stage.a)
     stage.start(stage.a.release, stage.a, until="release.head_read")
-    stage.go_on(stage.a, until="look: identity read")
+    stage.resume(stage.a, until="look: identity read")
     stage.lose_second()
     stage.take_over(unclean=True)
     stage.write(5, stage.second)
     brokers.follow()
     brokers.roll(stage.first)
-    stage.go_on(stage.a)
+    stage.resume(stage.a)
     stage.take_over(unclean=False)
     stage.checks.after_action()
 
@@ -167,7 +167,7 @@ def truncated_within_a_look(stage: Stage) -> None:
     stage.take_over(unclean=False)
     brokers.follow()
     stage.write(10, stage.first)
-    stage.go_on(stage.a)
+    stage.resume(stage.a)
 
 
 def compacted_within_a_look(stage: Stage) -> None:
@@ -186,9 +186,9 @@ def compacted_within_a_look(stage: Stage) -> None:
         raise NotToThePoint
     brokers.clean(first)
     brokers.clean(first)
-    stage.go_on(stage.a, until="opened")
+    stage.resume(stage.a, until="opened")
     brokers.finish_cleaning(first)
-    stage.go_on(stage.a)
+    stage.resume(stage.a)
     stage._finish(stage.a)
 
 
@@ -204,11 +204,11 @@ def rewritten_before_it_is_sent(stage: Stage) -> None:
     stage.take_over(unclean=True)
     stage.write(40, stage.second)
     brokers.follow()
-    stage.go_on(stage.a)
+    stage.resume(stage.a)
 
 
 def truncated_below_its_start(stage: Stage) -> None:
-    """The log start was moved and checkpointed; then an unclean election truncates the log below it."""
+    """The log start was moved and checkpointed; then an unclean election truncates the log before it."""
     brokers, first = stage.brokers, stage.first
     stage.write(5, first)
     brokers.follow()
@@ -228,7 +228,7 @@ def truncated_below_its_start(stage: Stage) -> None:
     for _ in range(4):
         stage.a.step_now()
     stage.a.release()
-    stage.go_on(stage.a)
+    stage.resume(stage.a)
 
 
 def lost_its_disk_and_remembers(stage: Stage) -> None:
@@ -254,7 +254,7 @@ def lost_its_disk_and_remembers(stage: Stage) -> None:
 
 
 def silent_about_a_dead_run(stage: Stage) -> None:
-    """What one log archived behind a dead run, which lies before its start, it has released too; then the other one leads, which
+    """What one log archived after a dead run, which lies before its start, it has released too; then the other one leads, which
     holds what came in place of that run; and then the first one again."""
     brokers, first, second = stage.brokers, stage.first, stage.second
     stage.write(5, first)
@@ -273,7 +273,7 @@ def silent_about_a_dead_run(stage: Stage) -> None:
     delete_records(stage, start)
     stage.archive_all(stage.b)
     stage.b.release()
-    stage.go_on(stage.b)
+    stage.resume(stage.b)
     stage.take_over(unclean=False)
     brokers.write_checkpoint()
     while not (outcome := stage.a.step_now()).startswith("cut"):
@@ -286,11 +286,11 @@ def silent_about_a_dead_run(stage: Stage) -> None:
     stage._finish(stage.b)
 
 
-def delete_records(stage: Stage, below: int) -> None:
+def delete_records(stage: Stage, end: int) -> None:
     """DeleteRecords on the leader, of which its follower has not heard yet."""
     brokers = stage.brokers
-    brokers._move_start(brokers.leader, below)
-    brokers.leader.policy = brokers.removed_to = below
+    brokers._move_start(brokers.leader, end)
+    brokers.leader.policy = brokers.removed_to = end
 
 
 RACES: list[tuple[Callable[[Stage], None], str, bool]] = [

@@ -27,7 +27,7 @@ _ILLS: tuple[Callable[[str], Exception], ...] = (
     Unauthorised,
     DiskFull,
     UnknownOutcome,
-    ZeroDivisionError,  # of a class that nobody has foreseen
+    ZeroDivisionError,  # of a class that no code knows
     OSError,
     lambda text: CorruptData("somewhere", 0, text),
 )
@@ -143,7 +143,7 @@ class Town:
         self.bench.scheduler.rescan()
 
     def _take_turns(self) -> None:
-        """Whoever is healthy and was just added has a step within as many turns as there are partitions in the queue."""
+        """A healthy partition that was just added has a step within as many turns as there are partitions in the queue."""
         due = self.random.sample(self._healthy(), min(len(self._healthy()), 2))
         queued = len(self.bench.scheduler)
         was_ill = {place for place in due if place in self.bench.fleet.troubles or self._is_postponed(place)}
@@ -179,7 +179,7 @@ def _violation(seed: int, root: Path, seen: Counter[str]) -> str:
         town = Town(seed, root, seen)
         try:
             town.live()
-        except Exception as violation:  # whatever escapes from the loop would have stopped all of them
+        except Exception as violation:  # an exception that leaves the loop would have stopped all of them
             return f"seed {seed}: {violation!r}"
     return ""
 
@@ -194,7 +194,7 @@ def test_no_partition_waits_for_another_ones_trouble(tmp_path: Path) -> None:
 
 @contextmanager
 def _starving() -> Iterator[None]:
-    """Whoever has had a step that did something is the next again."""
+    """A partition that has had a step is the next again."""
 
     def again(self: DueQueue, place: TopicPartition) -> None:
         real(self, place)
@@ -207,7 +207,7 @@ def _starving() -> Iterator[None]:
 
 @contextmanager
 def _escaping() -> Iterator[None]:
-    """An exception that nobody has foreseen ends the loop."""
+    """An exception of an unknown class ends the loop."""
 
     def trouble(self: ArchiverFleet, place: TopicPartition, error: Exception) -> Any:
         if isinstance(error, ZeroDivisionError):

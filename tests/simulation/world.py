@@ -32,7 +32,7 @@ from tests.simulation.readers import Reader
 ACTIONS = 140
 _STEPS_TO_REST = 80
 _MEMORY = Path("/dev/shm")
-_LOCKED = [archival.archiver, archival.topics]  # modules with locks that an errand may be paused in
+_LOCKED = [archival.archiver, archival.topics]  # modules with locks that a task may be paused in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,14 @@ class Theme:
 
     compacted  how likely the topic is
     forgets    tombstones leave within the run
-    branches   how likely a leader goes ahead alone, and cleans its log by what it has written there; nobody reads meanwhile
-    lazy       how much less often an agent begins an errand
-    pairs      how likely agents run two errands at a time
+    branches   how likely a leader goes ahead alone, and cleans its log by what it has written there; no reader is there
+    lazy       how much less often an agent begins a task
+    pairs      how likely agents run two tasks at a time
     trouble    how likely each call to the store and the control log fails, with an error of any class
-    alone      one replica, in a directory that Headwater owns: nobody knows a leader
-    unnamed    how likely nothing tells who leads, beside two brokers: then nothing is released either
+    alone      one replica, in a directory that Headwater owns: there is no leader to know
+    unnamed    how likely the leader is unknown, beside two brokers: then nothing is released either
     damage     of local files
-    slow       how much less often errands of a kind go on, which is drawn: they are overtaken by a lot
+    slow       how much less often tasks of a kind go on, which is drawn: they are overtaken by a lot
     """
 
     follows: float = 1
@@ -209,7 +209,7 @@ class World:
         return f"{self.random.getrandbits(128):032x}"
 
     def describe(self, partition: PartitionId) -> TopicFacts:
-        """What a broker says of the topic, when it speaks of this very incarnation."""
+        """What a broker has on the topic, if it is this very incarnation."""
         if partition != self.brokers.partition:
             return TopicFacts()
         return TopicFacts(partitions=1, configs=self.brokers.configs)
@@ -256,17 +256,17 @@ class World:
             choices += [(theme.damage, lambda: brokers.damage(replica)), (0.5, lambda: brokers.heal(replica))]
         for agent in self.agents:
             often = 0.2 if agent.name == "a-stale" else 1.0 if brokers.replicas[agent.beside].lead is not None else 0.3
-            for errand in agent.errands:
-                if errand.is_busy:
-                    choices.append(((9 * often + 1) * (theme.slow if errand.doing == self.slow else 1), errand.go_on))
+            for task in agent.tasks:
+                if task.is_busy:
+                    choices.append(((9 * often + 1) * (theme.slow if task.doing == self.slow else 1), task.resume))
             if agent.is_busy:
                 choices.append((0.35, agent.die))
-            if not all(errand.is_busy for errand in agent.errands):
+            if not all(task.is_busy for task in agent.tasks):
                 choices += [(9 * often * theme.lazy, agent.archive), (0.4 * often, agent.collect)]
                 if self.releases and brokers.replicas[agent.beside].cleaning is None:  # where a directory is ours, no cleaner is
                     choices.append((1.6 * often * theme.releases, agent.release))
             choices.append((2 * often, agent.announce))
-            if agent.store.under_way:
+            if agent.store.in_flight:
                 choices.append((1, agent.land))
         if self.compacted and not any(agent.is_at("release") for agent in self.agents):
             choices += [(4 if theme.forgets else 2, lambda at=at: brokers.clean(brokers.replicas[at])) for at in (0, 1)]  # type: ignore[misc]
@@ -288,13 +288,13 @@ class World:
         return ""
 
     def consent(self) -> str:
-        """A person has read why an archiver stopped, and lets the topic begin anew."""
+        """A person has read why an archiver stopped, and lets the topic begin again."""
         assert self.stopped
         topic_id, begins_in = self.stopped
         self.checks.consents[topic_id] = max(begins_in, self.checks.consents.get(topic_id, -1))
         self.stopped = None
-        self.result.seen["consent to begin anew"] += 1
-        return f"an operator lets {topic_id} begin anew in epoch {begins_in}"
+        self.result.seen["consent to begin again"] += 1
+        return f"an operator lets {topic_id} begin again in epoch {begins_in}"
 
     def outcome_of(self, doing: str, do: Callable[[], str], *, damaged: Callable[[], bool]) -> str:
         """Do it; what became of it, for the trace. An error that nothing in this world explains is a violation.
@@ -337,7 +337,7 @@ class World:
     # The end
 
     def _come_to_rest(self) -> None:
-        """No more faults: whoever leads now must finish the work, whatever was left lying about; then the other one too."""
+        """No more faults: the leader of now must finish the work, whatever was left; then the other one too."""
         self.control.deaf, self.control.trouble.likely, self.trouble.likely = False, 0, 0
         for agent in self.agents:
             agent.store.faults = NO_FAULTS
@@ -370,7 +370,7 @@ class World:
         if self.theme.branches and self.random.random() < 0.7:
             self._branch_dies()
         for _ in range(2):
-            self.clock.advance(60_000)  # whoever was told to be silent may speak again
+            self.clock.advance(60_000)  # an announcer that was refused may try again
             self.note(self.brokers.write_checkpoint())
             self._finish(self.agents[self.brokers.leading])
             if not self.theme.alone:
@@ -392,7 +392,7 @@ class World:
             self.note(brokers.clean(brokers.leader))
             if self.random.random() < 0.7:
                 brokers.finish_cleaning(brokers.leader)
-        return f"broker {brokers.leader.node} is ahead, and has compacted all below {brokers.leader.cleaned_to}"
+        return f"broker {brokers.leader.node} is ahead, and has compacted all before {brokers.leader.cleaned_to}"
 
     def _branch_dies(self) -> None:
         """Some of it is archived, and the other broker takes over."""
@@ -436,7 +436,7 @@ class World:
         self.checks.at_rest()
         if self.reader:
             self.reader.rest()
-        if progressed:  # else the newest head may be one that garbage collection has written, which tells nobody
+        if progressed:  # else the newest head may be one that garbage collection has written, which is not announced
             self.result.seen["the control log is compared with the head"] += 1
             self.checks.control(self.control.state())
 
@@ -446,12 +446,12 @@ class World:
         head = self.checks.head(brokers.partition)
         if any(replica.lead is not None for replica in brokers.replicas if replica is not brokers.leader):
             seen["an old leader does not know the new epoch"] += 1
-        if any(agent.store.under_way for agent in self.agents):
-            seen["a write is under way"] += 1
+        if any(agent.store.in_flight for agent in self.agents):
+            seen["a write is in flight"] += 1
         if not brokers.begun:
             seen["a leader's log does not show its epoch yet"] += 1
         if brokers.vacant and brokers.eligible:
-            seen["nobody leads, eligible leader replicas"] += 1
+            seen["no leader, eligible leader replicas"] += 1
         if any(replica.checkpoint > replica.hw for replica in brokers.replicas):
             seen["a checkpoint is ahead of the high watermark"] += 1
         if sum(agent.is_busy for agent in self.agents) > 1:
@@ -478,4 +478,4 @@ class World:
         if any(replica.cleaned_to for replica in brokers.replicas):
             seen["compacted"] += 1
         if head and not brokers.named:
-            seen["archived where nobody tells who leads"] += 1
+            seen["archived where the leader is unknown"] += 1

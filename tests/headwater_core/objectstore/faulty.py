@@ -52,7 +52,7 @@ class FaultyStore:
         self.inner = inner
         self.faults = faults
         self._random = random
-        self._under_way: list[Callable[[], object]] = []
+        self._in_flight: list[Callable[[], object]] = []
         self._listed: dict[str, ObjectInfo] = {}
 
     @property
@@ -60,19 +60,19 @@ class FaultyStore:
         return self.inner.url
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Writes that were sent and have not arrived yet. They outlive their sender."""
-        return len(self._under_way)
+        return len(self._in_flight)
 
     def land(self, count: int | None = None) -> None:
         """Let `count` of the writes under way arrive, in any order; all of them by default."""
-        for _ in range(len(self._under_way) if count is None else min(count, len(self._under_way))):
-            write = self._under_way.pop(self._random.randrange(len(self._under_way)))
+        for _ in range(len(self._in_flight) if count is None else min(count, len(self._in_flight))):
+            write = self._in_flight.pop(self._random.randrange(len(self._in_flight)))
             _unheard(write)
 
     def lose(self) -> None:
         """None of the writes under way will ever arrive."""
-        self._under_way.clear()
+        self._in_flight.clear()
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
         content = b""
@@ -133,7 +133,7 @@ class FaultyStore:
                 _unheard(write)
                 raise UnknownOutcome(f"{operation} {key}: no answer (the reply was lost)")
             case "delayed":
-                self._under_way.append(write)
+                self._in_flight.append(write)
                 raise UnknownOutcome(f"{operation} {key}: no answer (the request is under way)")
             case "echoed":
                 write()
@@ -145,7 +145,7 @@ class FaultyStore:
             raise TransientError(f"{operation} {key}: timed out")
 
     def _let_some_land(self) -> None:
-        if self._under_way and self._random.random() < 0.25:
+        if self._in_flight and self._random.random() < 0.25:
             self.land(1)
 
     def _fault(self) -> str:

@@ -41,10 +41,10 @@ def test_a_delayed_write_arrives_later_and_its_refusal_is_not_heard() -> None:
     for content in (b"1", b"2"):
         with pytest.raises(UnknownOutcome):
             store.create("a", content)
-    assert store.under_way + len(list(inner.list(""))) == 2
+    assert store.in_flight + len(list(inner.list(""))) == 2
     store.land()
     assert inner.get("a")[0] in (b"1", b"2")
-    assert store.under_way == 0
+    assert store.in_flight == 0
 
 
 def test_an_echoed_write_refuses_its_own_success() -> None:
