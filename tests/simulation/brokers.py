@@ -158,10 +158,6 @@ class Brokers:
         self._create()
 
     @property
-    def partition(self) -> PartitionId:
-        return PartitionId(CLUSTER, topic_id_text(self.incarnation.to_bytes(16, "big")), 0, TOPIC)
-
-    @property
     def configs(self) -> dict[str, str]:
         return {"cleanup.policy": "compact", "delete.retention.ms": str(self.delete_retention_ms)} if self.compacted else {}
 
@@ -191,6 +187,7 @@ class Brokers:
 
     def _create(self) -> None:
         self.incarnation += 1
+        self.partition = PartitionId(CLUSTER, topic_id_text(self.incarnation.to_bytes(16, "big")), 0, TOPIC)
         self.known[self.partition.topic_id] = {}
         self.rows[self.partition.topic_id] = {}
         self.cleaned[self.partition.topic_id] = {}

@@ -8,6 +8,7 @@ What it answers is compared with what directory and bucket held at any moment si
 A gap is one only if at one of these moments the offset was nowhere; a record is right if at one of them it was readable.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -227,7 +228,7 @@ class Moments:
             self._kept.append((self.now, directory, head))
 
     def _since(self, moment: int) -> list[tuple[int, Directory, Head | None]]:
-        return self._kept[max((at for at, kept in enumerate(self._kept) if kept[0] <= moment), default=0) :]
+        return self._kept[max(0, bisect_right(self._kept, moment, key=lambda kept: kept[0]) - 1) :]
 
     def cut_since(self, moment: int) -> bool:
         """Did the broker cut off the end of its log, in place, for a newer leader? Whoever looked before reads what came after in the

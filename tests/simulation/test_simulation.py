@@ -97,6 +97,7 @@ def test_what_a_dead_branch_had_displaced_is_archived_again(theme: str) -> None:
     assert seen["outcome replaced"] > 10
 
 
+@pytest.mark.xdist_group("seeds")
 def test_the_seeds_reach_what_is_interesting() -> None:
     """A run that never gets there proves nothing."""
     seen = Counter[str]()
