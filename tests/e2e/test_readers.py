@@ -37,7 +37,7 @@ class Served:
     log: Path | None
 
     def read(self, agent: Agent, isolation: Isolation, **how: Any) -> None:
-        rows, _ = read_with_librdkafka(address_of(agent), places_of(self.name, isolation), isolation, **how)
+        rows = read_with_librdkafka(address_of(agent), places_of(self.name, isolation), isolation, **how)
         assert_same(rows, expected(self.name, isolation))
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import aiokafka
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 from tests.fixtures import Isolation
 
@@ -40,11 +41,8 @@ def in_order(rows: Iterable[dict[str, Any]]) -> Rows:
     return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
 
-def read_with_librdkafka(
-    bootstrap: str, places: Places, isolation: Isolation, *, after: Paused = lambda _: None, **settings: Any
-) -> tuple[Rows, dict[tuple[str, int], tuple[int, int]]]:
-    """All records, and the watermarks per partition. `after` is told how many records have come, after each."""
-    consumer = Consumer(
+def _librdkafka(bootstrap: str, isolation: Isolation, **settings: Any) -> Consumer:
+    return Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "reader",
@@ -57,8 +55,33 @@ def read_with_librdkafka(
             **settings,
         }
     )
+
+
+def librdkafka_watermarks(bootstrap: str, places: Places, isolation: Isolation) -> dict[tuple[str, int], tuple[int, int]]:
+    """Low and high watermark (or last stable offset) per partition: from the admin client, which requests all at once. The consumer takes a
+    tenth of a second for each: its answer for the first one must agree."""
+    level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    low, high = (
+        {(at.topic, at.partition): future.result().offset for at, future in found.items()}
+        for found in (
+            admin.list_offsets({TopicPartition(*place): spec for place in places}, isolation_level=level, request_timeout=TIMEOUT_S)
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        )
+    )
+    consumer = _librdkafka(bootstrap, isolation)
     try:
-        marks = {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=TIMEOUT_S) for place in places}
+        first = consumer.get_watermark_offsets(TopicPartition(*places[0]), timeout=TIMEOUT_S)
+    finally:
+        consumer.close()
+    assert first == (low[places[0]], high[places[0]])
+    return {place: (low[place], high[place]) for place in places}
+
+
+def read_with_librdkafka(bootstrap: str, places: Places, isolation: Isolation, *, after: Paused = lambda _: None, **settings: Any) -> Rows:
+    """All records. `after` is called after each, with how many there are."""
+    consumer = _librdkafka(bootstrap, isolation, **settings)
+    try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in places])
         rows: Rows = []
         unfinished = set(places)
@@ -85,7 +108,7 @@ def read_with_librdkafka(
                 }
             )
             after(len(rows))
-        return in_order(rows), marks
+        return in_order(rows)
     finally:
         consumer.close()
 

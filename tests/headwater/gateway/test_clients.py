@@ -16,7 +16,15 @@ from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, unpack
 from tests.headwater.gateway.archived import archive
-from tests.headwater.gateway.readers import Places, Rows, in_order, read_with_aiokafka, read_with_kafka_python, read_with_librdkafka
+from tests.headwater.gateway.readers import (
+    Places,
+    Rows,
+    in_order,
+    librdkafka_watermarks,
+    read_with_aiokafka,
+    read_with_kafka_python,
+    read_with_librdkafka,
+)
 from tests.headwater_core.objectstore.memory import MemoryStore
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
@@ -64,8 +72,9 @@ def assert_same(rows: Rows, wanted: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_librdkafka_reads_what_the_java_client_read_from_the_broker(served: tuple[str, GatewayServer], isolation: Isolation) -> None:
     name, server = served
-    rows, marks = read_with_librdkafka(server.bootstrap_servers, places_of(name, isolation), isolation)
-    assert_same(rows, expected(name, isolation))
+    places = places_of(name, isolation)
+    assert_same(read_with_librdkafka(server.bootstrap_servers, places, isolation), expected(name, isolation))
+    marks = librdkafka_watermarks(server.bootstrap_servers, places, isolation)
     end = "high_watermark" if isolation == "read_uncommitted" else "last_stable"
     for each in expected_offsets(name, isolation):
         assert marks[each["topic"], each["partition"]] == (each["start"], each[end]), each

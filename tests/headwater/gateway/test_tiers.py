@@ -61,7 +61,7 @@ def test_a_scan_crosses_from_the_archive_to_the_local_log(tmp_path: Path, opened
     archive(root, store)
     assert drop_sealed_segments(root) > 5
     with GatewayServer(opened(store, root), GatewayConfig(listen="127.0.0.1:0")) as server:
-        rows, _ = read_with_librdkafka(server.bootstrap_servers, places_of(name, isolation), isolation)
+        rows = read_with_librdkafka(server.bootstrap_servers, places_of(name, isolation), isolation)
     assert_same(rows, expected(name, isolation))
 
 
@@ -76,7 +76,7 @@ def test_everything_may_be_evicted_in_mid_read(opened: Opener) -> None:
             evicted.append(logs.hydrator.cache.evict())
 
     with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server:
-        rows, _ = read_with_librdkafka(
+        rows = read_with_librdkafka(
             server.bootstrap_servers,
             places_of("pantry", "read_committed"),
             "read_committed",
@@ -91,7 +91,7 @@ def test_a_cache_too_small_for_anything_still_gets_there(opened: Opener) -> None
     store = MemoryStore()
     archive(unpack("pantry"), store)
     with GatewayServer(opened(store, cache_bytes=0), GatewayConfig(listen="127.0.0.1:0")) as server:
-        rows, _ = read_with_librdkafka(server.bootstrap_servers, places_of("pantry", "read_committed"), "read_committed")
+        rows = read_with_librdkafka(server.bootstrap_servers, places_of("pantry", "read_committed"), "read_committed")
     assert_same(rows, expected("pantry", "read_committed"))
 
 
@@ -108,7 +108,7 @@ def test_the_local_log_may_vanish_in_mid_read(tmp_path: Path, opened: Opener) ->
                     shutil.rmtree(directory)
 
     with GatewayServer(opened(store, root), GatewayConfig(listen="127.0.0.1:0")) as server:
-        rows, _ = read_with_librdkafka(
+        rows = read_with_librdkafka(
             server.bootstrap_servers,
             places_of("pantry", "read_uncommitted"),
             "read_uncommitted",
@@ -146,7 +146,7 @@ def test_without_the_store_what_is_here_is_served_and_the_rest_is_retried(tmp_pa
             threading.Timer(1.5, lambda: setattr(store, "is_unplugged", False)).start()
 
     with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server:
-        rows, _ = read_with_librdkafka(
+        rows = read_with_librdkafka(
             server.bootstrap_servers,
             places_of("pantry", "read_committed"),
             "read_committed",
