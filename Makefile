@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 SEEDS ?= 20000
 SOAK_S ?= 1200
+unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
 
 .PHONY: setup demo check test peers simulate soak bench
 
@@ -23,7 +24,7 @@ test: .venv/.tests
 	@$(BIN)/pytest -m "not peer"
 
 peers: .venv/.tests
-	@$(BIN)/pytest --dist loadfile -m peer
+	@$(BIN)/pytest -m peer
 
 simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)

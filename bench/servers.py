@@ -51,7 +51,7 @@ def running_broker(work: Path, store: ObjectStore, log: BenchLog) -> Iterator[st
     """A Kafka broker over `log` as it is recovered from the archive; its bootstrap address."""
     counts = {log.topic: log.partitions}  # there is no metadata log beside the log that could have said so
     recovery.apply(recovery.plan(ManifestRepository(store), None, recovery.Options(partition_counts=counts)), work / "kafka", store)
-    with KafkaBroker(work / "kafka", work / "broker", compaction=False) as broker:
+    with KafkaBroker(work / "kafka", work / "broker", compaction=False, fast=True) as broker:
         yield broker.bootstrap
 
 

@@ -1,4 +1,4 @@
-"""Fixtures that any test may ask for, and how Hypothesis goes about its examples."""
+"""Fixtures of all tests, the order of tests, and how Hypothesis draws its examples."""
 
 import os
 
@@ -15,10 +15,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headwater"))
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of one xdist_group run in one process: they share a Spark session, or what the simulation's seeds have shown.
+    """Slow tests start first, so that no process is left with one at the end. Tests of one xdist_group run in one process: they share a
+    Spark session, a broker, or what the simulation's seeds have shown.
 
-    xdist 3.8 means to do so itself, by the end of a test's id, and looks for that id where pytest 9.2 no longer keeps it.
+    xdist 3.8 means to group them itself, by the end of a test's id, and looks for that id where pytest 9.2 no longer keeps it.
     """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if config.getoption("loadgroup", default=False):
         for item in items:
             groups = {str(mark.args[0]) for mark in item.iter_markers("xdist_group")}

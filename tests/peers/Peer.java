@@ -1,5 +1,10 @@
 import java.io.BufferedOutputStream;
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.time.Duration;
@@ -10,26 +15,48 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * The Java client as the peer tests need it: assign, seek, ListOffsets, Fetch. Answers are JSON lines on stdout.
+ * The Java client as the peer tests need it: assign, seek, ListOffsets, Fetch; and Kafka's own storage tool. One request per line of stdin,
+ * its arguments separated by tabs. The answer is JSON lines on stdout, then a line "done", or "failed" with the stack trace.
  *
  *   read BOOTSTRAP ISOLATION TOPIC,...            a "bounds" line per partition, then every record in it
  *   seek BOOTSTRAP ISOLATION TOPIC PARTITION OFFSET COUNT   the first COUNT records from OFFSET on
  *   times BOOTSTRAP TOPIC PARTITION TIMESTAMP,...  offset and timestamp per timestamp, null where there is none
+ *   storage ARGUMENT...                           kafka-storage; nothing is printed when it succeeds
  */
 public final class Peer {
     private static final Duration POLL = Duration.ofMillis(200);
     private static final long PATIENCE_MS = 30_000;
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] none) throws Exception {
         PrintStream out = new PrintStream(new BufferedOutputStream(System.out, 1 << 16), false, StandardCharsets.UTF_8);
+        System.setOut(System.err); // stdout is for answers: what Kafka logs is none
+        BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String request; (request = requests.readLine()) != null; ) {
+            try {
+                answer(out, request.split("\t"));
+                out.println("done");
+            } catch (Exception failure) {
+                StringWriter trace = new StringWriter();
+                failure.printStackTrace(new PrintWriter(trace));
+                out.println("failed " + trace.toString().replace('\n', '|'));
+            }
+            out.flush();
+        }
+    }
+
+    private static void answer(PrintStream out, String[] args) throws Exception {
         switch (args[0]) {
             case "read" -> read(out, args[1], args[2], args[3].split(","));
             case "seek" -> seek(out, args[1], args[2], new TopicPartition(args[3], Integer.parseInt(args[4])),
                     Long.parseLong(args[5]), Integer.parseInt(args[6]));
             case "times" -> times(out, args[1], new TopicPartition(args[2], Integer.parseInt(args[3])), args[4].split(","));
+            case "storage" -> {
+                ByteArrayOutputStream said = new ByteArrayOutputStream();
+                int code = kafka.tools.StorageTool.execute(Arrays.copyOfRange(args, 1, args.length), new PrintStream(said));
+                if (code != 0) throw new IllegalStateException("kafka-storage ended with " + code + ": " + said);
+            }
             default -> throw new IllegalArgumentException(args[0]);
         }
-        out.flush();
     }
 
     private static Consumer<byte[], byte[]> consumer(String bootstrap, String isolation) {

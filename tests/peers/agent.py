@@ -97,21 +97,21 @@ class Agent:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(30) == 0, self.said()[-4000:]
+        assert self._process.wait(30) == 0, self.log_text()[-4000:]
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.output.read_text(errors="replace")
 
     def address(self, *, patience_s: float = 60) -> str:
         """Where its gateway listens, once it does."""
         deadline = time.monotonic() + patience_s
-        while not (found := re.search(r"^serving on (\S+)$", self.said(), re.MULTILINE)):
-            assert self._process.poll() is None, f"the agent ended:\n{self.said()[-4000:]}"
-            assert time.monotonic() < deadline, f"no gateway after {patience_s} s:\n{self.said()[-4000:]}"
+        while not (found := re.search(r"^serving on (\S+)$", self.log_text(), re.MULTILINE)):
+            assert self._process.poll() is None, f"the agent ended:\n{self.log_text()[-4000:]}"
+            assert time.monotonic() < deadline, f"no gateway after {patience_s} s:\n{self.log_text()[-4000:]}"
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.1)
         return found[1]
@@ -121,11 +121,11 @@ class Agent:
         deadline = time.monotonic() + patience_s
         while True:
             heads = self.headwater.heads()
-            behind = {place: end for place, end in ends.items() if place not in heads or heads[place].next_offset < end}
-            if not behind:
+            lacking = {place: end for place, end in ends.items() if place not in heads or heads[place].next_offset < end}
+            if not lacking:
                 return
-            assert self._process.poll() is None, f"the agent ended:\n{self.said()[-4000:]}"
-            assert time.monotonic() < deadline, f"behind after {patience_s} s: {behind}\n{self.said()[-6000:]}"
+            assert self._process.poll() is None, f"the agent ended:\n{self.log_text()[-4000:]}"
+            assert time.monotonic() < deadline, f"not archived after {patience_s} s: {lacking}\n{self.log_text()[-6000:]}"
             try:
                 self._process.wait(0.3)
             except subprocess.TimeoutExpired:

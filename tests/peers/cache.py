@@ -9,7 +9,7 @@ CACHE = Path(os.environ.get("PEERS_CACHE", Path(__file__).parents[2] / ".peers")
 
 
 def fetched(name: str, fetch: Callable[[Path], object]) -> Path:
-    """The directory CACHE/name, which `fetch` has filled; another process that wants it meanwhile waits."""
+    """The directory CACHE/name, which `fetch` has filled; another process that wants it at the same time waits."""
     directory = CACHE / name
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:

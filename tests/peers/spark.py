@@ -21,12 +21,12 @@ _READY_S = 90
 
 
 class _Service:
-    """A master or a worker, and what it says."""
+    """A master or a worker, and the lines that it has written."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         command = [str(_HOME / "bin/spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment())
-        self._said: list[str] = []
+        self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
         self._listener = threading.Thread(target=self._listen)
@@ -36,19 +36,19 @@ class _Service:
         assert self._process.stdout
         for line in self._process.stdout:
             with self._news:
-                self._said.append(line)
+                self._lines.append(line)
                 self._news.notify_all()
         with self._news:
             self._ended = True
             self._news.notify_all()
 
-    def wait_until_said(self, pattern: str, times: int = 1) -> None:
-        def is_said() -> bool:
-            return sum(bool(re.search(pattern, line)) for line in self._said) >= times
+    def wait_for_line(self, pattern: str, times: int = 1) -> None:
+        def is_there() -> bool:
+            return sum(bool(re.search(pattern, line)) for line in self._lines) >= times
 
         with self._news:
-            self._news.wait_for(lambda: is_said() or self._ended, _READY_S)
-            assert is_said(), f"not ready after {_READY_S} s:\n{''.join(self._said)[-4000:]}"
+            self._news.wait_for(lambda: is_there() or self._ended, _READY_S)
+            assert is_there(), f"not ready after {_READY_S} s:\n{''.join(self._lines)[-4000:]}"
 
     def stop(self) -> None:
         self._process.terminate()
@@ -74,10 +74,10 @@ class SparkCluster:
     def __enter__(self) -> Self:
         try:
             master = self._start("master.Master", "--port", str(self._port))
-            master.wait_until_said("elected leader")
+            master.wait_for_line("elected leader")
             for _ in range(self._workers):
                 self._start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(self.work), self.master)
-            master.wait_until_said("Registering worker ", self._workers)
+            master.wait_for_line("Registering worker ", self._workers)
         except BaseException:
             self.stop()
             raise
@@ -87,7 +87,7 @@ class SparkCluster:
         self.stop()
 
     def stop(self) -> None:
-        """Workers end their executors when they are told to end."""
+        """In order: workers end their executors."""
         while self._services:
             self._services.pop().stop()
 
@@ -129,18 +129,18 @@ class Driver:
         return self._process.stdout.readline().strip()
 
     def result(self, timeout_s: int = 300) -> str:
-        """All that it goes on to print; it has to end well."""
+        """All that it still prints; it has to end with 0."""
         ends = threading.Timer(timeout_s, self.kill)
         ends.start()
         try:
             assert self._process.stdout
-            said = self._process.stdout.read()
+            text = self._process.stdout.read()
             code = self._process.wait()
         finally:
             ends.cancel()
             self._close()
         assert code == 0, f"ended with {code}:\n{''.join(self._errors)[-6000:]}"
-        return said
+        return text
 
     def kill(self) -> None:
         """kill -9 of the driver: its JVM, its Python and the workers of that."""

@@ -1,7 +1,7 @@
-"""What tests submit to a Spark cluster. `read STORE TOPICS OUT`: every record of these topics as the expected files have it, one file below
+"""What tests submit to a Spark cluster. `read STORE TOPICS OUT`: every record of these topics as the expected files have it, one file in
 the directory OUT for each isolation level; prints how many executors there were.
-`follow STORE CHECKPOINT SINK`: a stream into Parquet, until it is killed; prints the number of each batch that is done.
-`finish STORE CHECKPOINT SINK`: the same to the end; then prints the offsets in the sink."""
+`follow STORE CHECKPOINT SINK`: a stream into Parquet, in small batches, until it is killed; prints the number of each batch that is done.
+`finish STORE CHECKPOINT SINK`: the same to the end, in larger ones; then prints the offsets in the sink."""
 
 import json
 import sys
@@ -38,7 +38,8 @@ class Progress(StreamingQueryListener):
 
 
 def follow(spark: SparkSession, store: str, checkpoint: str, sink: str, *, to_the_end: bool) -> None:
-    options = {"store": store, "topics": "*", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+    limit = "200" if to_the_end else "20"
+    options = {"store": store, "topics": "*", "startingOffsets": "earliest", "maxOffsetsPerTrigger": limit}
     rows = spark.readStream.format("headwater").options(**options).option("columns", "topic,partition,offset").load()
     writer = rows.writeStream.format("parquet").option("checkpointLocation", checkpoint).option("path", sink)
     if to_the_end:

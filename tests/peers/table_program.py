@@ -1,4 +1,4 @@
-"""What the tests run on a table format's own Spark: `python -m tests.peers.table_program STORY FORMAT PLACE`. Prints JSON."""
+"""What the tests run on a table format's own Spark: `python -m tests.peers.table_program SCENARIO FORMAT PLACE`. Prints JSON."""
 
 import json
 import pickle
@@ -117,40 +117,40 @@ def pantry(lake: Lake) -> list[dict[str, Any]]:
 
 def progress(lake: Lake) -> list[dict[str, Any]]:
     """What an export does with rows that are deleted, a table that forgets or is rolled back, and other settings."""
-    growing, told = Growing(lake.place / "bucket"), []
+    growing, results = Growing(lake.place / "bucket"), []
 
-    def tell(what: str, **facts: Any) -> None:
-        told.append({"what": what, **facts, "offsets": lake.offsets()})
+    def note(what: str, **facts: Any) -> None:
+        results.append({"what": what, **facts, "offsets": lake.offsets()})
 
     for partition in range(2):
         growing.append("users", partition, records=3, batches=2)
-    tell("first", **lake.export())
+    note("first", **lake.export())
     growing.append("users", 1, records=1)
-    tell("one more", **lake.export())
+    note("one more", **lake.export())
     lake.sql("DELETE FROM {table} WHERE partition = 1 AND offset = 6")
-    tell("newest row deleted", **lake.export())
+    note("newest row deleted", **lake.export())
     lake.sql("DELETE FROM {table} WHERE offset >= 0")
     lake.forget()
-    tell("all rows deleted, and history forgotten", **lake.export())
+    note("all rows deleted, and history forgotten", **lake.export())
     growing.append("users", 0, records=2)
-    tell("two more", **lake.export())
-    tell("other isolation", **lake.export(isolation="read_uncommitted"))
-    tell("other columns", **lake.export(columns="value,partition,offset,timestamp"))
+    note("two more", **lake.export())
+    note("other isolation", **lake.export(isolation="read_uncommitted"))
+    note("other columns", **lake.export(columns="value,partition,offset,timestamp"))
     before = lake.newest_commit()
     growing.append("users", 0, records=1)
     lake.export()
     lake.roll_back(before)
-    tell("rolled back", **lake.export())
+    note("rolled back", **lake.export())
     growing.append("users", 0, records=1)
     one, other = lake.made(), lake.made()
-    tell("one of two at once", **lake.run(one))
-    tell("the other", **lake.run(other))
-    return told
+    note("one of two at once", **lake.run(one))
+    note("the other", **lake.run(other))
+    return results
 
 
 def damage(lake: Lake) -> list[dict[str, Any]]:
     """One damaged range, a topic that is created again, and a partition that is gone: each alone; and what an older version left."""
-    growing, told = Growing(lake.place / "bucket"), []
+    growing, results = Growing(lake.place / "bucket"), []
     for partition in range(2):
         growing.append("users", partition, records=3, batches=2)
         growing.append("pay", partition, records=3)
@@ -162,15 +162,15 @@ def damage(lake: Lake) -> list[dict[str, Any]]:
     path = lake.place / "bucket" / growing.archive("users", 0).head.entries[1].key
     sound = path.read_bytes()
     path.write_bytes(sound[:-3] + bytes([sound[-3] ^ 0xFF]) + sound[-2:])
-    told.append({"what": "damaged", **lake.export(both, splitBytes=1), "offsets": lake.offsets()})
-    told.append({"what": "still damaged", **lake.export(both, splitBytes=1), "offsets": lake.offsets()})
+    results.append({"what": "damaged", **lake.export(both, splitBytes=1), "offsets": lake.offsets()})
+    results.append({"what": "still damaged", **lake.export(both, splitBytes=1), "offsets": lake.offsets()})
     path.write_bytes(sound)
-    told.append({"what": "mended", **lake.export(both), "offsets": lake.offsets()})
+    results.append({"what": "mended", **lake.export(both), "offsets": lake.offsets()})
     del growing.archives["pay", 0]
     growing.archive("pay", incarnation=2).append(a_segment(0, 1, records=2))
     (head,) = (lake.place / "bucket" / "meta" / "users").glob("*/1/manifest.json")
     head.unlink()
-    told.append({"what": "created again, and one gone", **lake.export(both), "offsets": lake.offsets()})
+    results.append({"what": "created again, and one gone", **lake.export(both), "offsets": lake.offsets()})
 
     query = parse_query({"topics": "users", "columns": COLUMNS, "isolation": "read_committed"})
     place = StorePlace((lake.place / "bucket").as_uri())
@@ -181,15 +181,15 @@ def damage(lake: Lake) -> list[dict[str, Any]]:
         table_export._Read(place, query), from_arrow_schema(table_schema(query))
     )
     frame.writeTo(old).using(lake.format).partitionedBy(F.col("topic"), F.col("date")).create()
-    told.append({"what": "an older version's", **lake.export(table=old), "offsets": lake.offsets(old)})
+    results.append({"what": "an older version's", **lake.export(table=old), "offsets": lake.offsets(old)})
     lake.spark.sql(f"DELETE FROM {old} WHERE offset >= 0").collect()
     growing.append("users", 0, records=1)
-    told.append({"what": "taken over", **lake.export(table=old), "offsets": lake.offsets(old)})
+    results.append({"what": "taken over", **lake.export(table=old), "offsets": lake.offsets(old)})
     lake.spark.range(3).writeTo(old + "er").using(lake.format).create()
-    told.append({"what": "no export", **lake.export(table=old + "er")})
-    return told
+    results.append({"what": "no export", **lake.export(table=old + "er")})
+    return results
 
 
 if __name__ == "__main__":
-    story, table_format, place = sys.argv[1:]
-    print(json.dumps(globals()[story](Lake(table_format, Path(place)))))
+    scenario, table_format, place = sys.argv[1:]
+    print(json.dumps(globals()[scenario](Lake(table_format, Path(place)))))

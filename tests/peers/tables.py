@@ -27,7 +27,7 @@ def jars(table_format: str) -> str:
     def fetch(into: Path) -> None:
         command = ["mvn", "-B", "-q", "-f", str(_HERE / "tables.xml"), "dependency:copy-dependencies"]
         command += [f"-DincludeGroupIds={','.join(_JARS[table_format])}", f"-DoutputDirectory={into}"]
-        subprocess.run(command, check=True, timeout=900, stdout=2)  # what Maven writes even when it is quiet is no part of a story
+        subprocess.run(command, check=True, timeout=900, stdout=2)  # what a quiet Maven writes is no part of an answer
 
     directory = fetched(f"{table_format}-1", fetch)
     return ",".join(str(jar) for jar in sorted(directory.glob("*.jar")))
@@ -47,7 +47,7 @@ def python_path(table_format: str) -> str:
 
 
 def settings(table_format: str, place: Path) -> dict[str, str]:
-    """Of a session whose tables lie below `place`."""
+    """Of a session whose tables lie in `place`."""
     found = {**SETTINGS, "spark.jars": jars(table_format), "spark.sql.warehouse.dir": str(place / "warehouse")}
     if table_format == "iceberg":
         return found | {
@@ -75,8 +75,8 @@ def environment(table_format: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": python_path(table_format), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def run(story: str, table_format: str, place: Path, kill_at: str = "") -> tuple[int, Any]:
-    command = [sys.executable, "-m", "tests.peers.table_program", story, table_format, str(place)]
+def run(scenario: str, table_format: str, place: Path, kill_at: str = "") -> tuple[int, Any]:
+    command = [sys.executable, "-m", "tests.peers.table_program", scenario, table_format, str(place)]
     ran = subprocess.run(
         command,
         cwd=place,

@@ -27,7 +27,7 @@ def test_no_broker_starts_on_a_directory_with_lost_and_found(tmp_path: Path) -> 
     (tmp_path / "kafka" / "lost+found").mkdir()
     with pytest.raises(AssertionError, match="the broker ended"):
         broker.start()
-    assert "'lost+found' is not in the form of topic-partition" in broker.said()
+    assert "'lost+found' is not in the form of topic-partition" in broker.log_text()
 
 
 @pytest.mark.parametrize("killed", [False, True])

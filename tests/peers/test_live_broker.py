@@ -9,9 +9,10 @@ import pytest
 import recovery
 from headwater.wiring import open_bucket
 from tests.peers.agent import Agent, Headwater
-from tests.peers.kafka import JavaRead, KafkaBroker, expect_same, java_consume, produce
+from tests.peers.java_client import JavaRead, java_consume
+from tests.peers.kafka import KafkaBroker, expect_same, produce
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 PLAIN, COMPACTED, PAID = "plain.events", "stock.state", "paid.orders"
 TOPICS = [PAID, PLAIN, COMPACTED]
@@ -59,7 +60,7 @@ def test_everything_a_live_broker_wrote_is_archived_and_comes_back(tmp_path: Pat
             broker.stop()  # in order
             broker.start()
             work(broker, 1, rng)
-            agent.kill()  # and goes on later from where the bucket says it was
+            agent.kill()  # and continues later from where the bucket has it
             work(broker, 2, rng)
             broker.kill()
             broker.start()

@@ -13,7 +13,8 @@ from headwater_core.clock import SystemClock
 from manifests.repository import ManifestRepository
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.peers.kafka import KafkaBroker, expect_same, java_consume, produce
+from tests.peers.java_client import java_consume
+from tests.peers.kafka import KafkaBroker, expect_same, produce
 from tests.recovery.archived import archive
 
 pytestmark = pytest.mark.peer
@@ -72,7 +73,7 @@ def test_groups_and_open_transactions_come_back_with_the_internal_topics(tmp_pat
         expect_same(read.records, expected("pantry", "read_uncommitted"), "pantry")
         for group in expected_cluster("pantry")["groups"]:
             assert broker.committed(group["group"]) == {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
-        ended = until(lambda: consumed(broker, "refunds", "read_committed", of=(b"after",)), lambda: after(broker, "refunds"))
+        ended = eventually(lambda: consumed(broker, "refunds", "read_committed", of=(b"after",)), lambda: after(broker, "refunds"))
         assert ended  # the coordinator has aborted what it knew to be open
         assert java_consume(broker.bootstrap, ["refunds"], "read_committed").bounds["refunds", 0][1] > 30
 
@@ -95,7 +96,7 @@ def consumed(
     return [each for each in found if of is None or each[2] in of]
 
 
-def until(look: Callable[[], T], between: Callable[[], object], attempts: int = 40) -> T:
+def eventually(look: Callable[[], T], between: Callable[[], object], attempts: int = 40) -> T:
     """What `look` finds in the end; `between` comes after each time that it finds nothing."""
     for _ in range(attempts):
         if found := look():
@@ -121,20 +122,20 @@ def test_readers_of_committed_data_reach_the_end_of_logs_that_were_archived_insi
         shown = {(record["topic"], record["partition"], record["offset"]) for record in stable.records}
         assert shown <= ended  # nothing of a transaction that had been aborted, or is now
         produce(broker.producer(), "orders.placed", [b"plain"])
-        for transactional_id in ("anew", "anew", "tx-beta"):
+        for transactional_id in ("new", "new", "tx-beta"):
             producer = broker.producer(transactional_id=transactional_id)
             producer.init_transactions(30)
             producer.begin_transaction()
             produce(producer, "orders.placed", [transactional_id.encode()])
             producer.commit_transaction(30)
         values = [value for _, _, value in consumed(broker, "orders.placed", "read_committed")]
-        assert values[-4:] == [b"plain", b"anew", b"anew", b"tx-beta"]
+        assert values[-4:] == [b"plain", b"new", b"new", b"tx-beta"]
         broker.stop()
         broker.start()  # a clean start believes the producer snapshots that the broker made of it
         assert [value for _, _, value in consumed(broker, "orders.placed", "read_committed")] == values
 
 
-def test_groups_go_on_without_skipping_what_is_produced_next(tmp_path: Path) -> None:
+def test_groups_continue_without_skipping_what_is_produced_next(tmp_path: Path) -> None:
     """Their commits were archived later than the records: they lie beyond the recovered logs."""
     store = MemoryStore(SystemClock())
     archive(unpack("kitchen"), store, policy=SEALED_ONLY)
@@ -160,7 +161,7 @@ def test_groups_go_on_without_skipping_what_is_produced_next(tmp_path: Path) -> 
         assert broker.committed("cooks")["orders.in", 0] == ahead.log_end + 30
 
 
-def test_the_cleaner_goes_on_and_deleted_keys_stay_deleted(tmp_path: Path) -> None:
+def test_the_cleaner_continues_and_deleted_keys_stay_deleted(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path / "source", tmp_path / "first", compaction=False) as broker:
         broker.create_topic(
             "table",
@@ -193,7 +194,7 @@ def test_the_cleaner_goes_on_and_deleted_keys_stay_deleted(tmp_path: Path) -> No
             rows = consumed(broker, "table", "read_uncommitted")
             return [] if (b"alice", None) in [(key, value) for _, key, value in rows] else [key for _, key, _ in rows]
 
-        left = until(without_tombstone, write, attempts=200)
+        left = eventually(without_tombstone, write, attempts=200)
         assert (b"alice", True) in before
         assert left
         assert b"alice" not in left

@@ -12,7 +12,7 @@ from tests.headwater.pipeline.spark_fixtures import archived, need_java
 from tests.peers import spark_program
 from tests.peers.spark import SparkCluster
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("spark-cluster")]
 
 PROGRAM = Path(spark_program.__file__)
 TOPICS = ("recipes.zstd", "recipes.snappy", "recipes.lz4", "recipes.gzip", "recipes.none", "orders.placed", "refunds", "photos")
@@ -43,11 +43,11 @@ def test_a_stream_whose_driver_is_killed_writes_each_offset_once(cluster: SparkC
         for partition in range(2 + life):
             world.append("orders", partition, records=25, batches=4)
         driver = cluster.submit(PROGRAM, "follow", *places)
-        while (said := driver.line()).isdigit() and int(said) < batches + 2:
+        while (line := driver.line()).isdigit() and int(line) < batches + 2:
             pass
-        driver.killed()  # in the middle of the batch behind it
-        assert said.isdigit(), "the stream ended by itself"
-        batches = int(said)
+        driver.killed()  # in the middle of the next batch
+        assert line.isdigit(), "the stream ended by itself"
+        batches = int(line)
     world.append("pay", records=10)
     last = cluster.submit(PROGRAM, "finish", *places).result().splitlines()[-1]
     assert [tuple(row) for row in json.loads(last)] == world.offsets()

@@ -13,7 +13,7 @@ from tests.headwater.pipeline.export.test_directory_export import wanted
 from tests.headwater.pipeline.growing import Growing
 from tests.peers.tables import FORMATS, environment, run, submit_arguments
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 
 @FORMATS
@@ -21,10 +21,10 @@ def test_a_table_holds_each_offset_once_though_the_export_was_killed(table_forma
     a_bucket().write_to(tmp_path / "bucket")
     for step in ("export.table_created", "export.table_committed:2"):
         assert run("pantry", table_format, tmp_path, kill_at=step)[0] == -signal.SIGKILL
-    for told, commits_some in zip(run("pantry", table_format, tmp_path)[1], (True, False), strict=True):
-        assert (told["code"], told["notes"]) == (0, [])
-        assert (told["commits"] > 0) == commits_some
-        assert told["rows"] == wanted()
+    for result, commits_some in zip(run("pantry", table_format, tmp_path)[1], (True, False), strict=True):
+        assert (result["code"], result["notes"]) == (0, [])
+        assert (result["commits"] > 0) == commits_some
+        assert result["rows"] == wanted()
 
 
 def test_the_command_line_ends_with_a_line_and_the_exit_code(tmp_path: Path) -> None:
@@ -55,6 +55,6 @@ def test_the_command_line_ends_with_a_line_and_the_exit_code(tmp_path: Path) -> 
     assert (summary["ranges"], summary["commits"]) == (1, 1)
     assert [(each["topic"], each["partition"]) for each in summary["failed"]] == [("users", 0)]
     ran = export(table="nowhere.at.all")
-    said = [line for line in ran.stderr.splitlines() if line.startswith("headwater: ")]
-    assert (ran.returncode, len(said)) == (1, 1), ran.stderr[-4000:]
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("headwater: ")]
+    assert (ran.returncode, len(lines)) == (1, 1), ran.stderr[-4000:]
     assert "Traceback" not in ran.stderr

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.peers.agent import Agent, Headwater
 from tests.peers.kafka import KafkaBroker
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 WRITE_S = float(os.environ.get("SOAK_S", "120"))
 PATIENCE_S = 60
@@ -29,19 +29,19 @@ Log = dict[tuple[str, int], dict[int, bytes]]  # what was read or written, by of
 class Writer(threading.Thread):
     """Transactions over all places, of one to six records with pauses in between; two in five abort."""
 
-    def __init__(self, broker: KafkaBroker, name: str, until: float) -> None:
+    def __init__(self, broker: KafkaBroker, name: str, end_s: float) -> None:
         super().__init__(name=name)
         self.committed: Log = defaultdict(dict)
         self.aborted = 0
         self.failure: Exception | None = None
         self._producer: Producer = broker.producer(transactional_id=name)
-        self._random, self._until, self._pause = random.Random(name), until, threading.Event()
+        self._random, self._end_s, self._pause = random.Random(name), end_s, threading.Event()
 
     def run(self) -> None:
         try:
             self._producer.init_transactions(30)
             number = 0
-            while time.monotonic() < self._until:
+            while time.monotonic() < self._end_s:
                 self._transaction(number, commits=self._random.random() < 0.6)
                 number += 1
         except Exception as failure:
@@ -152,8 +152,8 @@ def test_no_reader_sees_an_aborted_record_or_misses_a_committed_one(tmp_path: Pa
             broker.create_topic(topic, 1, internal_segment_bytes=8_192)
         with Agent(headwater) as agent:
             address = agent.address()
-            until = time.monotonic() + WRITE_S
-            writers = [Writer(broker, name, until) for name in ("till-1", "till-2")]
+            end_s = time.monotonic() + WRITE_S
+            writers = [Writer(broker, name, end_s) for name in ("till-1", "till-2")]
             readers = [Reader(address, tails=True), Reader(address, tails=False)]
             for thread in (*writers, *readers):
                 thread.start()
@@ -169,7 +169,7 @@ def test_no_reader_sees_an_aborted_record_or_misses_a_committed_one(tmp_path: Pa
                 reader.join()
             agent.stop()
     failures = [writer.failure for writer in writers] + [reader.failure for reader in readers]
-    assert failures == [None] * 4, agent.said()[-3000:]
+    assert failures == [None] * 4, agent.log_text()[-3000:]
     scans = again.scans[:-1]
     assert [line for scan in (*tail.scans, *scans) for line in wrong(scan, committed)] == []
     assert missing(tail.scans[0], committed) == []

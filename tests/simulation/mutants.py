@@ -605,7 +605,7 @@ def name_always_turns(stack: ExitStack) -> None:
 # Readers
 
 
-@mutant("a reader of the local log asks nobody else which transactions were aborted")
+@mutant("a reader of the local log takes its word on aborted transactions alone", theme="disks")
 def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
     real = PartitionTransactions.aborted
 
@@ -618,7 +618,7 @@ def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
     _patch(stack, PartitionTransactions, "aborted", aborted)
 
 
-@mutant("a head that cannot be read is taken for an empty archive")
+@mutant("a head that cannot be read is taken for an empty archive", theme="gaps")
 def no_head_is_an_empty_archive(stack: ExitStack) -> None:
     real = Archived.load
 

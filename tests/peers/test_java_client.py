@@ -17,20 +17,13 @@ from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack
 from tests.headwater.gateway.archived import archive
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition
-from tests.headwater.gateway.test_clients import ISOLATIONS
 from tests.headwater.gateway.test_tiers import drop_sealed_segments
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.peers.kafka import (
-    JavaRead,
-    KafkaBroker,
-    console_consume,
-    java_consume,
-    java_offsets_for_times,
-    java_seek,
-    produce_aborts_over_segments,
-)
+from tests.peers.aborts import GROUP, ISOLATIONS, TOPIC, Answers
+from tests.peers.java_client import console_consume, java_consume, java_offsets_for_times, java_seek
+from tests.peers.kafka import KafkaBroker
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, GROUP]
 _READY_S = 60
 
 
@@ -85,20 +78,20 @@ def test_java_reads_two_thousand_partitions_at_once(tmp_path: Path) -> None:
 def test_the_console_consumer_is_told_that_groups_are_refused(served: tuple[str, GatewayServer], protocol: str) -> None:
     name, server = served
     topic, _ = _longest(name)
-    told = console_consume(server.bootstrap_servers, topic, "--from-beginning", "--command-property", f"group.protocol={protocol}")
-    assert "GroupAuthorizationException" in told
-    assert "Processed a total of 0 messages" in told
+    printed = console_consume(server.bootstrap_servers, topic, "--from-beginning", "--command-property", f"group.protocol={protocol}")
+    assert "GroupAuthorizationException" in printed
+    assert "Processed a total of 0 messages" in printed
 
 
 def test_the_console_consumer_reads_a_partition(served: tuple[str, GatewayServer]) -> None:
     name, server = served
     topic, partition = _longest(name)
-    asked = ("--partition", str(partition), "--offset", "earliest", "--max-messages", "20")
-    assert "Processed a total of 20 messages" in console_consume(server.bootstrap_servers, topic, *asked)
+    options = ("--partition", str(partition), "--offset", "earliest", "--max-messages", "20")
+    assert "Processed a total of 20 messages" in console_consume(server.bootstrap_servers, topic, *options)
 
 
 def test_times_and_places_are_what_the_broker_says(tmp_path: Path) -> None:
-    """What clients ask with ListOffsets, for every partition of `pantry`, of a broker on it and of the gateway.
+    """What clients request with ListOffsets, for every partition of `pantry`, of a broker on it and of the gateway.
 
     Times are left out for topics with transactions, whose markers the broker counts as records and we do not (no consumer
     ever sees one, so it reads the same from either answer), and for `compost`, where the broker names a record below its
@@ -115,12 +108,12 @@ def test_times_and_places_are_what_the_broker_says(tmp_path: Path) -> None:
     try:
         with KafkaBroker(root, tmp_path / "work", compaction=False) as broker, GatewayServer(logs, config) as server:
             ours, theirs = (AdminClient({"bootstrap.servers": each}) for each in (server.bootstrap_servers, broker.bootstrap))
-            for asked, specs in (
+            for requested, specs in (
                 (places, [OffsetSpec.earliest(), OffsetSpec.latest()]),  # type: ignore[no-untyped-call]
                 (unmarked, [OffsetSpec.max_timestamp(), *map(OffsetSpec.for_timestamp, times)]),  # type: ignore[no-untyped-call]
             ):
                 for spec in specs:
-                    assert _listed(ours, asked, spec) == _listed(theirs, asked, spec), spec
+                    assert _listed(ours, requested, spec) == _listed(theirs, requested, spec), spec
             topic, partition = _longest("pantry")
             found = java_offsets_for_times(server.bootstrap_servers, topic, partition, times[:20])
             assert found == java_offsets_for_times(broker.bootstrap, topic, partition, times[:20])
@@ -132,51 +125,45 @@ def _listed(admin: AdminClient, places: list[tuple[str, int]], spec: OffsetSpec)
     until_s = monotonic() + _READY_S
     while True:
         try:
-            asked = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=20)
-            found = {(at.topic, at.partition): future.result() for at, future in asked.items()}
+            futures = admin.list_offsets({TopicPartition(*place): spec for place in places}, request_timeout=20)
+            found = {(at.topic, at.partition): future.result() for at, future in futures.items()}
             return {place: (each.offset, each.timestamp) for place, each in found.items()}
-        except KafkaException as error:  # a broker that has just started tells of leader epochs that it follows a moment later
+        except KafkaException as error:  # a broker that has just started reports leader epochs that it follows a moment later
             if error.args[0].code() != KafkaError.UNKNOWN_LEADER_EPOCH or monotonic() > until_s:
                 raise
             sleep(0.1)
 
 
 @pytest.fixture(scope="module")
-def aborts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryStore, dict[Isolation, JavaRead]]:
-    """A broker's directory, its archive, and what the Java client read from the broker."""
-    place = tmp_path_factory.mktemp("aborts")
-    root, store = place / "kafka", MemoryStore()
-    with KafkaBroker(root, place / "work") as broker:
-        produce_aborts_over_segments(broker, "returns")
-        wanted = {isolation: java_consume(broker.bootstrap, ["returns"], isolation) for isolation in ISOLATIONS}
-        broker.stop()
-    archive(root, store)
-    return root, store, wanted
+def archived(answers: Answers) -> MemoryStore:
+    """The archive of all that the log of aborts holds."""
+    store = MemoryStore()
+    archive(answers.log_dir, store)
+    return store
 
 
 @pytest.mark.parametrize("local_segments", [0, 1, 3])
 def test_aborts_over_several_segments_and_across_the_border(
-    tmp_path: Path, aborts: tuple[Path, MemoryStore, dict[Isolation, JavaRead]], local_segments: int
+    tmp_path: Path, answers: Answers, archived: MemoryStore, local_segments: int
 ) -> None:
     """Abort markers in later segments than their data; some of either in the archive, some on disk."""
-    archived, store, wanted = aborts
     root = tmp_path / "kafka"
-    shutil.copytree(archived, root)
-    segments = sorted((root / "returns-0").glob("*.log"))
+    shutil.copytree(answers.log_dir, root)
+    segments = sorted((root / f"{TOPIC}-0").glob("*.log"))
     for path in segments[: len(segments) - local_segments]:
-        for each in (root / "returns-0").glob(f"{path.stem}.*"):
+        for each in (root / f"{TOPIC}-0").glob(f"{path.stem}.*"):
             each.unlink()
     logs = open_logs(
         HydrationConfig(chunk_bytes=64 << 10),
-        store=store,
+        store=archived,
         cache_directory=tmp_path / "cache",
         dirs=LogDirs([root]) if local_segments else None,
     )
     try:
         with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server:
             for isolation in ISOLATIONS:
-                seen = java_consume(server.bootstrap_servers, ["returns"], isolation)
-                assert seen.records == wanted[isolation].records
-                assert seen.bounds == wanted[isolation].bounds
+                seen = java_consume(server.bootstrap_servers, [TOPIC], isolation)
+                assert seen.records == answers.reads[isolation].records
+                assert seen.bounds == answers.reads[isolation].bounds
     finally:
         logs.close()

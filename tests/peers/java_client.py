@@ -1,0 +1,110 @@
+"""The Java client, for the peer tests: Maven fetches Kafka's jars once, javac compiles one class, and one JVM serves all
+requests of a test process: most of what a short-lived one does is to start."""
+
+import atexit
+import json
+import subprocess
+import threading
+import zlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.peers.cache import fetched
+
+_HERE = Path(__file__).parent
+_PATIENCE_S = 120
+_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # quick to start, for programs that do little
+
+
+@cache
+def class_path() -> str:
+    """Kafka's jars and the compiled Peer class. The first call fetches 55 MB; later ones look once."""
+
+    def fetch(into: Path) -> None:
+        command = ["mvn", "-B", "-q", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={into}"]
+        subprocess.run(command, check=True, timeout=600)
+
+    jars, source = fetched("jars-4.3.1", fetch), _HERE / "Peer.java"
+
+    def compile_into(classes: Path) -> None:
+        subprocess.run(["javac", "-cp", f"{jars}/*", "-d", str(classes), str(source)], check=True, timeout=_PATIENCE_S)
+
+    classes = fetched(f"classes-{zlib.crc32(source.read_bytes()):08x}", compile_into)
+    return f"{classes}:{jars}/*"
+
+
+class JavaClient:
+    """Peer.java in a JVM of its own: one request after another."""
+
+    def __init__(self) -> None:
+        command = ["java", *_JVM, "-cp", class_path(), "Peer"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def request(self, *arguments: str) -> list[dict[str, Any]]:
+        """The lines of the answer. Raises AssertionError with the reason when the request fails, or takes more than two minutes."""
+        assert self._process.stdin
+        assert self._process.stdout
+        impatience = threading.Timer(_PATIENCE_S, self._process.kill)
+        impatience.start()
+        try:
+            print(*arguments, sep="\t", file=self._process.stdin, flush=True)
+            lines = []
+            while (line := self._process.stdout.readline()).startswith("{"):
+                lines.append(json.loads(line))
+        finally:
+            impatience.cancel()
+            impatience.join()
+        if line != "done\n":
+            raise AssertionError(f"{' '.join(arguments)}: {line.replace('|', chr(10)) or 'the JVM ended'}")
+        return lines
+
+    def close(self) -> None:
+        """Ends the JVM, which it takes from the end of its input."""
+        self._process.communicate()
+
+
+@cache
+def java_client() -> JavaClient:
+    """One for this process, and as long as that."""
+    client = JavaClient()
+    atexit.register(client.close)
+    return client
+
+
+def console_consume(bootstrap: str, topic: str, *arguments: str) -> str:
+    """All that kafka-console-consumer prints, records included; it ends by itself when it fails."""
+    tool = ["java", *_JVM, "-cp", class_path(), "org.apache.kafka.tools.consumer.ConsoleConsumer"]
+    command = [*tool, "--bootstrap-server", bootstrap, "--topic", topic, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_PATIENCE_S)
+    return done.stdout.decode(errors="replace")
+
+
+class JavaRead:
+    """What the Java consumer saw: records in the shape of the expected files, and (start, end) per (topic, partition).
+
+    The end is the high watermark, or the last stable offset under read_committed.
+    """
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self.bounds = {(line["topic"], line["partition"]): (line["start"], line["end"]) for line in lines if "bounds" in line}
+        records = [line for line in lines if "bounds" not in line]
+        self.records = sorted(records, key=lambda line: (line["topic"], line["partition"], line["offset"]))
+
+
+def java_consume(bootstrap: str, topics: Iterable[str], isolation: str) -> JavaRead:
+    """Everything in `topics`, as the Java consumer with check.crcs reads it from the earliest offset to the end."""
+    return JavaRead(java_client().request("read", bootstrap, isolation, ",".join(topics)))
+
+
+def java_seek(
+    bootstrap: str, topic: str, partition: int, offset: int, count: int, isolation: str = "read_uncommitted"
+) -> list[dict[str, Any]]:
+    """The first `count` records at or past `offset`."""
+    return java_client().request("seek", bootstrap, isolation, topic, str(partition), str(offset), str(count))
+
+
+def java_offsets_for_times(bootstrap: str, topic: str, partition: int, timestamps: Iterable[int]) -> list[dict[str, Any]]:
+    """Per timestamp: `asked`, and `offset` and `timestamp` of the first record at or past it (None when there is none)."""
+    return java_client().request("times", bootstrap, topic, str(partition), ",".join(map(str, timestamps)))
