@@ -37,6 +37,7 @@ class EpochHistory:
 
     @classmethod
     def of(cls, steps: Iterable[tuple[int, int]]) -> "EpochHistory":
+        """From (epoch, first offset) pairs. Raises ValueError when they are out of order."""
         return cls(tuple(EpochStart(*each) for each in steps))
 
     @property

@@ -67,6 +67,7 @@ def write_partial(path: Path, content: bytes) -> Path:
 
 
 def partial_of(path: Path) -> Path:
+    """The name of `path` while it is written."""
     return path.with_name(path.name + PARTIAL)
 
 

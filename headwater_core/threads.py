@@ -39,6 +39,7 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work, and wait STOP_S for what runs. `cancel_futures`: what has not begun is cancelled."""
         with self._changed:
             self._closed = True
             given_up = list(self._queue) if cancel_futures else []

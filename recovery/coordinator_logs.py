@@ -17,6 +17,7 @@ from recovery.runs import fetched
 
 
 def read_states(store: ObjectStore, partition: PartitionPlan, notes: list[str]) -> States:
+    """The transactions that one recovered partition of __transaction_state holds. What cannot be read is added to `notes`."""
     states = States()
 
     def batch(raw: bytes, transaction_of: int | None, where: str) -> None:

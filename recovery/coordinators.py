@@ -62,6 +62,7 @@ class Commits:
         into[key] = Committed(record.offset, record.key or b"", value)
 
     def marker(self, producer_id: int, *, commits: bool) -> None:
+        """The producer's transaction has ended."""
         for key, committed in self.pending.pop(producer_id, {}).items():
             if commits and self._is_newest(key, committed):
                 self.current[key] = committed

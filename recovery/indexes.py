@@ -33,6 +33,7 @@ class Indexes:
         self._last_offset = self._position = 0
 
     def add(self, position: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """The next batch: where it begins in the file, in bytes, its last offset and largest timestamp."""
         relative = last_offset - self._base_offset
         self._last_offset, self._position = relative, position
         if max_timestamp_ms > self._timestamp_ms:

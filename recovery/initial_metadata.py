@@ -35,6 +35,7 @@ def bootstrap_checkpoint(plan: RecoveryPlan, *, timestamp_ms: int) -> bytes:
 
 
 def bootstrap_records(plan: RecoveryPlan) -> Iterator[MetadataRecord]:
+    """Every record of it, in order."""
     yield from (FeatureLevel(name=name, level=level) for name, level in FEATURES.items())
     for topic in plan.topics:
         yield Topic(name=topic.topic, topic_id=topic.topic_id)

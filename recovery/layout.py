@@ -111,6 +111,7 @@ def checkpoint_files(plan: RecoveryPlan) -> Files:
 
 
 def bootstrap_files(plan: RecoveryPlan, started_ms: int) -> Files:
+    """The file that the metadata log begins with."""
     return {PurePath(BOOTSTRAP): bootstrap_checkpoint(plan, timestamp_ms=started_ms)}
 
 
@@ -136,6 +137,7 @@ def cleaned_end(partition: PartitionPlan) -> int | None:
 
 
 def first_segment(partition: PartitionPlan) -> int:
+    """Base offset of the partition's first segment file."""
     return partition.files[0].base_offset if partition.files else partition.next_offset
 
 
@@ -155,6 +157,7 @@ class Segment(NamedTuple):
 
 
 def segment_files(plan: RecoveryPlan, into: Path) -> Iterator[Segment]:
+    """Every segment that `plan` places below `into`."""
     for topic, partition in partitions(plan):
         directory = into / partition_directory(topic, partition)
         for entry in partition.files:

@@ -16,7 +16,11 @@ Place = tuple[str, int]  # topic, partition
 
 
 class LogEnds:
-    """Decides how partitions end. unfinished: by place the producers whose transactions the recovered coordinator ends."""
+    """Decides how partitions end.
+
+    unfinished  by place, the producers whose transactions the recovered coordinator ends
+    notes       for people; what is decided is added
+    """
 
     def __init__(self, store: ObjectStore, plan: RecoveryPlan, unfinished: Mapping[Place, frozenset[int]], notes: list[str]) -> None:
         self._store, self._unfinished, self._notes = store, unfinished, notes

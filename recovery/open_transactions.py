@@ -63,6 +63,7 @@ def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex
 
 
 def open_before(store: ObjectStore, entries: Sequence[Entry], at: int) -> Sequence[OpenTransaction]:
+    """The transactions that are open before entries[at]. Raises what run_index does."""
     if at == 0 or entries[at - 1].gap or entries[at - 1].open_from is None:
         return ()
     return run_index(store, entries, at - 1).open_transactions

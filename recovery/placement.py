@@ -36,7 +36,10 @@ class Placement:
         self._holes: list[Hole] = []
 
     def run(self, *, skip_damaged: bool) -> Mark:
-        """The mark, with the plan that was carried out in the end."""
+        """Do what is left to do; return the mark, with the plan that was carried out in the end.
+
+        Raises what restoration.apply does.
+        """
         self._make_directories()
         milestones.reached("recover.directories")
         self._check_space()
@@ -176,6 +179,7 @@ def plan_without(plan: RecoveryPlan, holes: Collection[Hole], store: ObjectStore
 
 
 def damage_text(holes: Collection[Hole], so: str) -> str:
+    """What the user reads about `holes`; `so` says what was done."""
     listed = "".join(f"\n  {hole}" for hole in sorted(holes, key=lambda hole: (hole.topic, hole.partition, hole.base_offset)))
     return (
         f"{len(holes)} archived runs are missing or damaged; {so}. Mend the bucket and run the same command again, or add --skip-damaged "

@@ -235,6 +235,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_plan(plan: RecoveryPlan) -> bytes:
+    """The plan as a file for people and for `decode_plan`."""
     return seal(check_plan(plan))
 
 
@@ -244,7 +245,10 @@ def decode_plan(raw: bytes, where: str = "recovery plan") -> RecoveryPlan:
 
 
 def check_plan(plan: RecoveryPlan) -> RecoveryPlan:
-    """`plan` when it can be carried out: names are safe, entries abut and fit segment files (I4, I22)."""
+    """`plan` when it can be carried out: names are safe, entries abut and fit segment files (I4, I22).
+
+    Raises CorruptData, UnsupportedFormat for another mode.
+    """
     check_cluster_id(plan.cluster_id)
     if not 0 <= plan.node_id <= NODE_ID_MAX or not plan.recovery_id.isalnum():
         raise CorruptData("recovery plan", 0, f"node id {plan.node_id}, recovery id {plan.recovery_id[:40]!r}")

@@ -42,6 +42,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(into: Path, mark: Mark, *, resumed: bool, again: bool) -> RecoveryReport:
+    """The report of the recovery that `mark` describes."""
     plan = mark.plan
     return RecoveryReport(
         recovery_id=plan.recovery_id,

@@ -61,7 +61,8 @@ class Mark:
 def locked(into: Path) -> Iterator[None]:
     """Make the directory if need be, and keep others out of it. A foreign directory is refused before a lock file is left in it.
 
-    The lock is on a file: a file system over the network takes none on a directory.
+    The lock is on a file: a file system over the network takes none on a directory. Raises UsageError when it is no directory or holds
+    something else, Locked when another recovery runs there.
     """
     with disk_errors(into):
         try:
@@ -83,7 +84,7 @@ def locked(into: Path) -> Iterator[None]:
 
 
 def read_mark(into: Path) -> Mark | None:
-    """None when no recovery was ever begun there."""
+    """None when no recovery was ever begun there. Raises CorruptData when mark or plan are damaged, UnsupportedFormat."""
     path = into / MARK
     with disk_errors(path):
         try:
@@ -117,6 +118,7 @@ def write_mark(into: Path, mark: Mark) -> Mark:
 
 
 def plan_name(digest: str) -> str:
+    """The file in which a plan of this digest lies."""
     return _PLAN.format(digest.rpartition(":")[2])
 
 

@@ -6,6 +6,7 @@ from headwater_core.files import disk_errors, replace_file
 
 
 def read_if_there(path: Path) -> bytes | None:
+    """The file's content; None when it is not there. Raises what `disk_errors` makes of errors."""
     with disk_errors(path):
         try:
             return path.read_bytes()

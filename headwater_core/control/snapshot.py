@@ -26,6 +26,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_snapshot(path: Path, state: ControlState, before: Entry, last: Entry) -> None:
+    """Replace the snapshot at `path`. Raises DiskFull and TransientError."""
     body = msgspec.msgpack.encode(Snapshot(before=before, last=last, state=encode_state(state)))
     replace_file(path, MAGIC + zlib.crc32(body).to_bytes(4, "big") + body)
 

@@ -64,6 +64,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
     retired: dict[str, int] = {}
 
     def topic(self, cluster_id: str, topic_id: str) -> TopicState | None:
+        """One incarnation; None when no record has named it."""
         return self.clusters.get(cluster_id, {}).get(topic_id)
 
     def partition(self, partition: PartitionId) -> PartitionState | None:

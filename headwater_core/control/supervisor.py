@@ -85,6 +85,7 @@ class ControlSupervisor:
         node.publish(*records, timeout_s=timeout_s)
 
     def state(self) -> ControlState:
+        """The node's, or the last one that was known."""
         node = self._node
         return node.state() if node else self._known
 
@@ -111,10 +112,12 @@ class ControlSupervisor:
         return node is not None and node.informed
 
     def rebuilt(self) -> None:
+        """The state has been filled from the bucket."""
         if self._node:
             self._node.rebuilt()
 
     def start(self) -> None:
+        """Start the thread that takes the steps."""
         self._thread = threading.Thread(target=self._run, name="control-supervisor", daemon=True)
         self._thread.start()
 

@@ -36,6 +36,7 @@ class Digest:
         self.size_bytes += size_bytes
 
     def text(self) -> str:
+        """ "crc64nvme:<16 hex>" of what came so far."""
         return text_of(self.value)
 
 
@@ -51,14 +52,17 @@ def digest_in_store(store: ObjectStore, key: str, size_bytes: int) -> str:
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
+    """ "crc64nvme:<16 hex>" of `data`."""
     return text_of(crc64nvme(data))
 
 
 def text_of(value: int) -> str:
+    """A checksum as manifests write it."""
     return f"{_NAME}{value:016x}"
 
 
 def is_digest(text: str) -> bool:
+    """Whether `text` is a checksum as manifests write it."""
     return _TEXT.fullmatch(text) is not None
 
 

@@ -64,6 +64,7 @@ class SilenceWatch:
                 self.progressed()
 
     def progressed(self) -> None:
+        """Bytes have moved."""
         self._heard_s = self._clock.monotonic_s()
 
     def look(self) -> None:
@@ -86,10 +87,12 @@ class SilenceWatch:
             self._report(f"no answer from {self._url} for {now_s - self._silent_since_s:.0f} s, {waiting} {requests} waiting")
 
     def start(self) -> None:
+        """Start the thread that looks."""
         self._thread = threading.Thread(target=self._run, name="store-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        """End the thread. May be called twice."""
         self._stop.set()
         self._called.set()
         if self._thread:

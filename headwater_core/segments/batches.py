@@ -127,6 +127,10 @@ def wrong_crc(buffer: memoryview, batches: Iterable[tuple[int, int, int]]) -> in
 
 
 def check_fields(fields: tuple[int, ...], where: str, position: int, last_offset: int = -1, last_epoch: int = -1) -> None:
+    """Check a header against the batch before it: its last offset and leader epoch, -1 for none.
+
+    Raises CorruptData, TruncatedData for zeros, UnsupportedFormat for an older format.
+    """
     header = BatchHeader(*fields)
     if header.magic != 2:
         raise _other_magic(header.base_offset, header.batch_length, header.magic, where, position)

@@ -40,7 +40,10 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, limit_bytes: in
 
 
 def decompress_into(codec: int, data: bytes | bytearray | memoryview, out: memoryview, *, where: str = "batch") -> int | None:
-    """As decompress, to the front of `out`: how many bytes there are, or None when they are more than it holds."""
+    """As decompress, to the front of `out`: how many bytes there are, or None when they are more than it holds.
+
+    Raises CorruptData, UnsupportedFormat.
+    """
     try:
         if codec == SNAPPY:
             if bytes(data[: len(_XERIAL)]) == _XERIAL:

@@ -20,6 +20,7 @@ class Reader:
         self._data, self._where, self._at = memoryview(data), where, 0
 
     def take(self, size: int) -> memoryview:
+        """The next `size` bytes."""
         if size > len(self._data) - self._at:
             raise TruncatedData(self._where, self._at, f"field of {size} bytes, {len(self._data) - self._at} are left")
         self._at += size

@@ -81,10 +81,12 @@ class RunIndex:
 
 
 def new_points() -> Points:
+    """Without rows."""
     return Points(array("q"), array("q"), array("q"))
 
 
 def encode_index(index: RunIndex) -> bytes:
+    """The bytes of an .index object, its checksum at the end."""
     parts = [
         _HEAD.pack(
             MAGIC,

@@ -33,6 +33,7 @@ class Transactions:
         self.aborted: list[AbortedTransaction] = []
 
     def data(self, producer_id: int, base_offset: int) -> None:
+        """A transactional batch of data at `base_offset`."""
         self.first_offsets.setdefault(producer_id, base_offset)
 
     def marker(self, producer_id: int, offset: int, *, aborts: bool) -> None:

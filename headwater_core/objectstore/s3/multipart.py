@@ -40,7 +40,7 @@ class MultipartUploads:
 
         part_bytes  of each part; more where there would be over 10,000
 
-        Raises what ObjectStore.put does. No parts are left behind unless the abort fails too.
+        Raises what ObjectStore.put does; UnknownOutcome also when the upload is gone. No parts remain unless the abort fails too.
         """
         where: Any = {"Bucket": self._bucket.name, "Key": self._bucket.full(key)}
         client = self._bucket.client

@@ -33,6 +33,10 @@ class LogDirectory(NamedTuple):
 
     @classmethod
     def read(cls, directory: Path, names: Sequence[str], files: "SmallFiles") -> "LogDirectory":
+        """Read `directory`; `names` are those of its partitions' directories.
+
+        Raises UsageError when it is no log directory, CorruptData for a damaged file, Unauthorised and TransientError.
+        """
         properties = files.read(directory / checkpoints.META_PROPERTIES, checkpoints.decode_meta_properties)
         if properties is None:
             raise UsageError(f"{directory} is no Kafka log directory: it has no {checkpoints.META_PROPERTIES}")
@@ -69,6 +73,7 @@ def parse_directory_name(name: str) -> TopicPartition | None:
 
 
 def same_broker(roots: Sequence[LogDirectory]) -> MetaProperties:
+    """The identity of the one broker that `roots` belong to. Raises ForeignOwner when there are two."""
     first = roots[0]
     for other in roots[1:]:
         if (other.properties.cluster_id, other.properties.node_id) != (first.properties.cluster_id, first.properties.node_id):

@@ -45,7 +45,11 @@ class Glimpse(NamedTuple):
 
 
 def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, metadata: KnownMetadata, *, owned: bool) -> LocalLog:
-    """Read one partition directory between two listings that agree on names and inodes."""
+    """Read one partition directory between two listings that agree on names and inodes.
+
+    Raises NotFound when it is gone, SourceChanged when it does not hold still or is too young, CorruptData for a damaged file,
+    Unauthorised and TransientError.
+    """
     try:
         before = _segments(path, owned)
         for _ in range(_LOOKS):
@@ -106,6 +110,7 @@ def _assemble(
 
 
 def glimpse_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, cluster: ClusterMetadata | None) -> Glimpse:
+    """How the partition looks from outside; never raises for what is wrong with its files."""
     topic = cluster.topics.get(topic_partition.topic) if cluster else None
     return Glimpse(
         directory=root.directory,

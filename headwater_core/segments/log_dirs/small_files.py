@@ -82,6 +82,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def disk_error(error: OSError, path: Path) -> HeadwaterError:
+    """What `error`, met at `path`, means to the caller."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
             return UsageError(f"log directory {path} does not exist" if not path.exists() else f"{path} is not a directory")

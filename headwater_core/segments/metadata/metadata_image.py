@@ -46,7 +46,7 @@ class MetadataImage:
         self._pending: list[MetadataRecord] | None = None
 
     def apply_batch(self, header: BatchHeader, batch: memoryview, where: str) -> bool:
-        """True when something but NoOp records was in it."""
+        """Apply the records of `batch`; True when something but NoOp records was in it. Raises CorruptData, UnsupportedFormat."""
         if header.is_control:
             return False
         changed = False
@@ -113,6 +113,7 @@ class MetadataImage:
             raise CorruptData(where, 0, f"a partition of topic id {topic_id}, which does not exist") from None
 
     def freeze(self) -> ClusterMetadata:
+        """The state as it is now, as a value."""
         configs = {key: MappingProxyType(dict(value)) for key, value in self._configs.items()}
         nothing: Mapping[str, str] = MappingProxyType({})
         topics = {
