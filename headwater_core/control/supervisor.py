@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -21,16 +20,6 @@ LEADERLESS_S = 10.0  # without a leader for so long is reported
 _LOOK_S = 2.0
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlHealth:
-    """role: "leader", "follower", or "none". reason and since_ms: what is wrong and since when; "" and when all went well again."""
-
-    role: str
-    healthy: bool
-    reason: str
-    since_ms: int
 
 
 class ControlSupervisor:
@@ -55,7 +44,6 @@ class ControlSupervisor:
         self._node: ControlNode | None = None
         self._known = EMPTY
         self._reason = ""
-        self._since_ms = clock.now_ms()
         self._open_at_s = self._led_at_s = clock.monotonic_s()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -88,10 +76,6 @@ class ControlSupervisor:
         """The node's, or the last one that was known."""
         node = self._node
         return node.state() if node else self._known
-
-    def health(self) -> ControlHealth:
-        node = self._node
-        return ControlHealth(role=node.role if node else "none", healthy=not self._reason, reason=self._reason, since_ms=self._since_ms)
 
     def ready(self, timeout_s: float) -> bool:
         """Wait until the node has caught up; False when that takes longer, or there is none."""
@@ -155,7 +139,7 @@ class ControlSupervisor:
     def _report(self, reason: str) -> None:
         if reason == self._reason:
             return
-        self._reason, self._since_ms = reason, self._clock.now_ms()
+        self._reason = reason
         if reason:
             log.error("control_log_unavailable", reason=reason, consequence="archiving and reading go on; the other agents learn later")
         else:

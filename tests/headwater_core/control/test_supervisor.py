@@ -1,12 +1,13 @@
-"""Whatever ends a control node, it is opened again, and until then nobody is stopped by it."""
+"""Whatever ends a control node, it is opened again, and until then it stops no caller."""
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import headwater_core.control.journal
 from headwater_core.control.config import ControlConfig
@@ -43,6 +44,11 @@ class FullDisk:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def the_only(events: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    [event] = [event for event in events if event["event"] == name]
+    return event
+
+
 def until_it_failed(supervisor: ControlSupervisor) -> None:
     """Every publish of a failed node raises; the first may be answered by it while it fails."""
     while supervisor._node and supervisor._node.failure is None:
@@ -57,24 +63,24 @@ def test_a_node_that_found_the_disk_full_is_opened_again_when_there_is_room(
     assert supervised.needs_rebuild == (not supervised.informed)  # its files are new: the bucket may know more
     supervised.rebuilt()
     assert supervised.informed
-    with monkeypatch.context() as full:
+    with capture_logs() as events, monkeypatch.context() as full:
         full.setattr(headwater_core.control.journal, "os", FullDisk())
         until_it_failed(supervised)
         supervised.step()
-        health = supervised.health()
-        assert (health.role, health.healthy) == ("none", False)
-        assert "No space left" in health.reason
+        assert "No space left" in the_only(events, "control_log_unavailable")["reason"]
         assert supervised.state().known_version(PARTITION) == 1
         with pytest.raises(TransientError):
             supervised.publish(advanced(2))
     supervised.step()
-    assert not supervised.health().healthy  # not before the pause is over
+    with pytest.raises(TransientError):  # not before the pause is over
+        supervised.publish(advanced(2))
     clock.advance(int(REOPEN_S * 1000))
     supervised.step()
     assert supervised.ready(WAIT_S)
     supervised.publish(advanced(2))
-    supervised.step()
-    assert (supervised.health().role, supervised.health().healthy, supervised.health().reason) == ("leader", True, "")
+    with capture_logs() as events:
+        supervised.step()
+    assert the_only(events, "control_log_available")["log_level"] == "info"
     assert supervised.state().known_version(PARTITION) == 2
 
 
@@ -94,7 +100,6 @@ def fails_first(error: Exception) -> Callable[[Path, ControlConfig], ControlNode
 def test_a_node_that_cannot_be_opened_stops_no_start(error: Exception, tmp_path: Path, clock: ManualClock) -> None:
     supervisor = ControlSupervisor(tmp_path, clock=clock, open_node=fails_first(error))
     assert not supervisor.ready(0)
-    assert not supervisor.health().healthy
     assert supervisor.state().known_version(PARTITION) == 0
     with pytest.raises(TransientError):
         supervisor.publish(advanced(1))
@@ -105,17 +110,16 @@ def test_a_node_that_cannot_be_opened_stops_no_start(error: Exception, tmp_path:
     supervisor.close()
 
 
-def test_without_a_quorum_there_is_a_start_and_a_word_about_it(tmp_path: Path, clock: ManualClock) -> None:
+def test_without_a_quorum_there_is_a_start_and_an_event_about_it(tmp_path: Path, clock: ManualClock) -> None:
     listen, *peers = (f"127.0.0.1:{free_port()}" for _ in range(3))
-    supervisor = ControlSupervisor(tmp_path, ControlConfig(listen=listen, peers=tuple(peers)), clock=clock)
-    assert not supervisor.ready(0)
-    assert supervisor.health().healthy  # an election takes a while
-    assert not supervisor.informed
-    clock.advance(int(LEADERLESS_S * 1000))
-    supervisor.step()
-    health = supervisor.health()
-    assert (health.role, health.healthy, health.since_ms) == ("none", False, clock.now_ms())
-    assert "leader" in health.reason
+    with capture_logs() as events:
+        supervisor = ControlSupervisor(tmp_path, ControlConfig(listen=listen, peers=tuple(peers)), clock=clock)
+        assert not supervisor.ready(0)
+        assert not events  # an election takes a while
+        assert not supervisor.informed
+        clock.advance(int(LEADERLESS_S * 1000))
+        supervisor.step()
+    assert "leader" in the_only(events, "control_log_unavailable")["reason"]
     supervisor.close()
 
 
