@@ -67,7 +67,7 @@ def clean_under(history: EpochHistory, head: Head) -> int:
     What another leader wrote, from its first offset on, may have taken the place of what was clean. A history without the epoch
     that the head follows does not say where it left that one; only what is archived was compared with it.
     """
-    newer = next((first for epoch, first in history.steps if epoch > head.leader_epoch), None)
+    newer = next((first for epoch, first in history.starts if epoch > head.leader_epoch), None)
     if newer is None:
         return head.clean_to
     return min(head.clean_to, newer if head.leader_epoch in written_epochs(history) else head.next_offset)

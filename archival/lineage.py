@@ -52,8 +52,8 @@ def ends_at(history: EpochHistory, epoch: int, offset: int) -> int | None:
     oldest, first = history.oldest, history.first_offset
     if oldest is not None and first is not None and offset < first and epoch < oldest:
         return first
-    at = bisect_right(history.steps, epoch, key=lambda step: step[0])
-    return history.steps[at][1] if at < len(history.steps) else None
+    at = bisect_right(history.starts, epoch, key=lambda step: step[0])
+    return history.starts[at][1] if at < len(history.starts) else None
 
 
 def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
@@ -99,8 +99,8 @@ def may_lack(history: EpochHistory, entries: Sequence[Entry]) -> tuple[Entry, ..
 
 def written_epochs(history: EpochHistory) -> frozenset[int]:
     """The epochs of `history` that wrote something, or may yet: not those whose offset went to the next one."""
-    steps = history.steps
-    return frozenset(epoch for at, (epoch, first) in enumerate(steps) if at + 1 == len(steps) or first < steps[at + 1][1])
+    starts = history.starts
+    return frozenset(epoch for at, (epoch, first) in enumerate(starts) if at + 1 == len(starts) or first < starts[at + 1][1])
 
 
 def is_proven(history: EpochHistory, entries: Sequence[Entry], below: int) -> bool:
@@ -151,7 +151,7 @@ def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
 
 
 def clip_epochs(epochs: Sequence[EpochStart], first: int, last: int) -> tuple[EpochStart, ...]:
-    """The steps of `epochs` that matter for [first, last]; one that began before `first` begins there now."""
+    """Where the epochs of `epochs` begin that matter for [first, last]; one that began before `first` begins there now."""
     clipped: list[EpochStart] = []
     for epoch, start in epochs:
         if start > last:

@@ -26,36 +26,36 @@ class EpochHistory:
     Epochs rise strictly; first offsets never fall (an epoch without data may share its offset with the next).
     """
 
-    steps: tuple[EpochStart, ...] = ()
+    starts: tuple[EpochStart, ...] = ()
 
     def __post_init__(self) -> None:
-        for (epoch, first), (next_epoch, next_first) in zip(self.steps, self.steps[1:], strict=False):
+        for (epoch, first), (next_epoch, next_first) in zip(self.starts, self.starts[1:], strict=False):
             if epoch >= next_epoch or first > next_first:
-                raise ValueError(f"leader epochs out of order: {self.steps}")
-        if self.steps and min(self.steps[0]) < 0:
-            raise ValueError(f"negative leader epoch or offset: {self.steps}")
+                raise ValueError(f"leader epochs out of order: {self.starts}")
+        if self.starts and min(self.starts[0]) < 0:
+            raise ValueError(f"negative leader epoch or offset: {self.starts}")
 
     @classmethod
-    def of(cls, steps: Iterable[tuple[int, int]]) -> "EpochHistory":
+    def of(cls, starts: Iterable[tuple[int, int]]) -> "EpochHistory":
         """From (epoch, first offset) pairs. Raises ValueError when they are out of order."""
-        return cls(tuple(EpochStart(*each) for each in steps))
+        return cls(tuple(EpochStart(*each) for each in starts))
 
     @property
     def newest(self) -> int | None:
-        return self.steps[-1].epoch if self.steps else None
+        return self.starts[-1].epoch if self.starts else None
 
     @property
     def oldest(self) -> int | None:
-        return self.steps[0].epoch if self.steps else None
+        return self.starts[0].epoch if self.starts else None
 
     @property
     def first_offset(self) -> int | None:
         """The first offset of which this history says anything."""
-        return self.steps[0].first_offset if self.steps else None
+        return self.starts[0].first_offset if self.starts else None
 
     def epoch_at(self, offset: int) -> int | None:
         """The leader epoch that wrote `offset`; None below the history's first offset."""
-        return leader_epoch_at(self.steps, offset)
+        return leader_epoch_at(self.starts, offset)
 
     def denies(self, epoch: int, offset: int) -> bool:
         """Whether another epoch than that wrote `offset`; of what lies below the history's first offset it says nothing."""

@@ -146,7 +146,7 @@ def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Seq
     if older.first_offset is None or newer.first_offset is None:
         return end
     begin = max(older.first_offset, newer.first_offset)
-    for offset in sorted({begin, *(first for _, first in (*older.steps, *newer.steps)), *(gap.end for gap in gaps)}):
+    for offset in sorted({begin, *(first for _, first in (*older.starts, *newer.starts)), *(gap.end for gap in gaps)}):
         is_told = begin <= offset < end and not any(gap.start <= offset < gap.end for gap in gaps)
         if is_told and older.epoch_at(offset) != newer.epoch_at(offset):
             return offset
@@ -159,17 +159,17 @@ def joined(archived: EpochHistory, local: EpochHistory) -> EpochHistory:
         return archived
     first_epoch = local.oldest
     assert first_epoch is not None
-    before = [step for step in archived.steps if step[1] < local.first_offset and step[0] < first_epoch]
-    if any(epoch == first_epoch and first < local.first_offset for epoch, first in archived.steps):
-        begun = next(first for epoch, first in archived.steps if epoch == first_epoch)
-        return EpochHistory.of([*before, (first_epoch, begun), *local.steps[1:]])
-    return EpochHistory.of([*before, *local.steps])
+    before = [step for step in archived.starts if step[1] < local.first_offset and step[0] < first_epoch]
+    if any(epoch == first_epoch and first < local.first_offset for epoch, first in archived.starts):
+        begun = next(first for epoch, first in archived.starts if epoch == first_epoch)
+        return EpochHistory.of([*before, (first_epoch, begun), *local.starts[1:]])
+    return EpochHistory.of([*before, *local.starts])
 
 
 def epoch_end(epochs: EpochHistory, epoch: int, log_end: int) -> tuple[int, int]:
     """(largest known epoch <= `epoch`, the offset just past it), as brokers answer OffsetForLeaderEpoch; (-1, -1) when undefined."""
     if epochs.newest is None or not 0 <= epoch <= epochs.newest:
         return (-1, -1)
-    following = next((first for candidate, first in epochs.steps if candidate > epoch), log_end)
-    known = max((candidate for candidate, _ in epochs.steps if candidate <= epoch), default=epoch)
+    following = next((first for candidate, first in epochs.starts if candidate > epoch), log_end)
+    known = max((candidate for candidate, _ in epochs.starts if candidate <= epoch), default=epoch)
     return (known, following)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from headwater_core.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints, markers
 from headwater_core.segments.encoder import encode_batch, encode_marker
@@ -32,7 +32,7 @@ def partition_files(topic: TopicPlan, partition: PartitionPlan, last_end: int | 
     """
     history = epoch_history(partition)
     files = {PurePath(checkpoints.PARTITION_METADATA): checkpoints.encode_partition_metadata(topic.topic_id)}
-    if history.steps:
+    if history.starts:
         files[PurePath(checkpoints.LEADER_EPOCHS)] = checkpoints.encode_epochs(history)
     for written in partition.written:
         name = PurePath(segment_name(written.base_offset))
@@ -77,15 +77,15 @@ def index_interval_bytes(topic: TopicPlan) -> int:
 
 def epoch_history(partition: PartitionPlan) -> EpochHistory:
     """Cut at the log start, as a broker cuts it: a reader of the directory takes an earlier beginning for the log's."""
-    steps: list[tuple[int, int]] = []
+    starts: list[EpochStart] = []
     for entry in partition.entries:
-        steps += (step for step in entry.epochs if not steps or step[0] > steps[-1][0])
+        starts += (each for each in entry.epochs if not starts or each.epoch > starts[-1].epoch)
     for written in partition.written:
-        if written.leader_epoch > max((epoch for epoch, _ in steps), default=-1):
-            steps.append((written.leader_epoch, written.base_offset))
+        if written.leader_epoch > max((epoch for epoch, _ in starts), default=-1):
+            starts.append(EpochStart(written.leader_epoch, written.base_offset))
     start = partition.start_offset
-    begun = [epoch for epoch, first in steps if first <= start][-1:]
-    return EpochHistory.of([*((epoch, start) for epoch in begun), *(step for step in steps if step[1] > start)])
+    begun = [epoch for epoch, first in starts if first <= start][-1:]
+    return EpochHistory.of([*((epoch, start) for epoch in begun), *(each for each in starts if each.first_offset > start)])
 
 
 def checkpoint_files(plan: RecoveryPlan) -> Files:

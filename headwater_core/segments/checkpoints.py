@@ -48,20 +48,20 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 def decode_epochs(raw: bytes, *, where: str) -> EpochHistory:
     """A leader-epoch-checkpoint. Raises CorruptData, UnsupportedFormat."""
-    steps = []
+    starts = []
     for line in _counted_lines(raw, where):
         parts = line.split(" ")
         if len(parts) != 2:
             raise CorruptData(where, 0, f"not an epoch and an offset: {line[:300]!r}")
-        steps.append((_number(parts[0], where), _number(parts[1], where)))
+        starts.append((_number(parts[0], where), _number(parts[1], where)))
     try:
-        return EpochHistory.of(steps)
+        return EpochHistory.of(starts)
     except ValueError as error:
         raise CorruptData(where, 0, str(error)) from error
 
 
 def encode_epochs(history: EpochHistory) -> bytes:
-    return _with_count([f"{epoch} {first}" for epoch, first in history.steps])
+    return _with_count([f"{epoch} {first}" for epoch, first in history.starts])
 
 
 def decode_partition_metadata(raw: bytes, *, where: str) -> str:

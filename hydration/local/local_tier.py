@@ -277,7 +277,9 @@ class LocalTier:
             self._denied = None
         elif began_s >= denied.denied_s and not denied.is_proven:
             self._denied = denied._replace(is_proven=True)
-            log.warning("epoch_history_bypassed", partition=str(found.partition), directory=str(found.directory), epochs=found.epochs.steps)
+            log.warning(
+                "epoch_history_bypassed", partition=str(found.partition), directory=str(found.directory), epochs=found.epochs.starts
+            )
 
     def end_offset(self, budget: ScanBudget) -> int:
         """The offset behind the last whole batch on disk, whether it is readable yet or not, as far as the last look tells. Raises

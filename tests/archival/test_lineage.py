@@ -121,7 +121,7 @@ def test_the_epoch_of_an_archived_offset() -> None:
 
 
 def test_epochs_are_clipped_to_a_range() -> None:
-    epochs = EpochHistory.of([(0, 0), (2, 10), (4, 47)]).steps
+    epochs = EpochHistory.of([(0, 0), (2, 10), (4, 47)]).starts
     assert clip_epochs(epochs, 0, 9) == ((0, 0),)
     assert clip_epochs(epochs, 20, 50) == ((2, 20), (4, 47))
     assert clip_epochs(epochs, 47, 99) == ((4, 47),)

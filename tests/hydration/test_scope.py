@@ -126,10 +126,10 @@ def test_a_new_leadership_without_data_cuts_nothing() -> None:
 
 
 def test_histories_of_both_tiers_join() -> None:
-    assert joined(EpochHistory.of(((1, 0), (3, 10))), EpochHistory.of(((3, 15), (6, 20)))).steps == ((1, 0), (3, 10), (6, 20))
-    assert joined(EpochHistory.of(((1, 0), (2, 10))), EpochHistory.of(((3, 15),))).steps == ((1, 0), (2, 10), (3, 15))
-    assert joined(EpochHistory(), EpochHistory.of(((3, 15),))).steps == ((3, 15),)
-    assert joined(EpochHistory.of(((1, 0), (4, 9))), EpochHistory.of(((1, 0), (2, 9)))).steps == ((1, 0), (4, 9))
+    assert joined(EpochHistory.of(((1, 0), (3, 10))), EpochHistory.of(((3, 15), (6, 20)))).starts == ((1, 0), (3, 10), (6, 20))
+    assert joined(EpochHistory.of(((1, 0), (2, 10))), EpochHistory.of(((3, 15),))).starts == ((1, 0), (2, 10), (3, 15))
+    assert joined(EpochHistory(), EpochHistory.of(((3, 15),))).starts == ((3, 15),)
+    assert joined(EpochHistory.of(((1, 0), (4, 9))), EpochHistory.of(((1, 0), (2, 9)))).starts == ((1, 0), (4, 9))
 
 
 @given(

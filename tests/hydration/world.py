@@ -162,8 +162,8 @@ class Broker:
         self._checkpoint("cleaner-offset-checkpoint", offset)
 
     def set_epochs(self, epochs: EpochHistory) -> None:
-        lines = "".join(f"{epoch} {first}\n" for epoch, first in epochs.steps)
-        (self.directory / "leader-epoch-checkpoint").write_text(f"0\n{len(epochs.steps)}\n{lines}")
+        lines = "".join(f"{epoch} {first}\n" for epoch, first in epochs.starts)
+        (self.directory / "leader-epoch-checkpoint").write_text(f"0\n{len(epochs.starts)}\n{lines}")
 
     def look(self) -> LocalLog:
         return LogDirs([self.root]).look(self.partition.topic_partition)

@@ -150,7 +150,7 @@ def as_designed_behind(stack: ExitStack) -> None:
 
     def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
         newest = archival.lineage.newest_epoch(head.entries)
-        if newest >= 0 and all(epoch != newest for epoch, _ in history.steps):
+        if newest >= 0 and all(epoch != newest for epoch, _ in history.starts):
             return Behind("lacks the newest archived epoch")
         return real(history, acting_epoch, head)
 

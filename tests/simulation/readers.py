@@ -216,7 +216,7 @@ class Moments:
             start=max(replica.start, replica.start_checkpoint),
             end=replica.end,
             checkpoint=replica.checkpoint,
-            history=replica.epochs().steps,
+            history=replica.epochs().starts,
             removed=tuple(replica.ghost),
             cuts=replica.cuts,
             acting=max(newest, led.leader_epoch if led else -1),

@@ -120,7 +120,7 @@ def test_the_dead_branch_holds_what_the_final_state_replaced() -> None:
     (log,) = [each for each in logs("brigade-node2-dead-branch") if str(each.partition) == "dessert.trolley:0"]
     values = [record.value for _, batch in batches(log) for record in decode_batch(batch)]
     assert any(value and b"branch-on-2" in value for value in values)
-    assert log.epochs.steps == ((0, 0), (2, 41))  # the final state has epoch 4 from 41 on
+    assert log.epochs.starts == ((0, 0), (2, 41))  # the final state has epoch 4 from 41 on
     assert log.high_watermark == 131  # so neither sealed nor below the high watermark is proof of survival
 
 
@@ -188,5 +188,5 @@ def test_epochs_found_in_batches_lie_on_the_brokers_history() -> None:
     for log in logs("pantry"):
         first_of = {epoch: first for _, scan in scans(log) for epoch, first in reversed(scan.epochs)}
         for epoch, first in first_of.items():
-            if first >= (log.epochs.first_offset or 0) and log.epochs.steps:
+            if first >= (log.epochs.first_offset or 0) and log.epochs.starts:
                 assert log.epochs.epoch_at(first) == epoch

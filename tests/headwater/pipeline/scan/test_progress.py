@@ -48,7 +48,7 @@ def an_entry(base: int, last: int, *epochs: tuple[int, int], live_bytes: int = 1
     return Entry(
         base_offset=base,
         last_offset=last,
-        epochs=EpochHistory.of(epochs or [(0, base)]).steps,
+        epochs=EpochHistory.of(epochs or [(0, base)]).starts,
         size_bytes=live_bytes,
         live_bytes=live_bytes,
     )

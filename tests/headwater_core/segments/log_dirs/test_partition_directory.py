@@ -30,7 +30,7 @@ def test_a_look_finds_segments_checkpoints_and_epochs(broker: Broker) -> None:
     assert [each.size_bytes for each in log.segments] == [each.path.stat().st_size for each in log.segments]
     assert log.segments[0].generation == (log.segments[0].path.stat().st_ino, log.segments[0].path.stat().st_mtime_ns)
     assert (log.high_watermark, log.log_start, log.cleaned_to, log.settled) == (14, 2, 5, True)
-    assert log.epochs.steps == ((0, 0), (3, 7))
+    assert log.epochs.starts == ((0, 0), (3, 7))
     assert (log.partition.cluster_id, log.partition.topic_id) == ("kitchen-cluster", TOPIC_ID)
     assert (log.leadership, log.compacted) == (None, False)
 
@@ -38,7 +38,7 @@ def test_a_look_finds_segments_checkpoints_and_epochs(broker: Broker) -> None:
 def test_without_checkpoints_nothing_is_committed_and_the_log_starts_at_its_first_file(broker: Broker) -> None:
     broker.partition("soup-0", 7)
     log = broker.logs.look(SOUP)
-    assert (log.high_watermark, log.log_start, log.epochs.steps) == (None, 7, ())
+    assert (log.high_watermark, log.log_start, log.epochs.starts) == (None, 7, ())
 
 
 def test_a_stale_log_start_does_not_lie_below_the_first_file(broker: Broker) -> None:
