@@ -512,7 +512,7 @@ class PartitionArchiver:
         superseded = in_order([*head.superseded, *untold])
         entries += told
         self._archived.ended(entry, scan.open_transactions)
-        self._ended = _RunEnd(step.segment.path, step.segment.generation[0], scan.next_offset, scan.end_position)
+        self._ended = _RunEnd(step.segment.path, step.segment.generation.inode, scan.next_offset, scan.end_position)
         return replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset, clean_to=clean_to), entry
 
     def _listed(self, entry: Entry, scan: RunScan) -> Entry | None:
@@ -587,7 +587,7 @@ class PartitionArchiver:
     def _as_before(self, step: Upload) -> Upload:
         """`step`, ending where it did when what it led to was not committed: a tail may have grown since, and would be uploaded anew."""
         begun = self._begun
-        if not (self._confirmed or self._sent) or begun is None or begun.segment.generation[0] != step.segment.generation[0]:
+        if not (self._confirmed or self._sent) or begun is None or begun.segment.generation.inode != step.segment.generation.inode:
             return step
         same = dataclass_replace(begun, segment=step.segment, up_to=step.up_to, reach=step.reach) == step
         return dataclass_replace(begun, segment=step.segment) if same and begun.up_to <= step.up_to else step
@@ -629,7 +629,7 @@ class PartitionArchiver:
         time. A guess: file names and inodes are used again; it counts when the batch begins right where it should.
         """
         ended = self._ended
-        if ended is None or (ended.path, ended.inode, ended.offset) != (step.segment.path, step.segment.generation[0], step.read_from):
+        if ended is None or (ended.path, ended.inode, ended.offset) != (step.segment.path, step.segment.generation.inode, step.read_from):
             return None
         try:
             found = find_batch(step.segment, file, step.read_from, ended.position, size)
@@ -714,4 +714,4 @@ def _extent(step: Upload, scan: RunScan, log: LocalLog, file: BinaryIO, size: in
 
 def _files_from(first: int, log: LocalLog, last: LocalSegment) -> dict[int, int]:
     """Inodes by base offset, from `first` up to what was the last segment at the first look."""
-    return {each.base_offset: each.generation[0] for each in log.segments if first <= each.base_offset <= last.base_offset}
+    return {each.base_offset: each.generation.inode for each in log.segments if first <= each.base_offset <= last.base_offset}

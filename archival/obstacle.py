@@ -54,4 +54,7 @@ def _from(log: LocalLog, first: int) -> tuple[LocalSegment, ...]:
 
 def _has_grown(before: LocalSegment, after: LocalSegment) -> bool:
     """A broker that starts cuts what is damaged off the end of the active segment."""
-    return (after.base_offset, after.generation[0]) == (before.base_offset, before.generation[0]) and after.size_bytes >= before.size_bytes
+    return (after.base_offset, after.generation.inode) == (
+        before.base_offset,
+        before.generation.inode,
+    ) and after.size_bytes >= before.size_bytes

@@ -48,11 +48,11 @@ def check_unchanged(segment: LocalSegment, file: BinaryIO) -> int:
     An active segment grows, so of it only the inode is compared, and what the look saw must still be there.
     """
     status = os.fstat(file.fileno())
-    if status.st_ino != segment.generation[0] or status.st_size < segment.size_bytes:
+    if status.st_ino != segment.generation.inode or status.st_size < segment.size_bytes:
         raise SourceChanged(f"{segment.path} was replaced or cut")
     if segment.is_active:
         return status.st_size
-    if (status.st_mtime_ns, status.st_size) != (segment.generation[1], segment.size_bytes):
+    if (status.st_mtime_ns, status.st_size) != (segment.generation.modified_ns, segment.size_bytes):
         raise SourceChanged(f"{segment.path} was written to after it was sealed")
     return segment.size_bytes
 

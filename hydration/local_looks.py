@@ -45,8 +45,8 @@ class LocalLooks:
 
 def is_cut(before: LocalLog, now: LocalLog) -> bool:
     """Whether the broker has cut its log since, or replaced files of it."""
-    sizes = {each.generation[0]: each.size_bytes for each in now.segments}
-    return before.epochs != now.epochs or any(sizes.get(each.generation[0], -1) < each.size_bytes for each in before.segments)
+    sizes = {each.generation.inode: each.size_bytes for each in now.segments}
+    return before.epochs != now.epochs or any(sizes.get(each.generation.inode, -1) < each.size_bytes for each in before.segments)
 
 
 def _look(local: LocalTier, max_age_s: float | None) -> None:

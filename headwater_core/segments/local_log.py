@@ -3,19 +3,29 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import PartitionId
 
 
+class Generation(NamedTuple):
+    """Distinguishes a file from its replacement under the same name (compaction, truncation). Of an active segment only the inode is
+    stable.
+    """
+
+    inode: int
+    modified_ns: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSegment:
-    """One .log file. `generation` tells a file from its replacement under the same name (compaction, truncation)."""
+    """One .log file."""
 
     base_offset: int
     path: Path
     size_bytes: int
-    generation: tuple[int, int]  # inode, mtime in ns; of an active segment only the inode is stable
+    generation: Generation
     is_active: bool
 
     def __post_init__(self) -> None:

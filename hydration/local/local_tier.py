@@ -40,7 +40,7 @@ class OpenFiles:
         """The segment's file, held for the caller. Raises SourceChanged when another file or none has its name by now."""
         with self._lock:
             file = self._files.get(segment.path)
-            if file is not None and file.inode == segment.generation[0]:
+            if file is not None and file.inode == segment.generation.inode:
                 self._files.move_to_end(segment.path)
                 return file.hold()
         try:
@@ -49,7 +49,7 @@ class OpenFiles:
             raise SourceChanged(f"{segment.path} is gone") from error
         except OSError as error:
             raise TransientError(f"{segment.path}: {error.strerror}") from error
-        if opened.inode != segment.generation[0]:
+        if opened.inode != segment.generation.inode:
             opened.release()
             raise SourceChanged(f"{segment.path} was replaced")
         opened.hold()
@@ -210,7 +210,7 @@ class LocalTier:
     def check_named(self, segment: LocalSegment) -> None:
         """Raises SourceChanged when another file or none has the segment's name by now, though it may still be open here."""
         try:
-            if segment.path.stat().st_ino == segment.generation[0]:
+            if segment.path.stat().st_ino == segment.generation.inode:
                 return
         except FileNotFoundError:
             pass
@@ -298,7 +298,7 @@ class LocalTier:
 
     def _opened(self, file: RunFile, segment: LocalSegment, log: LocalLog, budget: ScanBudget) -> OpenSegment:
         """With what is known of this very file; a new leader epoch may have cut it, so that begins anew then."""
-        made_for = (segment.generation[0], log.epochs.newest)
+        made_for = (segment.generation.inode, log.epochs.newest)
         with self._boundaries_lock:
             boundaries = self._boundaries.pop(segment.base_offset, None)
             if boundaries is None or boundaries.made_for != made_for:

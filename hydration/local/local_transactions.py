@@ -239,7 +239,7 @@ class LocalTransactions:
 
 
 def _beginning_of(log: LocalLog) -> object:
-    return log.segments[0].base_offset, log.segments[0].generation[0], log.epochs.newest
+    return log.segments[0].base_offset, log.segments[0].generation.inode, log.epochs.newest
 
 
 def _read(path: Path, budget: ScanBudget) -> bytes:

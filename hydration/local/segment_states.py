@@ -50,7 +50,7 @@ class SegmentStates(Generic[S]):
 
     def of(self, log: LocalLog, number: int) -> S:
         segment = log.segments[number]
-        made_for = (segment.generation[0], log.epochs.newest)
+        made_for = (segment.generation.inode, log.epochs.newest)
         state = self._states.get(segment.base_offset)
         if state is None or state.made_for != made_for:
             state = self._states[segment.base_offset] = self._make(made_for)

@@ -18,7 +18,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.batches import read_batch_header
-from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
+from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
@@ -48,7 +48,7 @@ def a_log(
                 base_offset=base,
                 path=Path(f"/logs/soup-0/{base:020}.log"),
                 size_bytes=100,
-                generation=(base + 1, 1),
+                generation=Generation(base + 1, 1),
                 is_active=base == bases[-1],
             )
             for base in bases

@@ -7,7 +7,7 @@ import pytest
 from archival.obstacle import Obstacle
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, TransientError, Unauthorised, UnsupportedFormat
-from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.local_log import Generation, LocalLog
 from tests.archival.builders import a_log
 
 LOG = a_log(0, 10, 20, 30, hw=35)
@@ -40,19 +40,19 @@ def with_segment(log: LocalLog, number: int, **changes: object) -> LocalLog:
 
 def test_what_is_added_or_archived_already_mends_nothing() -> None:
     found = in_the_way()
-    grown = with_segment(LOG, 3, size_bytes=1000, generation=(31, 99))
+    grown = with_segment(LOG, 3, size_bytes=1000, generation=Generation(31, 99))
     assert found.stands(replace(grown, high_watermark=40))
     sealed = with_segment(grown, 3, is_active=False)
     assert found.stands(replace(sealed, segments=(*sealed.segments, a_log(50, hw=None).segments[0])))
     assert found.stands(replace(LOG, segments=LOG.segments[1:], log_start=10))  # retention, below what is due
-    assert found.stands(with_segment(LOG, 0, generation=(77, 1)))
+    assert found.stands(with_segment(LOG, 0, generation=Generation(77, 1)))
 
 
 @pytest.mark.parametrize(
     "now",
     [
-        with_segment(LOG, 1, generation=(77, 1)),
-        with_segment(LOG, 2, generation=(21, 2)),
+        with_segment(LOG, 1, generation=Generation(77, 1)),
+        with_segment(LOG, 2, generation=Generation(21, 2)),
         with_segment(LOG, 1, size_bytes=50),
         with_segment(LOG, 3, size_bytes=50),  # a broker that starts cuts a damaged end off
         replace(LOG, segments=LOG.segments[:1] + LOG.segments[2:]),

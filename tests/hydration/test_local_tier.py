@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import SourceChanged, TransientError
-from headwater_core.segments.local_log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from hydration.local.index_hints import hint_by_offset, hint_by_position
 from hydration.local.local_tier import LocalTier, OpenFiles
 from hydration.local.open_segment import ScanBudget
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_opened_is_worth_another_try(tmp_path: Path) -> No
     loop = tmp_path / "loop.log"
     loop.symlink_to(loop)
     with pytest.raises(TransientError):
-        OpenFiles().get(LocalSegment(base_offset=0, path=loop, size_bytes=0, generation=(0, 0), is_active=False))
+        OpenFiles().get(LocalSegment(base_offset=0, path=loop, size_bytes=0, generation=Generation(0, 0), is_active=False))
 
 
 def test_the_end_of_the_log_counts_whole_batches(tmp_path: Path) -> None:

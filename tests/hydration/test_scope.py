@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochHistory
-from headwater_core.segments.local_log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from hydration.archive.manifest_view import Extent, Gap
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
@@ -25,7 +25,7 @@ def a_log(
     compacted: bool = False,
 ) -> LocalLog:
     path = Path(f"/kafka/soup-0/{start:020}.log")
-    segment = LocalSegment(base_offset=start, path=path, size_bytes=1, generation=(1, 1), is_active=True)
+    segment = LocalSegment(base_offset=start, path=path, size_bytes=1, generation=Generation(1, 1), is_active=True)
     return LocalLog(
         partition=PARTITION,
         directory=path.parent,

@@ -22,7 +22,7 @@ from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientErro
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.local_log import LocalLog, LocalSegment
+from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests import keys
 from manifests.repository import ManifestRepository
 from tests.headwater_core.control.local_control import LocalControl
@@ -315,7 +315,7 @@ class LookedAtLogs:
                 base_offset=int(name[:20]),
                 path=directory / name,
                 size_bytes=status.st_size,
-                generation=(status.st_ino, status.st_mtime_ns),
+                generation=Generation(status.st_ino, status.st_mtime_ns),
                 is_active=at == len(found) - 1,
             )
             for at, (name, status) in enumerate(found)

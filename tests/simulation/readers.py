@@ -417,7 +417,7 @@ class AgreedLogs(LookedAtLogs):
         for _ in range(_LISTINGS_MAX):
             before = self._files()
             found = super().look(partition)
-            if before == self._files() and {(each.path.name, each.generation[0]) for each in found.segments} <= before:
+            if before == self._files() and {(each.path.name, each.generation.inode) for each in found.segments} <= before:
                 return found
         raise SourceChanged("the directory changed during each look")
 

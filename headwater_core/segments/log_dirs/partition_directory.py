@@ -11,7 +11,7 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, NotFound, SourceChanged
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments import checkpoints
-from headwater_core.segments.local_log import Leadership, LocalLog, LocalSegment
+from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
 from headwater_core.segments.log_dirs.broker_metadata import KnownMetadata
 from headwater_core.segments.log_dirs.log_directory import LogDirectory
 from headwater_core.segments.log_dirs.small_files import SETTLED_NS, disk_error, read_optional
@@ -141,7 +141,7 @@ class _Listing(NamedTuple):
         return (self.settled, self.leftovers, self._files()) == (other.settled, other.leftovers, other._files())
 
     def _files(self) -> list[tuple[int, int]]:
-        return [(each.base_offset, each.generation[0]) for each in self.segments]
+        return [(each.base_offset, each.generation.inode) for each in self.segments]
 
 
 def _segments(directory: Path, owned: bool) -> _Listing:
@@ -166,7 +166,7 @@ def _segments(directory: Path, owned: bool) -> _Listing:
                 base_offset=base,
                 path=Path(path),
                 size_bytes=stat.st_size,
-                generation=(stat.st_ino, stat.st_mtime_ns),
+                generation=Generation(stat.st_ino, stat.st_mtime_ns),
                 is_active=at == len(found) - 1,
             )
             for at, (base, stat, path) in enumerate(found)

@@ -30,15 +30,23 @@ class SmallFiles:
             return None
         raw, stamp = found
         value = known.value if known and known.raw == raw else decode(raw, where=str(path))
-        is_settled = time.time_ns() > stamp[1] + SETTLED_NS
+        is_settled = time.time_ns() > stamp.modified_ns + SETTLED_NS
         self._known[path] = _SmallFile(stamp if is_settled else None, raw, value)
         return cast(T, value)
 
 
-class _SmallFile(NamedTuple):
-    """stamp: inode, modification time and size; None when it was just written, so that they need not show the next change"""
+class Stamp(NamedTuple):
+    """Changes with the content of a file, unless it was written twice within one tick of the file system's clock."""
 
-    stamp: tuple[int, int, int] | None
+    inode: int
+    modified_ns: int
+    size_bytes: int
+
+
+class _SmallFile(NamedTuple):
+    """stamp: None when the file was just written, so that it need not show the next change"""
+
+    stamp: Stamp | None
     raw: bytes
     value: object
 
@@ -57,7 +65,7 @@ def read_optional(path: Path) -> bytes | None:
     return None if found is None else found[0]
 
 
-def _read_stamped(path: Path) -> tuple[bytes, tuple[int, int, int]] | None:
+def _read_stamped(path: Path) -> tuple[bytes, Stamp] | None:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -68,17 +76,17 @@ def _read_stamped(path: Path) -> tuple[bytes, tuple[int, int, int]] | None:
         raise disk_error(error, path) from error
     if len(raw) > checkpoints.FILE_BYTES_MAX:
         raise CorruptData(str(path), 0, f"more than {checkpoints.FILE_BYTES_MAX} bytes")
-    return raw, (status.st_ino, status.st_mtime_ns, status.st_size)
+    return raw, Stamp(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: Path) -> Stamp | None:
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise disk_error(error, path) from error
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return Stamp(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def disk_error(error: OSError, path: Path) -> HeadwaterError:

@@ -167,7 +167,7 @@ def test_a_replaced_inode_is_a_change(broker: Broker, monkeypatch: pytest.Monkey
 
     Restless(monkeypatch, swap, times=2)
     log = broker.logs.look(SOUP)
-    assert log.segments[0].generation[0] == (directory / "00000000000000000000.log").stat().st_ino
+    assert log.segments[0].generation.inode == (directory / "00000000000000000000.log").stat().st_ino
 
 
 def test_a_directory_that_never_holds_still_is_a_changed_source(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
