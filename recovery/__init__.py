@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headwater_core.clock import Clock, SystemClock
 from manifests.repository import ManifestRepository
 from recovery.completion import RecoveryStatus, status
-from recovery.discovery import discover, find_holes
+from recovery.discovery import discover, find_lost_runs
 from recovery.endings import with_endings
 from recovery.identity import new_kafka_id
 from recovery.placement import Progress
@@ -51,5 +51,5 @@ def plan(
     now_ms = (clock or SystemClock()).now_ms()
     found = discover(repository, names)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())
-    made = replace(made, holes=tuple(find_holes(repository.store, made)))
+    made = replace(made, holes=tuple(find_lost_runs(repository.store, made)))
     return check_plan(with_endings(made, repository.store))

@@ -20,7 +20,7 @@ from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from recovery.plan import Hole, PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
 
 _READERS = 16  # heads are small, so it is round trips that take the time
 
@@ -103,17 +103,17 @@ def _archived(repository: ManifestRepository, manifest: TopicManifest) -> Archiv
     return ArchivedTopic(manifest=manifest, heads=heads, damaged={number: str(error) for number, error in damaged.items()})
 
 
-def find_holes(store: ObjectStore, plan: RecoveryPlan) -> list[Hole]:
+def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
     """Runs that the archive lists and does not have, or not in their length. One listing per partition; an absence is the store's
     definite word."""
 
-    def of(place: tuple[TopicPlan, PartitionPlan]) -> list[Hole]:
+    def of(place: tuple[TopicPlan, PartitionPlan]) -> list[LostRun]:
         topic, partition = place
         prefix = keys.data_prefix(PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic))
         sizes = {info.key: info.size_bytes for info in store.list(prefix)} if partition.files else {}
         wrong = ((entry, _wrong_length(store, entry, sizes.get(entry.key))) for entry in partition.files)
         return [
-            Hole(
+            LostRun(
                 topic=topic.topic,
                 partition=partition.partition,
                 base_offset=entry.base_offset,
@@ -125,8 +125,8 @@ def find_holes(store: ObjectStore, plan: RecoveryPlan) -> list[Hole]:
         ]
 
     places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
-    with ThreadPoolExecutor(_READERS, "recover-holes") as pool:
-        return [hole for holes in pool.map(of, places) for hole in holes]
+    with ThreadPoolExecutor(_READERS, "recover-lost") as pool:
+        return [lost for found in pool.map(of, places) for lost in found]
 
 
 def _wrong_length(store: ObjectStore, entry: Entry, listed_bytes: int | None) -> str:

@@ -16,7 +16,7 @@ from recovery import layout
 from recovery.endings import with_endings
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
-from recovery.plan import Hole, RecoveryPlan, check_plan
+from recovery.plan import LostRun, RecoveryPlan, check_plan
 from recovery.planner import without
 from recovery.runs import Restored, restore, segment_name
 from recovery.target import LOCK, MARK, Mark, plan_name, write_mark
@@ -33,7 +33,7 @@ class Placement:
         self._mark, self._plan, self._into, self._store, self._workers = mark, mark.plan, into, store, workers
         self._progress, self._lock = progress, threading.Lock()
         self._restored: dict[Path, Restored] = {}
-        self._holes: list[Hole] = []
+        self._lost: list[LostRun] = []
 
     def run(self, *, skip_damaged: bool) -> Mark:
         """Do what is left to do; return the mark, with the plan that was carried out in the end.
@@ -44,9 +44,9 @@ class Placement:
         milestones.reached("recover.directories")
         self._check_space()
         self._restore_all()
-        while self._holes:
+        while self._lost:
             if not skip_damaged:
-                raise VerificationFailed(damage_text(self._holes, "everything else is in place, and no broker can start on it yet"))
+                raise VerificationFailed(damage_text(self._lost, "everything else is in place, and no broker can start on it yet"))
             self._skip()
             self._restore_all()
         milestones.reached("recover.segments")
@@ -68,9 +68,9 @@ class Placement:
 
     def _skip(self) -> None:
         """Plan again without what turned out to be missing or damaged, and let the mark say so."""
-        plan = plan_without(self._plan, self._holes, self._store)
+        plan = plan_without(self._plan, self._lost, self._store)
         self._mark = write_mark(self._into, replace(self._mark, plan=plan, plan_digest=""))
-        self._plan, self._holes = plan, []
+        self._plan, self._lost = plan, []
 
     def _restore_all(self) -> None:
         """What is missing or damaged stops nothing else."""
@@ -106,7 +106,7 @@ class Placement:
         except (CorruptData, NotFound) as error:
             for suffix in (".log", ".index", ".timeindex"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
-            hole = Hole(
+            lost = LostRun(
                 topic=topic.topic,
                 partition=partition.partition,
                 base_offset=entry.base_offset,
@@ -114,7 +114,7 @@ class Placement:
                 reason=str(error),
             )
             with self._lock:
-                self._holes.append(hole)
+                self._lost.append(lost)
             return
         with self._lock:
             self._restored[path] = restored
@@ -173,15 +173,15 @@ def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def plan_without(plan: RecoveryPlan, holes: Collection[Hole], store: ObjectStore) -> RecoveryPlan:
-    """`plan` without `holes`: where a log ends, and in which transactions, is decided again."""
-    return check_plan(with_endings(without(plan, holes), store))
+def plan_without(plan: RecoveryPlan, lost_runs: Collection[LostRun], store: ObjectStore) -> RecoveryPlan:
+    """`plan` without `lost_runs`: where a log ends, and in which transactions, is decided again."""
+    return check_plan(with_endings(without(plan, lost_runs), store))
 
 
-def damage_text(holes: Collection[Hole], so: str) -> str:
-    """What the user reads about `holes`; `so` says what was done."""
-    listed = "".join(f"\n  {hole}" for hole in sorted(holes, key=lambda hole: (hole.topic, hole.partition, hole.base_offset)))
+def damage_text(lost_runs: Collection[LostRun], consequence: str) -> str:
+    """What the user reads about `lost_runs`; `consequence` says what that means for the recovery."""
+    listed = "".join(f"\n  {lost}" for lost in sorted(lost_runs, key=lambda lost: (lost.topic, lost.partition, lost.base_offset)))
     return (
-        f"{len(holes)} archived runs are missing or damaged; {so}. Mend the bucket and run the same command again, or add --skip-damaged "
-        f"to recover everything else:{listed}"
+        f"{len(lost_runs)} archived runs are missing or damaged; {consequence}. Mend the bucket and run the same command again, or add "
+        f"--skip-damaged to recover everything else:{listed}"
     )

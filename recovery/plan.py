@@ -52,8 +52,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
 
 
-class Hole(msgspec.Struct, frozen=True, kw_only=True):
-    """Archived offsets, inclusive, that cannot be had, and why."""
+class LostRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that the archive lists and that is missing or damaged, by its offsets, both inclusive; and why."""
 
     topic: str
     partition: int
@@ -197,7 +197,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `apply` does, and nothing that it has to decide.
 
     left_out  of everything requested, what the archive cannot give back, and why: applying the plan is a partial success
-    holes     what the archive lists and does not have: the plan is applied only when they may be skipped
+    holes     the lost runs, where they are known: the plan is applied only when they may be skipped
     offsets_ahead  committed offsets beyond the recovered logs; new commits at the logs' ends are `written`, unless they were to be kept
     problems  why it cannot be applied as it is
     notes     what the user should know before and after
@@ -213,7 +213,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     topics: tuple[TopicPlan, ...]
     left_out: tuple[str, ...] = ()
-    holes: tuple[Hole, ...] = ()
+    holes: tuple[LostRun, ...] = ()
     offsets_ahead: tuple[OffsetAhead, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from recovery.discovery import ArchivedTopic, Found
 from recovery.plan import (
     NODE_ID_MAX,
     PRODUCER_ID_MAX,
-    Hole,
+    LostRun,
     Options,
     PartitionPlan,
     RecoveryPlan,
@@ -108,15 +108,15 @@ def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[To
     return planned_topic, left_out
 
 
-def without(plan: RecoveryPlan, holes: Iterable[Hole]) -> RecoveryPlan:
-    """`plan` with a gap in place of each hole, so that every other record keeps its offset and the log its end; the plan says what
+def without(plan: RecoveryPlan, lost_runs: Iterable[LostRun]) -> RecoveryPlan:
+    """`plan` with a gap in place of each lost run, so that every other record keeps its offset and the log its end; the plan says what
     is left out. A log does not begin with a gap."""
-    places: dict[tuple[str, int], list[Hole]] = {}
-    for hole in holes:
-        places.setdefault((hole.topic, hole.partition), []).append(hole)
+    places: dict[tuple[str, int], list[LostRun]] = {}
+    for lost in lost_runs:
+        places.setdefault((lost.topic, lost.partition), []).append(lost)
 
     def patched(topic: TopicPlan, partition: PartitionPlan) -> PartitionPlan:
-        bases = {hole.base_offset for hole in places.get((topic.topic, partition.partition), ())}
+        bases = {lost.base_offset for lost in places.get((topic.topic, partition.partition), ())}
         if not bases:
             return partition
         entries = [
@@ -127,9 +127,9 @@ def without(plan: RecoveryPlan, holes: Iterable[Hole]) -> RecoveryPlan:
         start = max(partition.start_offset, kept[0].base_offset) if kept else partition.next_offset
         return replace(partition, entries=tuple(kept), start_offset=start, written=())
 
-    def text(hole: Hole) -> str:
-        [compacted] = [topic.compacted for topic in plan.topics if topic.topic == hole.topic]
-        return f"{hole}" + (" (compacted: earlier values of the keys written or deleted there come back)" if compacted else "")
+    def text(lost: LostRun) -> str:
+        [compacted] = [topic.compacted for topic in plan.topics if topic.topic == lost.topic]
+        return f"{lost}" + (" (compacted: earlier values of the keys written or deleted there come back)" if compacted else "")
 
     return replace(
         plan,
@@ -137,7 +137,7 @@ def without(plan: RecoveryPlan, holes: Iterable[Hole]) -> RecoveryPlan:
             replace(topic, partitions=tuple(patched(topic, partition) for partition in topic.partitions)) for topic in plan.topics
         ),
         holes=(),
-        left_out=(*plan.left_out, *(text(hole) for of_place in places.values() for hole in of_place)),
+        left_out=(*plan.left_out, *(text(lost) for of_place in places.values() for lost in of_place)),
     )
 
 

@@ -29,7 +29,7 @@ from hydration.scope import Span
 from manifests.document import seal
 from manifests.head import Entry, Head, PageRef, decode_head
 from manifests.topic import Current, Owner, TopicManifest
-from recovery.plan import Hole, PartitionPlan
+from recovery.plan import LostRun, PartitionPlan
 from tests.archival.builders import a_log
 from tests.manifests.builders import PARTITION, TOPIC_ID, a_gap, a_head, an_entry
 
@@ -85,7 +85,7 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("an exported range of no offsets", lambda: Pending(**TOPIC, partition=0, first=3, end=3)),
     ("a recovered log that starts after its end", lambda: PartitionPlan(partition=0, start_offset=9, next_offset=3)),
     ("a recovered log of a negative epoch", lambda: PartitionPlan(partition=0, leader_epoch=-1)),
-    ("a hole that ends before it begins", lambda: Hole(topic="soup", partition=0, base_offset=9, last_offset=3, reason="")),
+    ("a lost run that ends before it begins", lambda: LostRun(topic="soup", partition=0, base_offset=9, last_offset=3, reason="")),
     (
         "a partition known to end before it starts",
         lambda: PartitionState(manifest_version=1, fence=1, owner="w", start_offset=9, last_offset=3),

@@ -289,7 +289,7 @@ def _conclude(made: "RecoveryPlan", into: Path | None) -> None:
         raise UsageError("the plan cannot be applied: " + "; ".join(made.problems))
     if made.holes:
         _say_left_out(made.left_out)
-        listed = "".join(f"\n  {hole}" for hole in made.holes)
+        listed = "".join(f"\n  {lost}" for lost in made.holes)
         raise VerificationFailed(
             f"{len(made.holes)} archived runs are missing or damaged; "
             f"`headwater recover apply --skip-damaged` continues without them:{listed}"

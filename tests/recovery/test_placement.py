@@ -60,9 +60,9 @@ def test_what_is_missing_is_known_before_anything_is_fetched(
     number, entry = runs_of(kitchen[1], "bills")[0]
     store = damaged(kitchen[0], entry.key, change)
     plan = recovery.plan(ManifestRepository(store), None)
-    [hole] = plan.holes
-    assert str(hole).startswith(f"bills:{number} offsets {entry.base_offset}-{entry.last_offset}: ")
-    assert entry.uid in hole.reason
+    [lost] = plan.holes
+    assert str(lost).startswith(f"bills:{number} offsets {entry.base_offset}-{entry.last_offset}: ")
+    assert entry.uid in lost.reason
     with pytest.raises(VerificationFailed, match=entry.uid):
         recovery.apply(decode_plan(encode_plan(plan)), tmp_path / "log", store)
     assert recovery.status(tmp_path / "log") is None

@@ -12,7 +12,7 @@ from manifests import keys
 from manifests.head import Entry, Head
 from manifests.topic import TopicManifest
 from recovery.discovery import ArchivedTopic, Found
-from recovery.plan import Hole, Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
+from recovery.plan import LostRun, Options, PartitionPlan, RecoveryPlan, Request, check_plan, decode_plan, encode_plan
 from recovery.planner import make_plan, plan_partition, without
 
 CLUSTER, TOPIC_ID = "mPtQxumzSB6UIzXMtmWVUg", "le4ruHkrRAmAJUx9PH5t3A"
@@ -318,7 +318,7 @@ def test_a_hole_becomes_a_gap_and_every_other_record_keeps_its_offset() -> None:
     plan = planned(a_topic(a_head(*(an_entry(base, base + 9) for base in (0, 10, 20, 30)))))
 
     def holes(*bases: int) -> PartitionPlan:
-        found = [Hole(topic="orders", partition=0, base_offset=base, last_offset=base + 9, reason="gone") for base in bases]
+        found = [LostRun(topic="orders", partition=0, base_offset=base, last_offset=base + 9, reason="gone") for base in bases]
         patched = check_plan(without(replace(plan, holes=tuple(found)), found))
         assert len(patched.left_out) == len(bases)
         assert patched.holes == ()
