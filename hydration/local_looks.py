@@ -8,7 +8,7 @@ from typing import TypeVar
 from headwater_core.errors import CorruptData, HeadwaterError, SourceChanged, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog
 from hydration.local.local_tier import LocalTier
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.tiers import Tiers
 
 LOOKS_MAX = 3  # at a local log that is replaced while it is read
@@ -26,7 +26,7 @@ class LocalLooks:
         """The end of a look that is in flight, or of a new one unless the last is younger than that or, with None, than is usual."""
         return self._hydrator.join_look(self._partition, partial(_look, local, max_age_s), local.log_dir)
 
-    def while_same(self, looked_at: LocalLog, question: Steps[T]) -> Steps[T]:
+    def while_same(self, looked_at: LocalLog, question: Resumable[T]) -> Resumable[T]:
         """What `question` finds in that log. Damage that it meets is none where the log was cut or replaced since: SourceChanged."""
         try:
             return (yield from question)

@@ -13,7 +13,7 @@ from hydration.local.local_tier import LocalTier
 from hydration.local_looks import LocalLooks
 from hydration.partition_times import PartitionTimes
 from hydration.partition_transactions import PartitionTransactions
-from hydration.resumption import Pending, Steps, begin, finish
+from hydration.resumption import Pending, Resumable, run_blocking, start
 from hydration.scope import Scope, Span, epoch_end
 from hydration.slice_reader import SliceReader, base_offset
 from hydration.tiers import Tiers
@@ -74,10 +74,10 @@ class PartitionLog:
 
     def bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED, *, timeout_s: float | None = TIMEOUT_S) -> Bounds:
         """last_stable_offset is filled in for READ_COMMITTED only, where it may cost a scan of the local tail."""
-        return finish(self._bounds(isolation), timeout_s)
+        return run_blocking(self._bounds(isolation), timeout_s)
 
     def try_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | Pending[Bounds]:
-        return begin(self._bounds(isolation))
+        return start(self._bounds(isolation))
 
     def known_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | None:
         """As they were last seen, without waiting: None where they were not, last_stable_offset None where it takes a scan."""
@@ -87,7 +87,7 @@ class PartitionLog:
         stable: int | None = None
         if isolation is Isolation.READ_COMMITTED:
             with suppress(HeadwaterError):
-                asked = begin(self._transactions.stable_offset(view))
+                asked = start(self._transactions.stable_offset(view))
                 if isinstance(asked, Pending):
                     asked.future.cancel()
                 else:
@@ -96,32 +96,32 @@ class PartitionLog:
 
     def try_leader_epoch(self) -> int | Pending[int]:
         """As far as it is known; waits only while nothing is. What is old is asked for in passing."""
-        return begin(self._leader_epoch())
+        return start(self._leader_epoch())
 
     def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float | None = TIMEOUT_S) -> ReadResult:
         """Whole batches from the one that holds `offset` on: about `max_bytes` of them, at least one when there is one.
 
         An offset between the high watermark and the log's end answers without slices. Close the result.
         """
-        return finish(self._read(offset, max_bytes, isolation), timeout_s)
+        return run_blocking(self._read(offset, max_bytes, isolation), timeout_s)
 
     def try_read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult | Pending[ReadResult]:
-        return begin(self._read(offset, max_bytes, isolation), discard=ReadResult.close)
+        return start(self._read(offset, max_bytes, isolation), discard=ReadResult.close)
 
     def offset_for_time(self, timestamp_ms: int, *, timeout_s: float | None = TIMEOUT_S) -> RecordTime | None:
         """(offset, timestamp) of the first record at or after `timestamp_ms`; None when there is none below the high watermark."""
-        return finish(self._offset_for_time(timestamp_ms), timeout_s)
+        return run_blocking(self._offset_for_time(timestamp_ms), timeout_s)
 
     def epoch_end(self, epoch: int, *, timeout_s: float | None = TIMEOUT_S) -> tuple[int, int]:
         """(largest known leader epoch <= `epoch`, offset just past its records), (-1, -1) when undefined: OffsetForLeaderEpoch."""
-        return finish(self._epoch_end(epoch), timeout_s)
+        return run_blocking(self._epoch_end(epoch), timeout_s)
 
     # How they are answered: generators that yield what has to be waited for
 
-    def _bounds(self, isolation: Isolation) -> Steps[Bounds]:
+    def _bounds(self, isolation: Isolation) -> Resumable[Bounds]:
         return (yield from self._views.in_one("bounds", lambda settle: self._bounds_once(isolation, settle=settle)))
 
-    def _bounds_once(self, isolation: Isolation, *, settle: bool) -> Steps[Bounds]:
+    def _bounds_once(self, isolation: Isolation, *, settle: bool) -> Resumable[Bounds]:
         view = yield from self._views.known(settle=settle)
         stable = (yield from self._transactions.stable_offset(view)) if isolation is Isolation.READ_COMMITTED else None
         return self._bounds_of(view, stable)
@@ -138,22 +138,22 @@ class PartitionLog:
             leader_epoch=scope.leader_epoch,
         )
 
-    def _leader_epoch(self) -> Steps[int]:
+    def _leader_epoch(self) -> Resumable[int]:
         view = self._views.now()
         if view.failure is not None and not isinstance(view.failure, UnknownPartition):
             view = yield from self._views.known()
         return view.scope.leader_epoch
 
-    def _epoch_end(self, epoch: int) -> Steps[tuple[int, int]]:
+    def _epoch_end(self, epoch: int) -> Resumable[tuple[int, int]]:
         view = yield from self._views.known()
         return epoch_end(view.scope.epochs, epoch, view.scope.high_watermark)
 
-    def _read(self, offset: int, max_bytes: int, isolation: Isolation) -> Steps[ReadResult]:
+    def _read(self, offset: int, max_bytes: int, isolation: Isolation) -> Resumable[ReadResult]:
         return (
             yield from self._views.in_one(f"offset {offset}", lambda settle: self._read_once(offset, max_bytes, isolation, settle=settle))
         )
 
-    def _read_once(self, offset: int, max_bytes: int, isolation: Isolation, *, settle: bool) -> Steps[ReadResult]:
+    def _read_once(self, offset: int, max_bytes: int, isolation: Isolation, *, settle: bool) -> Resumable[ReadResult]:
         """Raises SourceChanged when the local log is replaced underneath, Unsettled for a gap that may be none."""
         yield from self._views.look()
         view = self._views.now()
@@ -180,11 +180,11 @@ class PartitionLog:
         self._tiers.hydrator.counters.reads += 1
         return answer
 
-    def _offset_for_time(self, timestamp_ms: int) -> Steps[RecordTime | None]:
+    def _offset_for_time(self, timestamp_ms: int) -> Resumable[RecordTime | None]:
         return (
             yield from self._views.in_one(f"time {timestamp_ms}", lambda settle: self._offset_for_time_once(timestamp_ms, settle=settle))
         )
 
-    def _offset_for_time_once(self, timestamp_ms: int, *, settle: bool) -> Steps[RecordTime | None]:
+    def _offset_for_time_once(self, timestamp_ms: int, *, settle: bool) -> Resumable[RecordTime | None]:
         view = yield from self._views.known(settle=settle)
         return (yield from self._times.first_not_older(view, timestamp_ms))

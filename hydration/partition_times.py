@@ -5,7 +5,7 @@ from hydration.archive.archive_times import ArchiveTimes
 from hydration.local.local_times import LocalTimes
 from hydration.local.scan_workers import ScanWorker
 from hydration.local_looks import LocalLooks
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.scope import Span
 from hydration.tiers import Tiers
 from hydration.times import RecordTime
@@ -21,7 +21,7 @@ class PartitionTimes:
         self._known = LocalTimes(tiers.local) if tiers.local is not None else None
         self._worker = ScanWorker(tiers.submit)
 
-    def first_not_older(self, view: View, timestamp_ms: int) -> Steps[RecordTime | None]:
+    def first_not_older(self, view: View, timestamp_ms: int) -> Resumable[RecordTime | None]:
         """The first record of the view that is not older than `timestamp_ms`; None when there is none."""
         scope, local = view.scope, view.scope.local
         archived, searched_to = None, scope.log_start

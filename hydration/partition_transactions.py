@@ -12,7 +12,7 @@ from hydration.local.local_transactions import Ending, LocalTransactions, Unknow
 from hydration.local.open_segment import ScanBudget
 from hydration.local.scan_workers import ScanWorker
 from hydration.local_looks import LocalLooks
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.scope import Span, Tier
 from hydration.tiers import Tiers
 from hydration.views import View
@@ -29,7 +29,7 @@ class PartitionTransactions:
         self._known = LocalTransactions(tiers.local) if tiers.local is not None else None
         self._worker = ScanWorker(tiers.submit)
 
-    def stable_offset(self, view: View) -> Steps[int]:
+    def stable_offset(self, view: View) -> Resumable[int]:
         """First offset of the oldest transaction open at the view's end, as whichever tier reaches further knows it."""
         scope, extent = view.scope, view.extent
         if view.ends_with_archive:
@@ -46,7 +46,7 @@ class PartitionTransactions:
         carried = yield from self._carried(view)
         return scope.stable(min([*begun, *(each.first_offset for each in carried.still)], default=None))
 
-    def aborted(self, served: Tier, view: View, offsets: Span) -> Steps[list[tuple[int, int]]]:
+    def aborted(self, served: Tier, view: View, offsets: Span) -> Resumable[list[tuple[int, int]]]:
         """(producer id, first offset) of the aborted transactions that `offsets` may belong to, oldest first.
 
         Their markers may lie anywhere after: each tier is searched for those that the ones before do not reach, as long as a
@@ -82,18 +82,18 @@ class PartitionTransactions:
         view.prove_gap(position)
         return moved
 
-    def _aborted_in_archive(self, view: View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+    def _aborted_in_archive(self, view: View, since: int, offsets: Span) -> Resumable[tuple[list[AbortedTransaction], int | None]]:
         assert self._archive is not None
         assert view.scope.archive is not None
         return (yield from self._archive.aborted(since, offsets, view.scope.archive.end, view.described_locally))
 
-    def _aborted_locally(self, view: View, since: int, offsets: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+    def _aborted_locally(self, view: View, since: int, offsets: Span) -> Resumable[tuple[list[AbortedTransaction], int | None]]:
         assert view.scope.local is not None
         found, markers = view.local_log, Span(since, view.scope.local.end)
         more, is_all = yield from self._search(view, lambda known, budget: known.aborted(found, markers, offsets, budget))
         return more, None if is_all else markers.end
 
-    def _carried(self, view: View) -> Steps[Carried]:
+    def _carried(self, view: View) -> Resumable[Carried]:
         """What becomes in the archive of transactions that began before a gap of it, or in one, and that are open where the local log
         ends: entries after a gap do not know of them. Nothing where the archive ends first, or has known from their beginnings.
         """
@@ -117,12 +117,12 @@ class PartitionTransactions:
         entry = self._tiers.archived.entry_at(begun.first_offset)
         return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
 
-    def _local_ending(self, view: View) -> Steps[Ending]:
+    def _local_ending(self, view: View) -> Resumable[Ending]:
         assert view.scope.local is not None
         found, end = view.local_log, view.scope.local.end
         return (yield from self._search(view, lambda known, budget: known.ending(found, end, budget)))
 
-    def _search(self, view: View, ask: Callable[[LocalTransactions, ScanBudget], T]) -> Steps[T]:
+    def _search(self, view: View, ask: Callable[[LocalTransactions, ScanBudget], T]) -> Resumable[T]:
         """What `ask` finds in the local log. What was open at its beginning comes from the archive, where the broker does not say it."""
         known, found = self._known, view.local_log
         assert known is not None

@@ -10,7 +10,7 @@ from hydration.answers import ReadResult, Slice
 from hydration.local.local_tier import Piece
 from hydration.local.scan_workers import BoundaryWorker
 from hydration.local_looks import LocalLooks
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.scope import Tier
 from hydration.tiers import Tiers
 from hydration.views import View, between_renames
@@ -25,7 +25,7 @@ class SliceReader:
         self._tiers, self._looks = tiers, looks
         self._worker = BoundaryWorker(tiers.submit)
 
-    def check_in_range(self, offset: int, view: View) -> Steps[None]:
+    def check_in_range(self, offset: int, view: View) -> Resumable[None]:
         """Raises unless `offset` is between log start and log end, in a gap maybe: OffsetOutOfRange only when that is sure."""
         scope, local = view.scope, self._tiers.local
         view.check_known(offset)
@@ -36,7 +36,7 @@ class SliceReader:
             if not scope.log_start <= offset <= end:
                 raise OffsetOutOfRange(offset, scope.log_start, end)
 
-    def fill(self, answer: ReadResult, view: View, end: int, max_bytes: int) -> Steps[tuple[Tier, Piece | None]]:
+    def fill(self, answer: ReadResult, view: View, end: int, max_bytes: int) -> Resumable[tuple[Tier, Piece | None]]:
         """Put slices below `end` into `answer`, about `max_bytes`, from the first tier that has them; which one that was, and the piece
         when it was the local one. Raises what the first tier did when none can serve them, as TransientError where that was NotFound.
         """
@@ -76,14 +76,14 @@ class SliceReader:
         self._tiers.hydrator.counters.fallbacks += 1
         log.warning("read_fell_back", partition=str(self._tiers.partition), offset=offset, tier=tier.value, reason=str(error))
 
-    def _fill_from_archive(self, answer: ReadResult, view: View, cursor: int, end: int, max_bytes: int) -> Steps[int]:
+    def _fill_from_archive(self, answer: ReadResult, view: View, cursor: int, end: int, max_bytes: int) -> Resumable[int]:
         """The offset to continue with."""
         archive, scope = self._tiers.archive, view.scope
         assert archive is not None
         assert scope.archive is not None
         return (yield from archive.fill(answer, cursor, min(end, scope.archive.end), max_bytes, scope.local))
 
-    def _fill_locally(self, answer: ReadResult, view: View, cursor: int, end: int, max_bytes: int) -> Steps[tuple[int, Piece | None]]:
+    def _fill_locally(self, answer: ReadResult, view: View, cursor: int, end: int, max_bytes: int) -> Resumable[tuple[int, Piece | None]]:
         """The offset to continue with, and what was put into `answer`."""
         scope, local, found, partition = view.scope, self._tiers.local, view.local_log, self._tiers.partition
         assert local is not None

@@ -12,7 +12,7 @@ from headwater_core.segments.local_log import LocalLog
 from hydration.archive.manifest_view import Extent
 from hydration.local.local_tier import LocalTier
 from hydration.local_looks import LOOKS_MAX, LocalLooks
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.scope import Scope, Span, parting_offset, scope_of
 from hydration.tiers import Tiers
 
@@ -103,7 +103,7 @@ class Views:
         self._looks, self._left_out = looks, left_out
         self._last_scope: tuple[LocalLog | None, Extent | None, Scope] | None = None
 
-    def in_one(self, what: str, once: Callable[[bool], Steps[T]]) -> Steps[T]:
+    def in_one(self, what: str, once: Callable[[bool], Resumable[T]]) -> Resumable[T]:
         """What `once` answers, from a new view when its own was overtaken: an answer never mixes two.
 
         once   takes whether the view has to be settled
@@ -119,7 +119,7 @@ class Views:
                 log.debug("read_restarted", partition=str(self._partition), what=what, reason=str(error))
         return (yield from once(settle))
 
-    def look(self, max_age_s: float | None = None) -> Steps[None]:
+    def look(self, max_age_s: float | None = None) -> Resumable[None]:
         """Have the local log looked at, unless the last look is younger than that."""
         local = self._local
         if local is None and (self._archived is None or self._archived.extent is None):
@@ -145,7 +145,7 @@ class Views:
             failure = failure or self._absent()
         return self._view(found, failure, looked_s)
 
-    def known(self, *, partly: bool = False, settle: bool = False) -> Steps[View]:
+    def known(self, *, partly: bool = False, settle: bool = False) -> Resumable[View]:
         """A fresh look at both tiers, settled where there is a gap between them. A manifest that cannot be loaded again now counts as
         known.
 

@@ -13,7 +13,7 @@ from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import Archived
 from hydration.archive.readahead import Ahead, Streams
 from hydration.ranges import Boundary, cut, first_at, headers
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from manifests.head import Entry
@@ -30,7 +30,7 @@ class ArchiveTier:
         self._hydrator = hydrator
         self._streams = Streams(hydrator.readahead_chunks, hydrator.chunk_bytes, hydrator.clock)
 
-    def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int, local: Span | None) -> Steps[int]:
+    def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int, local: Span | None) -> Resumable[int]:
         """Add slices from `cursor` on and below `limit`, about `max_bytes`; the offset to go on with.
 
         Waits for the first slice; more are added only as far as they are at hand. An offset that compaction took leads on
@@ -78,7 +78,7 @@ class ArchiveTier:
         self._hydrator.counters.gaps_skipped += 1
         log.warning("gap_skipped", partition=str(self._partition), offset=offset, next_offset=next_offset)
 
-    def _fill_from_entry(self, answer: ReadResult, entry: Entry, cursor: int, asked: int, limit: int, max_bytes: int) -> Steps[int]:
+    def _fill_from_entry(self, answer: ReadResult, entry: Entry, cursor: int, asked: int, limit: int, max_bytes: int) -> Resumable[int]:
         hydrator, partition = self._hydrator, self._partition
         plan = hydrator.plan_now(entry)
         if plan is None:

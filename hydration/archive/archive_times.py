@@ -3,7 +3,7 @@
 from hydration.archive.archived_runs import ArchivedRuns
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import Archived
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
 from manifests.head import Entry
@@ -15,7 +15,7 @@ class ArchiveTimes:
     def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
         self.archived, self._runs = archived, ArchivedRuns(archived, hydrator)
 
-    def first_not_older(self, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
+    def first_not_older(self, timestamp_ms: int, span: Span) -> Resumable[RecordTime | None]:
         """The first record in `span` that is not older than `timestamp_ms`."""
         entry = self.archived.entry_for_time(timestamp_ms)
         while entry is not None and entry.base_offset < span.end:
@@ -27,7 +27,7 @@ class ArchiveTimes:
             entry = self.archived.entry_at(entry.next_offset)
         return None
 
-    def _first_in(self, entry: Entry, timestamp_ms: int, span: Span) -> Steps[RecordTime | None]:
+    def _first_in(self, entry: Entry, timestamp_ms: int, span: Span) -> Resumable[RecordTime | None]:
         plan = yield from self._runs.plan(entry)
         position = plan.index.position_for_time(timestamp_ms)
         for chunk in plan.chunks:

@@ -12,7 +12,7 @@ from hydration.archive.index_transactions import open_at, overlapping
 from hydration.archive.manifest_view import Archived, Extent
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.open_segment import ScanBudget
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.scope import Span, parting_offset
 from manifests.head import Entry
 
@@ -42,7 +42,7 @@ class ArchiveTransactions:
         self._partition = archived.partition
         self._followed: _Followed | None = None
 
-    def aborted(self, since: int, offsets: Span, end: int, local: Span) -> Steps[tuple[list[AbortedTransaction], int | None]]:
+    def aborted(self, since: int, offsets: Span, end: int, local: Span) -> Resumable[tuple[list[AbortedTransaction], int | None]]:
         """The aborted transactions that `offsets` may belong to and whose markers are at or past `since`; and from where on
         others have to be asked for more, None when they need not be: no transaction of these offsets is open there.
 
@@ -69,7 +69,7 @@ class ArchiveTransactions:
             cursor = live.end
         return found, cursor
 
-    def open_at(self, offset: int, end: int) -> Steps[tuple[OpenTransaction, ...]]:
+    def open_at(self, offset: int, end: int) -> Resumable[tuple[OpenTransaction, ...]]:
         """Transactions that are open right before `offset`, as far as an entry tells.
 
         end   of what is live. An index that describes more than that cannot say it: the batches before `offset` are walked then.
@@ -87,7 +87,7 @@ class ArchiveTransactions:
             still = (yield from self._walked(entry, chunk, still, offset)).open
         return still
 
-    def carried(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Steps[Carried]:
+    def carried(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Resumable[Carried]:
         """What becomes, from `since` on, of transactions that no entry tells of, since they began where the archive has nothing. Their
         markers are looked for batch by batch, once; as far as the next gap, behind which nobody can know.
 
@@ -114,7 +114,7 @@ class ArchiveTransactions:
             self._followed = _Followed(asked, extent, cursor, Carried(still, aborted))
         return Carried(still, aborted)
 
-    def _walked(self, entry: Entry, chunk: Chunk, open_before: Sequence[OpenTransaction], up_to: int) -> Steps[Transactions]:
+    def _walked(self, entry: Entry, chunk: Chunk, open_before: Sequence[OpenTransaction], up_to: int) -> Resumable[Transactions]:
         """What a chunk's batches below `up_to` say of transactions."""
         file = yield from self._runs.chunk(entry, chunk)
         walk = HeaderWalk(chunk.first_offset, open_before)

@@ -4,7 +4,7 @@ from headwater_core.errors import CorruptData, NotFound, TransientError
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import Archived
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.runfile import RunFile
 from manifests.head import Entry
 
@@ -17,14 +17,14 @@ class ArchivedRuns:
     def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
         self._archived, self._hydrator = archived, hydrator
 
-    def plan(self, entry: Entry) -> Steps[ChunkPlan]:
+    def plan(self, entry: Entry) -> Resumable[ChunkPlan]:
         try:
             plan = yield from self._hydrator.plan(self._archived.partition, entry)
         except NotFound as error:
             raise (yield from self._gone(entry, error)) from error
         return plan
 
-    def chunk(self, entry: Entry, chunk: Chunk) -> Steps[RunFile]:
+    def chunk(self, entry: Entry, chunk: Chunk) -> Resumable[RunFile]:
         """Held for the caller."""
         try:
             file = yield from self._hydrator.chunk(self._archived.partition, entry, chunk)
@@ -32,7 +32,7 @@ class ArchivedRuns:
             raise (yield from self._gone(entry, error)) from error
         return file
 
-    def _gone(self, entry: Entry, error: NotFound) -> Steps[CorruptData | TransientError]:
+    def _gone(self, entry: Entry, error: NotFound) -> Resumable[CorruptData | TransientError]:
         yield from self._archived.refresh(0.0)
         if self._archived.entry_at(entry.base_offset) == entry:
             return missing(entry, error)

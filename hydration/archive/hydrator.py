@@ -19,7 +19,7 @@ from hydration.cache.cache_directory import chunk_name
 from hydration.cache.chunk_cache import ChunkCache
 from hydration.counters import ReadCounters
 from hydration.disk_threads import DiskThreads
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.runfile import RunFile
 from manifests.head import Entry
 
@@ -89,7 +89,7 @@ class Hydrator:
     def readahead_chunks(self) -> int:
         return self._ahead_max
 
-    def plan(self, partition: PartitionId, entry: Entry) -> Steps[ChunkPlan]:
+    def plan(self, partition: PartitionId, entry: Entry) -> Resumable[ChunkPlan]:
         """How the entry's run is cut, its index fetched if need be. Raises what reading the index does."""
         plan = self.plan_now(entry)
         if plan is None:
@@ -100,7 +100,7 @@ class Hydrator:
         """The plan when it is in memory."""
         return self._plans.get(entry)
 
-    def chunk(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> Steps[RunFile]:
+    def chunk(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> Resumable[RunFile]:
         """The chunk's file, held for the caller, downloaded if need be.
 
         Raises NotFound when the object is not there, CorruptData when its bytes do not verify, and what the store raises.

@@ -12,7 +12,7 @@ from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from manifests.head import Entry, Head
 from manifests.repository import Versioned
 
@@ -145,7 +145,7 @@ class Archived:
     def age_s(self) -> float:
         return float("inf") if self._seen_s is None else self._clock.monotonic_s() - self._seen_s
 
-    def refresh(self, max_age_s: float) -> Steps[None]:
+    def refresh(self, max_age_s: float) -> Resumable[None]:
         """Load the head unless what is known is younger than that. Raises what the store does, or did a moment ago."""
         if self.age_s() >= max_age_s:
             if self._failure is not None and self._clock.monotonic_s() - self._failure[0] < RETRY_S:
@@ -156,7 +156,7 @@ class Archived:
         """Whether what is known was asked for at that moment of the monotonic clock or later."""
         return self._seen_s is not None and self._seen_s >= moment_s
 
-    def refresh_since(self, moment_s: float) -> Steps[None]:
+    def refresh_since(self, moment_s: float) -> Resumable[None]:
         """Load the head unless what is known was asked for since then; a load that was under way before does not count."""
         while not self.was_seen_since(moment_s):
             yield from self.refresh(0.0)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from headwater_core.errors import HeadwaterError
 from hydration.local.open_segment import INLINE_SCAN_BYTES, WORKER_SCAN_BYTES, ScanBudget, ScanBudgetExceeded
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class ScanWorker:
         self._lock = threading.Lock()
         self._scan: _Scan | None = None
 
-    def find(self, ask: Callable[[ScanBudget], T]) -> Steps[T]:
+    def find(self, ask: Callable[[ScanBudget], T]) -> Resumable[T]:
         """What `ask` finds: in the caller's thread, as far as it is known already, else in workers until a budget suffices. Raises what
         `ask` does. It has to keep what it meets, or it never ends.
         """
@@ -70,7 +70,7 @@ class BoundaryWorker:
         self._lock = threading.Lock()
         self._scan: Future[None] | None = None  # the one in flight, or the last one
 
-    def find(self, ask: Callable[[ScanBudget], T], discard: Callable[[T], None] | None = None) -> Steps[T]:
+    def find(self, ask: Callable[[ScanBudget], T], discard: Callable[[T], None] | None = None) -> Resumable[T]:
         """What `ask` finds, in the caller's thread. Where that takes more than INLINE_SCAN_BYTES, as in a segment without a usable index,
         workers scan first, until what they met is enough. Raises what `ask` does.
 

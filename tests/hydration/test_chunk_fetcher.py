@@ -11,7 +11,7 @@ from hydration.answers import Isolation
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
 from hydration.cache.blocks import Blocks
-from hydration.resumption import finish
+from hydration.resumption import run_blocking
 from hydration.runfile import RunFile
 from manifests.head import Entry
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -36,7 +36,7 @@ class Cold:
 
     def open(self) -> None:
         self.entry: Entry = self.world.archive.head.entries[0]
-        self.plan: ChunkPlan = finish(self.hydrator.plan(PARTITION, self.entry), 20)
+        self.plan: ChunkPlan = run_blocking(self.hydrator.plan(PARTITION, self.entry), 20)
         self.world.store.reset()
         self._before = self.hydrator.counters.downloaded_bytes
 
@@ -56,7 +56,7 @@ class Cold:
         self.hydrator.read_ahead(PARTITION, self.entry, chunks)
 
     def read(self, chunk: Chunk) -> bytes:
-        file: RunFile = finish(self.hydrator.chunk(PARTITION, self.entry, chunk), 20)
+        file: RunFile = run_blocking(self.hydrator.chunk(PARTITION, self.entry, chunk), 20)
         try:
             return file.read(0, chunk.size_bytes)
         finally:

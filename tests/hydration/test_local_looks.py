@@ -16,7 +16,7 @@ from hydration.answers import Isolation, ReadResult
 from hydration.local import local_tier
 from hydration.local.local_tier import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from tests.headwater.gateway.raw import RawClient, a_fetch
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
@@ -87,7 +87,7 @@ def test_the_logs_end_takes_no_look_in_the_callers_thread(a_world: AWorld, disk:
     log.bounds()
     known, local, looks = log._views.known, log.local, disk.looks
 
-    def overtaken(**how: bool) -> Steps[object]:
+    def overtaken(**how: bool) -> Resumable[object]:
         view = yield from known(**how)
         local.look_again()
         return view

@@ -16,7 +16,7 @@ from hydration.answers import Isolation
 from hydration.archive.hydrator import SCAN_WORKERS
 from hydration.local.open_segment import INLINE_SCAN_BYTES, WORKER_SCAN_BYTES, ScanBudget, ScanBudgetExceeded
 from hydration.local.scan_workers import ScanWorker
-from hydration.resumption import Pending, begin, finish
+from hydration.resumption import Pending, run_blocking, start
 from hydration.runfile import RunFile
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import World
@@ -227,11 +227,11 @@ def test_an_error_goes_to_the_caller_whose_question_met_it() -> None:
         known.append(1)
         return 7
 
-    first, second = begin(worker.find(bad)), begin(worker.find(good))
+    first, second = start(worker.find(bad)), start(worker.find(good))
     work.pop()()
     with pytest.raises(CorruptData):
         first.future.result(0)  # type: ignore[union-attr]
     work.pop()()
     assert second.future.result(0) == 7  # type: ignore[union-attr]
-    assert finish(worker.find(good), 0) == 7
+    assert run_blocking(worker.find(good), 0) == 7
     assert not work

@@ -45,7 +45,7 @@ from hydration.archive.archive_transactions import Carried
 from hydration.archive.manifest_view import Archived
 from hydration.local.epoch_check import EpochCheck
 from hydration.partition_transactions import PartitionTransactions
-from hydration.resumption import Steps
+from hydration.resumption import Resumable
 from hydration.scope import Span, Tier
 from manifests import keys
 from manifests.head import Entry, Head, decode_head, encode_head
@@ -609,7 +609,7 @@ def name_always_turns(stack: ExitStack) -> None:
 def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
     real = PartitionTransactions.aborted
 
-    def aborted(self: PartitionTransactions, served: Tier, view: Any, offsets: Span) -> Steps[list[tuple[int, int]]]:
+    def aborted(self: PartitionTransactions, served: Tier, view: Any, offsets: Span) -> Resumable[list[tuple[int, int]]]:
         if served is not Tier.LOCAL:
             return (yield from real(self, served, view, offsets))
         found, _ = yield from self._aborted_locally(view, offsets.start, offsets)
@@ -638,7 +638,7 @@ def epochs_of_batches_ignored(stack: ExitStack) -> None:
 
 @mutant("after a gap the archive's word on transactions is taken", theme="gaps")
 def nothing_carried_over_gaps(stack: ExitStack) -> None:
-    def carried(self: PartitionTransactions, view: Any) -> Steps[Carried]:
+    def carried(self: PartitionTransactions, view: Any) -> Resumable[Carried]:
         yield from ()
         return Carried(())
 
