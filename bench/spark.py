@@ -39,7 +39,7 @@ from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
-from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.archives import archive
 from tests.s3server import S3Server
 
 SIZE = int(os.environ.get("SIZE", 2 << 30))

@@ -72,7 +72,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
         async with agent_socket.serving(session.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
             gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening))
             if session.fleet is not None:
-                session.fleet.committed = logs.note
+                session.fleet.committed = logs.update_manifest
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, session.fleet, session.config, stop)))
             try:
                 received = await told

@@ -21,7 +21,7 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, Survey
 from headwater_core.threads import DaemonThreads
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.manifest_view import Archived, EntryIndex, HeldEntries
+from hydration.archive.manifest_view import EntryIndex, HeldEntries, ManifestView
 from hydration.cache.chunk_cache import ChunkCache
 from hydration.catalogue import Catalogue
 from hydration.config import HydrationConfig, ReadPriority
@@ -136,12 +136,12 @@ class Logs:
         manifest = self._repository.incarnation(topic, topic_id)
         return [self._open(manifest.partition_id(number)) for number in range(manifest.partitions)]
 
-    def note(self, head: Head) -> None:
+    def update_manifest(self, head: Head) -> None:
         """A head that this process has just committed or read, so that readers need not request it."""
         with self._lock:
             found = self._partitions.get(head.partition_id)
-        if found is not None and found.archived is not None:
-            found.archived.note(head)
+        if found is not None and found.manifest is not None:
+            found.manifest.update(head)
 
     def kept_fresh(self) -> AbstractContextManager[None]:
         """As long as that context is open, readers need not wait for looks."""
@@ -218,7 +218,7 @@ class Logs:
         return PartitionLog(
             partition,
             local=tier,
-            archived=Archived(partition, self._repository, self._index, self._clock, run),
+            manifest=ManifestView(partition, self._repository, self._index, self._clock, run),
             hydrator=self.hydrator,
             priority=self._priority_for(partition.topic),
         )

@@ -7,7 +7,7 @@ from headwater_core.partition import PartitionId
 from hydration.answers import Bounds, Isolation, ReadResult, Slice
 from hydration.archive.archive_tier import ArchiveTier
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.manifest_view import Archived
+from hydration.archive.manifest_view import ManifestView
 from hydration.config import ReadPriority
 from hydration.local.local_tier import LocalTier
 from hydration.local_looks import LocalLooks
@@ -37,7 +37,7 @@ class PartitionLog:
         partition: PartitionId,
         *,
         local: LocalTier | None,
-        archived: Archived | None,
+        manifest: ManifestView | None,
         hydrator: Hydrator,
         priority: ReadPriority = ReadPriority.LOCAL_FIRST,
     ) -> None:
@@ -47,7 +47,7 @@ class PartitionLog:
             partition=partition,
             priority=priority,
             local=local if priority.uses_local else None,
-            archive=ArchiveTier(archived, hydrator) if archived is not None and priority.uses_archive else None,
+            archive=ArchiveTier(manifest, hydrator) if manifest is not None and priority.uses_archive else None,
             hydrator=hydrator,
         )
         looks = LocalLooks(self._tiers)
@@ -62,9 +62,9 @@ class PartitionLog:
         return self._tiers.local
 
     @property
-    def archived(self) -> Archived | None:
+    def manifest(self) -> ManifestView | None:
         """What is known of the manifest; None where the read priority leaves the archive out."""
-        return self._tiers.archived
+        return self._tiers.manifest
 
     # The public forms
 

@@ -16,7 +16,7 @@ class PartitionTimes:
     """Archive first, as far as it reaches: it knows the last timestamp of each entry. What it lacks is scanned in the local log."""
 
     def __init__(self, tiers: Tiers, looks: LocalLooks) -> None:
-        self._archive = ArchiveTimes(tiers.archived, tiers.hydrator) if tiers.archived is not None else None
+        self._archive = ArchiveTimes(tiers.manifest, tiers.hydrator) if tiers.manifest is not None else None
         self._looks = looks
         self._known = LocalTimes(tiers.local) if tiers.local is not None else None
         self._worker = ScanWorker(tiers.submit)
@@ -28,7 +28,7 @@ class PartitionTimes:
         if self._archive is not None and scope.archive is not None:
             try:
                 archived = yield from self._archive.first_not_older(timestamp_ms, scope.archive)
-                searched_to = scope.archive.end if local is None else self._archive.archived.first_gap(local.start, scope.archive.end)
+                searched_to = scope.archive.end if local is None else self._archive.manifest.first_gap(local.start, scope.archive.end)
             except HeadwaterError:
                 if local is None or local.start > scope.log_start:
                     raise

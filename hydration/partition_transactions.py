@@ -25,7 +25,7 @@ class PartitionTransactions:
 
     def __init__(self, tiers: Tiers, looks: LocalLooks) -> None:
         self._tiers, self._looks = tiers, looks
-        self._archive = ArchiveTransactions(tiers.archived, tiers.hydrator) if tiers.archived is not None else None
+        self._archive = ArchiveTransactions(tiers.manifest, tiers.hydrator) if tiers.manifest is not None else None
         self._known = LocalTransactions(tiers.local) if tiers.local is not None else None
         self._worker = ScanWorker(tiers.submit)
 
@@ -113,8 +113,8 @@ class PartitionTransactions:
     def _is_denied(self, begun: OpenTransaction) -> bool:
         """Whether the archive has where it began, and knows nothing of it: files below a log start may be of a dead branch, and no
         history shows it."""
-        assert self._tiers.archived is not None
-        entry = self._tiers.archived.entry_at(begun.first_offset)
+        assert self._tiers.manifest is not None
+        entry = self._tiers.manifest.entry_at(begun.first_offset)
         return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
 
     def _local_ending(self, view: View) -> Resumable[Ending]:

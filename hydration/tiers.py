@@ -10,7 +10,7 @@ import structlog
 from headwater_core.partition import PartitionId
 from hydration.archive.archive_tier import ArchiveTier
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.manifest_view import Archived
+from hydration.archive.manifest_view import ManifestView
 from hydration.config import ReadPriority
 from hydration.local.local_tier import LocalTier
 from hydration.scope import Scope, Tier
@@ -30,8 +30,8 @@ class Tiers:
     hydrator: Hydrator
 
     @property
-    def archived(self) -> Archived | None:
-        return self.archive.archived if self.archive is not None else None
+    def manifest(self) -> ManifestView | None:
+        return self.archive.manifest if self.archive is not None else None
 
     def order(self, scope: Scope, offset: int) -> tuple[Tier, ...]:
         """Those that may hold `offset`, the one to ask first in front. A gap of the archive is none that the local log has to share."""
@@ -42,10 +42,10 @@ class Tiers:
 
     def next_archived(self, scope: Scope, offset: int) -> int | None:
         """The first offset at or past `offset` that the archive has data for; None when there is none."""
-        if self.archived is None or scope.archive is None:
+        if self.manifest is None or scope.archive is None:
             return None
         end = scope.archive.end
-        found = self.archived.next_held(max(offset, scope.archive.start), end)
+        found = self.manifest.next_held(max(offset, scope.archive.start), end)
         return found if found < end else None
 
     def submit(self, work: Callable[[], T]) -> Future[T]:

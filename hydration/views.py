@@ -99,7 +99,7 @@ class Views:
     def __init__(self, tiers: Tiers, looks: LocalLooks, left_out: LocalTier | None) -> None:
         """left_out   the local tier, where the read priority leaves it out: it shows whether there is anything to archive"""
         self._partition, self._priority = tiers.partition, tiers.priority
-        self._local, self._archived = tiers.local, tiers.archived
+        self._local, self._manifest = tiers.local, tiers.manifest
         self._looks, self._left_out = looks, left_out
         self._last_scope: tuple[LocalLog | None, Extent | None, Scope] | None = None
 
@@ -122,7 +122,7 @@ class Views:
     def look(self, max_age_s: float | None = None) -> Resumable[None]:
         """Have the local log looked at, unless the last look is younger than that."""
         local = self._local
-        if local is None and (self._archived is None or self._archived.extent is None):
+        if local is None and (self._manifest is None or self._manifest.extent is None):
             local = self._left_out
         for _ in range(LOOKS_MAX):  # one that was in flight already may have begun too early
             if local is None or not local.needs_look(max_age_s):
@@ -134,13 +134,13 @@ class Views:
     def now(self) -> View:
         """What can be said without waiting. What is not known yet is requested in passing."""
         found, failure, looked_s = self._local_log()
-        archived = self._archived
-        if archived is not None:
-            if not archived.is_known:
-                archived.refresh_soon(MISS_AGE_S)
+        manifest = self._manifest
+        if manifest is not None:
+            if not manifest.is_known:
+                manifest.refresh_soon(MISS_AGE_S)
                 failure = failure or TransientError(f"the manifest of {self._partition} is not known yet")
             elif found is None:
-                archived.refresh_soon(HEAD_AGE_S)
+                manifest.refresh_soon(HEAD_AGE_S)
         if found is None:
             failure = failure or self._absent()
         return self._view(found, failure, looked_s)
@@ -151,27 +151,27 @@ class Views:
 
         Raises what kept a tier from being known at all; with `partly` that is the view's failure instead.
         """
-        archived, failure = self._archived, None
+        manifest, failure = self._manifest, None
         yield from self.look(MISSED_LOOK_S if partly else None)
         found, local_failure, looked_s = self._local_log()
-        if archived is not None:
+        if manifest is not None:
             try:
-                yield from archived.refresh(MISS_AGE_S)
+                yield from manifest.refresh(MISS_AGE_S)
                 if settle or self._scope(found)[1].has_gap:
-                    yield from archived.refresh_since(looked_s)
+                    yield from manifest.refresh_since(looked_s)
             except HeadwaterError as error:
                 failure = error
         if found is None:
             local_failure = local_failure or self._absent()
         failure = local_failure or failure
-        unknown = local_failure is not None or (archived is not None and not archived.is_known)
+        unknown = local_failure is not None or (manifest is not None and not manifest.is_known)
         if failure is not None and unknown and not partly:
             raise failure
         return self._view(found, failure, looked_s)
 
     def known_scope(self) -> Scope | None:
         """What both tiers held when they were last seen, without a request; None while one of them was never seen."""
-        if self._archived is not None and not self._archived.is_known:
+        if self._manifest is not None and not self._manifest.is_known:
             return None
         found, failure, _ = self._local_log()
         if failure is None and found is None:
@@ -180,7 +180,7 @@ class Views:
 
     def check_lineage(self, view: View) -> None:
         """Raises SourceChanged when a manifest that came since has another branch than the view's."""
-        now = self._archived.extent if self._archived is not None else None
+        now = self._manifest.extent if self._manifest is not None else None
         if view.extent is None or view.scope.archive is None or now is view.extent:
             return
         end = view.scope.archive.end
@@ -188,13 +188,13 @@ class Views:
             raise SourceChanged(f"{self._partition}: the archive was cut while it was read")
 
     def _view(self, found: LocalLog | None, failure: HeadwaterError | None, looked_s: float) -> View:
-        settled = self._archived is None or self._archived.was_seen_since(looked_s)  # before the extent is taken from it
+        settled = self._manifest is None or self._manifest.was_seen_since(looked_s)  # before the extent is taken from it
         extent, scope = self._scope(found)
         return View(self._partition, scope, found, extent, failure, settled)
 
     def _scope(self, found: LocalLog | None) -> tuple[Extent | None, Scope]:
         """What is known of the manifest, and the scope."""
-        extent = self._archived.extent if self._archived is not None else None
+        extent = self._manifest.extent if self._manifest is not None else None
         kept = self._last_scope
         if kept is None or kept[0] is not found or kept[1] is not extent:
             kept = self._last_scope = (found, extent, scope_of(found, extent, self._priority))
@@ -214,9 +214,9 @@ class Views:
     def _absent(self) -> TransientError | None:
         """Why a local log that is not there counts as unknown: it held more than the archive is known to hold, or nothing is known."""
         last = self._local.last_seen if self._local is not None else None
-        extent = self._archived.extent if self._archived is not None else None
+        extent = self._manifest.extent if self._manifest is not None else None
         if last is None or last.high_watermark is None:
-            if extent is not None or (self._archived is not None and not self._archived.is_known) or self._was_never_written():
+            if extent is not None or (self._manifest is not None and not self._manifest.is_known) or self._was_never_written():
                 return None
             return UnknownPartition(f"{self._partition} has no log here, and nothing of it is archived yet")
         if last.high_watermark <= (extent.next_offset if extent is not None else last.log_start):

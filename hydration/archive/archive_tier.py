@@ -10,7 +10,7 @@ from hydration.answers import ReadResult, Slice
 from hydration.archive.archived_runs import missing
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.manifest_view import Archived
+from hydration.archive.manifest_view import ManifestView
 from hydration.archive.readahead import Ahead, Streams
 from hydration.ranges import Boundary, cut, first_at, headers
 from hydration.resumption import Resumable
@@ -24,9 +24,9 @@ log = structlog.get_logger()
 class ArchiveTier:
     """Everything here is a generator that yields what has to be waited for (see hydration.resumption)."""
 
-    def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
-        self.archived = archived
-        self._partition = archived.partition
+    def __init__(self, manifest: ManifestView, hydrator: Hydrator) -> None:
+        self.manifest = manifest
+        self._partition = manifest.partition
         self._hydrator = hydrator
         self._streams = Streams(hydrator.readahead_chunks, hydrator.chunk_bytes, hydrator.clock)
 
@@ -41,7 +41,7 @@ class ArchiveTier:
         """
         asked, begun, looked_again = answer.next_offset, cursor, 0
         while cursor < limit and answer.size_bytes < max_bytes:
-            entry = self.archived.entry_at(cursor)
+            entry = self.manifest.entry_at(cursor)
             if entry is not None and entry.gap:
                 if answer.slices or (local is not None and cursor in local and cursor > begun):
                     break
@@ -58,9 +58,9 @@ class ArchiveTier:
             except NotFound as error:
                 if answer.slices:
                     break
-                yield from self.archived.refresh(0.0)
+                yield from self.manifest.refresh(0.0)
                 looked_again += 1
-                if looked_again > 2 or self.archived.entry_at(cursor) == entry:
+                if looked_again > 2 or self.manifest.entry_at(cursor) == entry:
                     if entry is None:
                         raise
                     raise missing(entry, error) from error
@@ -132,7 +132,7 @@ class ArchiveTier:
         ranges = ahead.ranges(chunk.number, len(plan.chunks))
         self._get_ready(entry, plan, ranges)
         left = ahead.gets - sum(1 for each in ranges if each.start % ahead.chunks == 0)
-        following = self.archived.entry_at(entry.next_offset) if left else None
+        following = self.manifest.entry_at(entry.next_offset) if left else None
         if following is not None and not following.gap:
             following_plan = self._hydrator.plan_now(following)
             if following_plan is None:

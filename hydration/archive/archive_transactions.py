@@ -9,7 +9,7 @@ from hydration.archive.archived_runs import ArchivedRuns
 from hydration.archive.chunks import Chunk
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.index_transactions import open_at, overlapping
-from hydration.archive.manifest_view import Archived, Extent
+from hydration.archive.manifest_view import Extent, ManifestView
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.open_segment import ScanBudget
 from hydration.resumption import Resumable
@@ -36,10 +36,10 @@ class _Followed(NamedTuple):
 class ArchiveTransactions:
     """Of one partition. Everything public is a generator that yields what has to be waited for (see hydration.resumption)."""
 
-    def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
-        self._archived, self._hydrator = archived, hydrator
-        self._runs = ArchivedRuns(archived, hydrator)
-        self._partition = archived.partition
+    def __init__(self, manifest: ManifestView, hydrator: Hydrator) -> None:
+        self._manifest, self._hydrator = manifest, hydrator
+        self._runs = ArchivedRuns(manifest, hydrator)
+        self._partition = manifest.partition
         self._followed: _Followed | None = None
 
     def aborted(self, since: int, offsets: Span, end: int, local: Span) -> Resumable[tuple[list[AbortedTransaction], int | None]]:
@@ -52,7 +52,7 @@ class ArchiveTransactions:
         found: list[AbortedTransaction] = []
         cursor = since
         while cursor < end:
-            entry = self._archived.entry_at(cursor)
+            entry = self._manifest.entry_at(cursor)
             if entry is None:
                 raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
             if entry.gap:
@@ -74,7 +74,7 @@ class ArchiveTransactions:
 
         end   of what is live. An index that describes more than that cannot say it: the batches before `offset` are walked then.
         """
-        entry = self._archived.entry_at(offset - 1) if offset else None
+        entry = self._manifest.entry_at(offset - 1) if offset else None
         if entry is None or entry.gap:
             return ()
         plan = yield from self._runs.plan(entry)
@@ -95,10 +95,10 @@ class ArchiveTransactions:
         """
         kept, asked = self._followed, (open_at, since)
         if kept is None or kept.asked != asked or kept.reached > end or self._parts_from(kept):
-            kept = _Followed(asked, self._archived.extent, since, Carried(open_at))
-        extent, cursor, (still, aborted) = self._archived.extent, kept.reached, kept.found
+            kept = _Followed(asked, self._manifest.extent, since, Carried(open_at))
+        extent, cursor, (still, aborted) = self._manifest.extent, kept.reached, kept.found
         while still and cursor < end:
-            entry = self._archived.entry_at(cursor)
+            entry = self._manifest.entry_at(cursor)
             if entry is None:
                 raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
             if entry.gap:
@@ -135,7 +135,7 @@ class ArchiveTransactions:
 
     def _parts_from(self, followed: _Followed) -> bool:
         """Whether what it came through is not what the archive lists now."""
-        before, now = followed.extent, self._archived.extent
+        before, now = followed.extent, self._manifest.extent
         if before is now:
             return False
         if before is None or now is None or now.next_offset < followed.reached:

@@ -3,7 +3,7 @@
 from headwater_core.errors import CorruptData, NotFound, TransientError
 from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.manifest_view import Archived
+from hydration.archive.manifest_view import ManifestView
 from hydration.resumption import Resumable
 from hydration.runfile import RunFile
 from manifests.head import Entry
@@ -14,12 +14,12 @@ class ArchivedRuns:
     TransientError where the manifest, loaded again, does not: it was replaced. Both are generators (see hydration.resumption).
     """
 
-    def __init__(self, archived: Archived, hydrator: Hydrator) -> None:
-        self._archived, self._hydrator = archived, hydrator
+    def __init__(self, manifest: ManifestView, hydrator: Hydrator) -> None:
+        self._manifest, self._hydrator = manifest, hydrator
 
     def plan(self, entry: Entry) -> Resumable[ChunkPlan]:
         try:
-            plan = yield from self._hydrator.plan(self._archived.partition, entry)
+            plan = yield from self._hydrator.plan(self._manifest.partition, entry)
         except NotFound as error:
             raise (yield from self._gone(entry, error)) from error
         return plan
@@ -27,14 +27,14 @@ class ArchivedRuns:
     def chunk(self, entry: Entry, chunk: Chunk) -> Resumable[RunFile]:
         """Held for the caller."""
         try:
-            file = yield from self._hydrator.chunk(self._archived.partition, entry, chunk)
+            file = yield from self._hydrator.chunk(self._manifest.partition, entry, chunk)
         except NotFound as error:
             raise (yield from self._gone(entry, error)) from error
         return file
 
     def _gone(self, entry: Entry, error: NotFound) -> Resumable[CorruptData | TransientError]:
-        yield from self._archived.refresh(0.0)
-        if self._archived.entry_at(entry.base_offset) == entry:
+        yield from self._manifest.refresh(0.0)
+        if self._manifest.entry_at(entry.base_offset) == entry:
             return missing(entry, error)
         return TransientError(f"{entry.key} was replaced while it was wanted; ask again")
 

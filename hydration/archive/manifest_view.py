@@ -119,7 +119,7 @@ class HeldEntries:
         return next((each for each in entries if each.last_timestamp_ms is not None and each.last_timestamp_ms >= timestamp_ms), None)
 
 
-class Archived:
+class ManifestView:
     """One partition's archive as last seen. `extent` is None while nothing is known, or known not to be there: see `is_known`."""
 
     def __init__(
@@ -177,10 +177,10 @@ class Archived:
             self._failure = (self._clock.monotonic_s(), error)
             raise
         self._failure = None
-        self.note(found.head if found else None, seen_s=asked_s)  # the answer may be as old as the question
+        self.update(found.head if found else None, seen_s=asked_s)  # the answer may be as old as the question
 
-    def note(self, head: Head | None, *, seen_s: float | None = None) -> None:
-        """Take up a head that somebody read or committed, just now or at `seen_s`. An older one than the known changes nothing."""
+    def update(self, head: Head | None, *, seen_s: float | None = None) -> None:
+        """Take over a head that was read or committed just now, or at `seen_s`. One older than the known changes nothing."""
         if head is None:
             self.extent = None
         elif self.extent is None or head.version > self.extent.version:

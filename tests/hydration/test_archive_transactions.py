@@ -66,9 +66,9 @@ def test_the_end_of_what_began_in_a_gap_is_looked_for_once(a_world: AWorld) -> N
     assert world.log.bounds(COMMITTED).last_stable_offset == 2
     assert world.gets() == gets
     world.archive.append(a_batch(8, 1), an_abort(9, ONE))
-    world.logs.note(world.archive.head)
+    world.logs.update_manifest(world.archive.head)
     assert world.log.bounds(COMMITTED).last_stable_offset == 10
     assert world.gets() == gets + 2
     world.archive.commit(*world.archive.head.entries[:2])
-    world.logs.note(world.archive.head)
+    world.logs.update_manifest(world.archive.head)
     assert world.log.bounds(COMMITTED).last_stable_offset == 2  # a dead branch was cut off, and with it the marker

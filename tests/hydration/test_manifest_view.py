@@ -4,7 +4,7 @@ import pytest
 
 from headwater_core.errors import TransientError
 from headwater_core.partition import PartitionId
-from hydration.archive.manifest_view import Archived, HeldEntries
+from hydration.archive.manifest_view import HeldEntries, ManifestView
 from manifests.repository import Versioned
 from tests.headwater_core.manual_clock import ManualClock
 from tests.manifests.builders import a_head, an_entry
@@ -21,7 +21,7 @@ class Shelf:
 
 def test_a_manifest_that_is_gone_does_not_empty_an_archive_that_was_there() -> None:
     shelf = Shelf()
-    archived = Archived(HEAD.partition_id, shelf, HeldEntries(), ManualClock(), lambda work: Future())
+    archived = ManifestView(HEAD.partition_id, shelf, HeldEntries(), ManualClock(), lambda work: Future())
     archived.load()
     shelf.held = None
     with pytest.raises(TransientError, match="gone"):

@@ -99,7 +99,7 @@ def test_a_partition_without_local_log_and_head_is_unknown(a_world: AWorld, prio
     assert log.known_bounds() is None
     if priority is not ReadPriority.LOCAL_ONLY:
         Archive(world.store, PartitionId(CLUSTER, TOPIC_ID, 1, TOPIC)).commit(start_offset=54)
-        world.logs.partition(TOPIC, 1).archived.load()  # type: ignore[union-attr]
+        world.logs.partition(TOPIC, 1).manifest.load()  # type: ignore[union-attr]
         bounds = log.bounds(Isolation.READ_COMMITTED)
         assert (bounds.log_start, bounds.high_watermark, bounds.last_stable_offset) == (54, 54, 54)
 
@@ -148,7 +148,7 @@ def test_new_entries_are_seen_when_a_reader_passes_the_known_end(a_world: AWorld
     clock.advance(1_000)
     assert world.read_all() == list(range(20))
     world.archive.append(a_segment(20, 10))
-    world.logs.note(world.archive.head)  # whoever committed it can say so
+    world.logs.update_manifest(world.archive.head)  # whoever committed it can say so
     assert world.read_all() == list(range(30))
 
 

@@ -35,7 +35,7 @@ def test_a_look_older_than_the_manifest_shows_no_aborted_record(a_world: AWorld)
         assert (answer.last_stable_offset, answer.slices) == (2, [])
     world.broker.set_high_watermark(8)
     world.archive.append(OPENED + ENDED)
-    world.logs.note(world.archive.head)
+    world.logs.update_manifest(world.archive.head)
     with world.log.read(2, 1 << 20, COMMITTED) as answer:
         assert (answer.last_stable_offset, answer.aborted) == (8, [(1, 2)])
     assert world.read_all(COMMITTED, 2) == [4, 6, 7]
@@ -165,7 +165,7 @@ def test_a_manifest_that_loses_its_branch_during_a_read_begins_it_anew(a_world: 
             store.refuse = lambda operation, key: None
             entry, open_before = world.archive.upload(common), OpenTransaction(1, 2)
             world.archive.commit(entry, world.archive.upload(live, [open_before]))
-            world.logs.note(world.archive.head)
+            world.logs.update_manifest(world.archive.head)
         return None
 
     store.refuse = cut
@@ -226,7 +226,7 @@ def test_stale_looks_lagging_followers_and_old_disks(a_world: AWorld, seed: int)
     check(world, log, least)
     world.broker.set_high_watermark(random.choice([mark for mark in marks if mark >= seen]))  # unseen: the clock stands still
     world.archive.append(*(run for _, run in objects[archived:][: random.randrange(3)]))
-    world.logs.note(world.archive.head)
+    world.logs.update_manifest(world.archive.head)
     least = max(seen, world.archive.head.next_offset)
     check(world, log, least)
     assert world.log.bounds(COMMITTED).last_stable_offset >= log.stable_offset(least)  # type: ignore[operator]

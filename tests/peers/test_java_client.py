@@ -15,7 +15,7 @@ from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, private_copy, unpack
-from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.archives import archive
 from tests.headwater.gateway.fakes import FakeLog, FakeLogs, a_batch, a_topic_partition
 from tests.headwater.gateway.test_tiers import drop_sealed_segments
 from tests.headwater_core.objectstore.memory import MemoryStore

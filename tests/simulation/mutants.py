@@ -42,7 +42,7 @@ from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
 from hydration.archive.archive_transactions import Carried
-from hydration.archive.manifest_view import Archived
+from hydration.archive.manifest_view import ManifestView
 from hydration.local.epoch_check import EpochCheck
 from hydration.partition_transactions import PartitionTransactions
 from hydration.resumption import Resumable
@@ -620,15 +620,15 @@ def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
 
 @mutant("a head that cannot be read is taken for an empty archive", theme="gaps")
 def no_head_is_an_empty_archive(stack: ExitStack) -> None:
-    real = Archived.load
+    real = ManifestView.load
 
-    def load(self: Archived) -> None:
+    def load(self: ManifestView) -> None:
         try:
             real(self)
         except HeadwaterError:
-            self.note(None)
+            self.update(None)
 
-    _patch(stack, Archived, "load", load)
+    _patch(stack, ManifestView, "load", load)
 
 
 @mutant("batches of a local log are not compared with the leader epochs of the look")

@@ -27,7 +27,7 @@ from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.markers import ABORT, read_marker
 from hydration.answers import Isolation
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.manifest_view import Archived, HeldEntries
+from hydration.archive.manifest_view import HeldEntries, ManifestView
 from hydration.cache.chunk_cache import ChunkCache
 from hydration.config import ReadPriority
 from hydration.local.local_tier import LocalTier, OpenFiles
@@ -469,11 +469,11 @@ class Reader:
             cache = ChunkCache(root, random.choice((0, 2_000, 1 << 20)), 3600.0, self.clock)
             self._hydrator = hydrator = Hydrator(store, cache, chunk_bytes=_CHUNK_BYTES, readahead_chunks=0)
         self._logs = AgreedLogs(self._beside, self._at)
-        self._archived = Archived(partition, self, HeldEntries(), self.clock, lambda load: hydrator.join("head", load))
+        self._manifest = ManifestView(partition, self, HeldEntries(), self.clock, lambda load: hydrator.join("head", load))
         self._files = PausingFiles(self._beside)
         self._tier = LocalTier(self._look, self._files, self.clock)
         priority = random.choice((ReadPriority.LOCAL_FIRST, ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST))
-        self._log = PartitionLog(partition, local=self._tier, archived=self._archived, hydrator=hydrator, priority=priority)
+        self._log = PartitionLog(partition, local=self._tier, manifest=self._manifest, hydrator=hydrator, priority=priority)
 
     def _look(self) -> LocalLog | None:
         began = self._moments.now
@@ -509,7 +509,7 @@ class Reader:
             return
         self.clock.passed_s += random.choice((0, 0, 0.01, 0.3, 2.0))
         if random.random() < 0.1 and (head := world.checks.head(self._partition)):
-            self._archived.note(head)  # the archiver of the same process has committed it
+            self._manifest.update(head)  # the archiver of the same process has committed it
             self._head_at = self._moments.now
         if not self._actor.is_busy:
             self._begin()

@@ -15,7 +15,7 @@ from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 from tests.fixtures import Isolation, expected, expected_offsets, unpack
-from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.archives import archive
 from tests.headwater.gateway.readers import (
     Places,
     Rows,

@@ -22,7 +22,7 @@ from hydration.logs import Logs, open_logs
 from hydration.resumption import Pending
 from hydration.scope import Scope, scope_of
 from tests.fixtures import unpack
-from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.archives import archive
 from tests.headwater.gateway.raw import RawClient
 from tests.headwater_core.objectstore.memory import MemoryStore
 

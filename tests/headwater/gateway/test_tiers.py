@@ -19,7 +19,7 @@ from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from tests.fixtures import Isolation, expected, private_copy, unpack
-from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.archives import archive
 from tests.headwater.gateway.raw import RawClient, a_fetch
 from tests.headwater.gateway.readers import read_with_aiokafka, read_with_librdkafka
 from tests.headwater.gateway.test_clients import ISOLATIONS, assert_same, places_of, without

@@ -18,7 +18,7 @@ from hydration.logs import open_logs
 from hydration.reader import records
 from manifests.head import Entry
 from tests.fixtures import unpack
-from tests.headwater.gateway.archived import archive
+from tests.headwater.gateway.archives import archive
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, an_abort
 from tests.headwater_core.segments.test_fixtures import text
