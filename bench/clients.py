@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from headwater.gateway.apis import Api
 from headwater.gateway.messages import request_schema
-from headwater.gateway.slices import Answer
+from headwater.gateway.response import Response
 
 FETCH_VERSION = 12
 FETCH_BYTES = 1 << 20  # librdkafka's and Java's own default per partition
@@ -78,8 +78,8 @@ class Discarder:
                 return max(0, length - 1)
 
     def _request(self, offset: int, fetch_bytes: int) -> bytes:
-        answer = Answer()
-        answer.gathered += struct.pack(">hhihB", Api.FETCH, FETCH_VERSION, 1, -1, 0)
+        answer = Response()
+        answer.buffer += struct.pack(">hhihB", Api.FETCH, FETCH_VERSION, 1, -1, 0)
         partition = {"partition": self._partition, "fetch_offset": offset, "partition_max_bytes": fetch_bytes}
         facts = {
             "max_wait": 500,
@@ -89,7 +89,7 @@ class Discarder:
             "forgotten_topics_data": [],
         }
         request_schema(Api.FETCH, FETCH_VERSION).write(answer, facts)
-        return struct.pack(">i", len(answer.gathered)) + bytes(answer.gathered)
+        return struct.pack(">i", len(answer.buffer)) + bytes(answer.buffer)
 
 
 def read_bare(address: tuple[str, int], total_bytes: int) -> Took:

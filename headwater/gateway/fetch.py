@@ -11,10 +11,10 @@ from headwater.gateway.apis import Code, code_for
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import Connection
 from headwater.gateway.failures import report_failure
-from headwater.gateway.messages import Facts
+from headwater.gateway.messages import Fields
 from headwater.gateway.offsets import check_leader_epoch, isolation_of, once_each
 from headwater.gateway.patience import Patience, Place
-from headwater.gateway.slices import NO_RECORDS, Records
+from headwater.gateway.response import NO_RECORDS, Records
 from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
@@ -46,7 +46,7 @@ class _Wanted:
 class Fetched:
     """An answer and the files it needs until it is sent. The caller closes it."""
 
-    facts: Facts
+    fields: Fields
     results: list[ReadResult] = field(default_factory=list)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Fetcher:
         self._logs, self._snapshots, self._config = logs, snapshots, config
         self._patience = Patience(config.storage_wait_s)
 
-    async def fetch(self, body: Facts, version: int, connection: Connection) -> Fetched:
+    async def fetch(self, body: Fields, version: int, connection: Connection) -> Fetched:
         """Answer at once when `min_bytes` are there or something failed; else when they are, or after `max_wait`.
 
         A chunk that must come from the bucket is waited for a little longer than a client that cannot know of it asks,
@@ -76,10 +76,10 @@ class Fetcher:
         min_bytes, max_wait_s = min(body["min_bytes"], max_bytes), max(0, body["max_wait"]) / 1000
         del body
         try:
-            gathered = await self._read(wanted, isolation, max_bytes, 0)
-            if not _is_enough(wanted, gathered, min_bytes):
+            gathered_bytes = await self._read(wanted, isolation, max_bytes, 0)
+            if not _is_enough(wanted, gathered_bytes, min_bytes):
                 connection.forget_request()
-                await self._wait(wanted, isolation, max_bytes, gathered, min_bytes, max_wait_s, connection)
+                await self._wait(wanted, isolation, max_bytes, gathered_bytes, min_bytes, max_wait_s, connection)
             self._end_waits(wanted, isolation)
             return _fetched(wanted, isolation, version)
         except BaseException:
@@ -92,7 +92,7 @@ class Fetcher:
                 if each.pending is not None:
                     _abandon(each.pending)
 
-    async def _wanted(self, body: Facts, version: int) -> list[_Wanted]:
+    async def _wanted(self, body: Fields, version: int) -> list[_Wanted]:
         by_id = version >= 13
         asked_for = once_each(body["topics"], "topic_id" if by_id else "topic", "partition")
         names = await self._snapshots.topic_names(asked_for.keys()) if by_id else {}
@@ -119,7 +119,7 @@ class Fetcher:
         wanted: list[_Wanted],
         isolation: Isolation,
         max_bytes: int,
-        gathered: int,
+        gathered_bytes: int,
         min_bytes: int,
         max_wait_s: float,
         connection: Connection,
@@ -130,17 +130,17 @@ class Fetcher:
         wait_s = min(max_wait_s, self._config.fetch_wait_max_s)
         deadline_s = now_s + wait_s
         hydrated_s = now_s + max(wait_s, self._config.hydration_wait_s)
-        while not _is_enough(wanted, gathered, min_bytes):
+        while not _is_enough(wanted, gathered_bytes, min_bytes):
             pending = [each.pending.future for each in wanted if each.pending is not None]
-            left_s = (deadline_s if gathered or not pending else hydrated_s) - loop.time()
+            left_s = (deadline_s if gathered_bytes or not pending else hydrated_s) - loop.time()
             if left_s <= 0 or connection.is_gone:
                 return
             connection.wakeup.clear()
             _wake_when_done(pending, connection.wakeup)
             await connection.wait(left_s if pending else min(left_s, self._config.poll_s))
-            gathered = await self._read(wanted, isolation, max_bytes, gathered)
+            gathered_bytes = await self._read(wanted, isolation, max_bytes, gathered_bytes)
 
-    async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int, gathered: int) -> int:
+    async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int, gathered_bytes: int) -> int:
         """One look at every partition that has nothing yet; how many bytes there are in all, after `gathered` before.
 
         The first partition with anything gives at least one batch, whatever its size; the others only what fits.
@@ -151,8 +151,8 @@ class Fetcher:
             if each.log is None or each.code is not Code.NONE or each.size_bytes:
                 continue
             try:
-                if gathered < max_bytes:
-                    self._try_read(each, each.log, isolation, min(each.max_bytes, max_bytes - gathered))
+                if gathered_bytes < max_bytes:
+                    self._try_read(each, each.log, isolation, min(each.max_bytes, max_bytes - gathered_bytes))
                 elif each.bounds is None:
                     each.bounds = each.log.known_bounds(isolation)
             except Exception as error:  # whatever it is, it is this partition's alone
@@ -162,11 +162,11 @@ class Fetcher:
             if each.result is None:
                 continue
             size_bytes = each.result.size_bytes
-            if gathered and gathered + size_bytes > max_bytes:
+            if gathered_bytes and gathered_bytes + size_bytes > max_bytes:
                 each.result.close()
             else:
-                gathered += size_bytes
-        return gathered
+                gathered_bytes += size_bytes
+        return gathered_bytes
 
     def _end_waits(self, wanted: Iterable[_Wanted], isolation: Isolation) -> None:
         """What is still on its way is answered without records, or, after too long, with an error."""
@@ -201,9 +201,9 @@ class Fetcher:
             _replace(each, read)
 
 
-def _is_enough(wanted: list[_Wanted], gathered: int, min_bytes: int) -> bool:
+def _is_enough(wanted: list[_Wanted], gathered_bytes: int, min_bytes: int) -> bool:
     """Whether to answer now: with as much as was asked for, or because something failed."""
-    return gathered >= min_bytes or any(each.code is not Code.NONE for each in wanted)
+    return gathered_bytes >= min_bytes or any(each.code is not Code.NONE for each in wanted)
 
 
 def _replace(each: _Wanted, result: ReadResult) -> None:
@@ -236,7 +236,7 @@ def _wake_when_done(futures: Iterable[Future[ReadResult]], wakeup: asyncio.Event
 
 
 def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetched:
-    topics: dict[str | bytes, list[Facts]] = {}
+    topics: dict[str | bytes, list[Fields]] = {}
     results = []
     for each in wanted:
         topics.setdefault(each.topic, []).append(_partition(each, isolation))
@@ -253,9 +253,9 @@ def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetch
     )
 
 
-def _partition(each: _Wanted, isolation: Isolation) -> Facts:
+def _partition(each: _Wanted, isolation: Isolation) -> Fields:
     result, bounds = each.result, each.bounds
-    facts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "partition_index": each.partition,
         "error_code": each.code,
         "high_watermark": -1,
@@ -265,14 +265,14 @@ def _partition(each: _Wanted, isolation: Isolation) -> Facts:
         "records": NO_RECORDS,
     }
     if bounds is not None:
-        facts["high_watermark"], facts["log_start_offset"] = bounds.high_watermark, bounds.log_start
+        fields["high_watermark"], fields["log_start_offset"] = bounds.high_watermark, bounds.log_start
         if bounds.last_stable_offset is not None:
-            facts["last_stable_offset"] = bounds.last_stable_offset
+            fields["last_stable_offset"] = bounds.last_stable_offset
     if result is not None and each.code is Code.NONE:
-        facts["high_watermark"] = result.high_watermark
-        facts["log_start_offset"] = result.log_start
-        facts["records"] = Records(result.slices, result.size_bytes)
+        fields["high_watermark"] = result.high_watermark
+        fields["log_start_offset"] = result.log_start
+        fields["records"] = Records(result.slices, result.size_bytes)
         if isolation is Isolation.READ_COMMITTED:
-            facts["last_stable_offset"] = result.high_watermark if result.last_stable_offset is None else result.last_stable_offset
-            facts["aborted_transactions"] = [{"producer_id": producer, "first_offset": first} for producer, first in result.aborted]
-    return facts
+            fields["last_stable_offset"] = result.high_watermark if result.last_stable_offset is None else result.last_stable_offset
+            fields["aborted_transactions"] = [{"producer_id": producer, "first_offset": first} for producer, first in result.aborted]
+    return fields

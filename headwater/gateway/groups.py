@@ -3,13 +3,13 @@
 from typing import Any
 
 from headwater.gateway.apis import Code
-from headwater.gateway.messages import Facts
+from headwater.gateway.messages import Fields
 from headwater.gateway.metadata import Address
 
 REASON = "headwater coordinates no consumer groups; use assign(), or subscribe() without a group"
 
 
-def find_coordinator(body: Facts, node_id: int, address: Address) -> Facts:
+def find_coordinator(body: Fields, node_id: int, address: Address) -> Fields:
     """We coordinate every group and remember none, so that a reader falls to its own auto.offset.reset at once.
 
     To say "not available" would keep clients asking for ever. Joining and committing are refused.
@@ -18,7 +18,7 @@ def find_coordinator(body: Facts, node_id: int, address: Address) -> Facts:
     return {**here, "coordinators": [{**here, "key": key} for key in dict.fromkeys(body.get("coordinator_keys") or ())]}
 
 
-def offset_fetch(body: Facts) -> Facts:
+def offset_fetch(body: Fields) -> Fields:
     """No group has committed anything here: offset -1 for all that is asked, without an error."""
     return {
         "error_code": Code.NONE,
@@ -30,7 +30,7 @@ def offset_fetch(body: Facts) -> Facts:
     }
 
 
-def refuse_member() -> Facts:
+def refuse_member() -> Fields:
     """For JoinGroup and ConsumerGroupHeartbeat: the error that every client takes for final and passes on."""
     return {
         "error_code": Code.GROUP_AUTHORIZATION_FAILED,
@@ -45,7 +45,7 @@ def refuse_member() -> Facts:
     }
 
 
-def refuse_commit(body: Facts) -> Facts:
+def refuse_commit(body: Fields) -> Fields:
     """The same for each partition of an OffsetCommit: nothing is remembered, and nobody shall believe it was."""
     return {
         "topics": [
@@ -62,7 +62,7 @@ def refuse_commit(body: Facts) -> Facts:
     }
 
 
-def _nothing_committed(topics: list[dict[str, Any]] | None) -> list[Facts]:
+def _nothing_committed(topics: list[dict[str, Any]] | None) -> list[Fields]:
     return [
         {
             "name": topic.get("name"),

@@ -2,10 +2,10 @@
 
 kio supplies the schemas; reading and writing are done here. Its native reader takes an array's length on trust: nine
 hostile bytes make it ask for 32 GiB and abort the process. Here no length is believed beyond the bytes that are there.
-Writing here goes straight from facts to bytes and lets records stay ranges of files.
+Writing here goes straight from field values to bytes and lets records stay ranges of files.
 
 Field names are kio's. Durations and times are integers of milliseconds, error codes and ids plain ints and bytes.
-A fact that a version does not know is left out; one that the facts lack takes the schema's default.
+A field that a version does not know is left out; one that has no value takes the schema's default.
 
 Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 (tagged fields), KIP-893 (nullable structs).
 """
@@ -35,11 +35,11 @@ from headwater.gateway.primitives import (
     skip_tags,
     write_varint,
 )
-from headwater.gateway.slices import Answer
+from headwater.gateway.response import Response
 
-Facts = Mapping[str, Any]
-_PartReader = Callable[[bytes, int, dict[str, Any]], int]  # puts what it reads into the facts; the position behind
-_PartWriter = Callable[[Answer, Facts], None]
+Fields = Mapping[str, Any]
+_PartReader = Callable[[bytes, int, dict[str, Any]], int]  # puts what it reads into the values; the position after it
+_PartWriter = Callable[[Response, Fields], None]
 
 ELEMENTS_MAX = 40_000  # array elements in one request, all arrays together: a few bytes each there, a dict each here. A consumer of
 # twenty thousand topics of one partition names each twice
@@ -108,17 +108,17 @@ def read_request(frame: bytes, position: int, api_key: int, version: int) -> dic
     return body  # type: ignore[no-any-return]
 
 
-def write_response(answer: Answer, facts: Facts, api_key: int, version: int, correlation_id: int) -> None:
+def write_response(response: Response, values: Fields, api_key: int, version: int, correlation_id: int) -> None:
     """Append response header and body."""
-    write_header(answer, api_key, version, correlation_id)
-    response_schema(api_key, version).write(answer, facts)
+    write_header(response, api_key, version, correlation_id)
+    response_schema(api_key, version).write(response, values)
 
 
-def write_header(answer: Answer, api_key: int, version: int, correlation_id: int) -> None:
+def write_header(response: Response, api_key: int, version: int, correlation_id: int) -> None:
     """Append the response header. That of ApiVersions is always the oldest one, so that every client can read it."""
-    answer.gathered += INT32.pack(correlation_id)
+    response.buffer += INT32.pack(correlation_id)
     if response_schema(api_key, version).header_version >= 1:
-        answer.gathered += NO_TAGS
+        response.buffer += NO_TAGS
 
 
 # -- structures ---------------------------------------------------------------------------------------------------
@@ -160,14 +160,14 @@ def _entity(entity: Any) -> tuple[Reader, Writer]:
     readers, writers = [read for read, _ in parts], [write for _, write in parts]
 
     def read_entity(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-        facts: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for read in readers:
-            at = read(data, at, facts)
-        return facts, at
+            at = read(data, at, values)
+        return values, at
 
-    def write_entity(answer: Answer, facts: Facts) -> None:
+    def write_entity(response: Response, values: Fields) -> None:
         for write in writers:
-            write(answer, facts)
+            write(response, values)
 
     return read_entity, write_entity
 
@@ -175,15 +175,15 @@ def _entity(entity: Any) -> tuple[Reader, Writer]:
 def _alone(slot: _Slot) -> tuple[_PartReader, _PartWriter]:
     name, default, read_value, write_value = slot.name, slot.default, slot.read, slot.write
 
-    def read(data: bytes, at: int, facts: dict[str, Any]) -> int:
-        facts[name], at = read_value(data, at)
+    def read(data: bytes, at: int, values: dict[str, Any]) -> int:
+        values[name], at = read_value(data, at)
         return at
 
-    def write(answer: Answer, facts: Facts) -> None:
-        value = facts.get(name, default)
+    def write(response: Response, values: Fields) -> None:
+        value = values.get(name, default)
         if value is MISSING:
             raise KeyError(f"{slot.entity} needs {name}")
-        write_value(answer, value)
+        write_value(response, value)
 
     return read, write
 
@@ -198,16 +198,16 @@ def _run(slots: Sequence[_Slot]) -> tuple[_PartReader, _PartWriter]:
     names = [slot.name for slot in slots]
     defaults = [(slot.name, slot.default) for slot in slots]
 
-    def read(data: bytes, at: int, facts: dict[str, Any]) -> int:
-        facts.update(zip(names, unpack_from(data, at)))  # noqa: B905  # strict=True takes as long as all the rest
+    def read(data: bytes, at: int, values: dict[str, Any]) -> int:
+        values.update(zip(names, unpack_from(data, at)))  # noqa: B905  # strict=True takes as long as all the rest
         return at + size
 
-    def write(answer: Answer, facts: Facts) -> None:
+    def write(response: Response, values: Fields) -> None:
         try:
-            answer.gathered += pack(*[facts.get(name, default) for name, default in defaults])
+            response.buffer += pack(*[values.get(name, default) for name, default in defaults])
         except struct.error:
             for _, write_one in map(_alone, slots):
-                write_one(answer, facts)
+                write_one(response, values)
 
     return read, write
 
@@ -216,7 +216,7 @@ def _tagged(slots: dict[int, _Slot]) -> tuple[_PartReader, _PartWriter]:
     """What ends every flexible structure. Hardly ever is there any of them."""
     ordered = [(slots[tag].name, tag, slots[tag]) for tag in sorted(slots)]
 
-    def read(data: bytes, at: int, facts: dict[str, Any]) -> int:
+    def read(data: bytes, at: int, values: dict[str, Any]) -> int:
         if data.startswith(NO_TAGS, at):
             return at + 1
         count, at = read_tag_count(data, at)
@@ -228,24 +228,24 @@ def _tagged(slots: dict[int, _Slot]) -> tuple[_PartReader, _PartWriter]:
                 raise MalformedRequest(f"tagged field of {size} bytes, {len(data) - at} are there")
             if tag in slots:
                 name = slots[tag].name
-                facts[name], at = slots[tag].read(data, at)
+                values[name], at = slots[tag].read(data, at)
                 if at != end:
                     raise MalformedRequest(f"tagged field {name} is not as long as it says")
             at = end
         return at
 
-    def write(answer: Answer, facts: Facts) -> None:
-        given = [(tag, slot) for name, tag, slot in ordered if name in facts and facts[name] != slot.default]
+    def write(response: Response, values: Fields) -> None:
+        given = [(tag, slot) for name, tag, slot in ordered if name in values and values[name] != slot.default]
         if not given:
-            answer.gathered += NO_TAGS
+            response.buffer += NO_TAGS
             return
-        write_varint(answer.gathered, len(given))
+        write_varint(response.buffer, len(given))
         for tag, slot in given:
-            inner = Answer()
-            slot.write(inner, facts[slot.name])
-            write_varint(answer.gathered, tag)
-            write_varint(answer.gathered, len(inner.gathered))
-            answer.gathered += inner.gathered
+            inner = Response()
+            slot.write(inner, values[slot.name])
+            write_varint(response.buffer, tag)
+            write_varint(response.buffer, len(inner.buffer))
+            response.buffer += inner.buffer
 
     return read, write
 
@@ -303,14 +303,14 @@ def _array(item: tuple[Reader, Writer], flexible: bool, nullable: bool) -> tuple
             items.append(value)
         return items, at
 
-    def write(answer: Answer, items: Any) -> None:
+    def write(response: Response, items: Any) -> None:
         count = -1 if items is None else len(items)
         if flexible:
-            write_varint(answer.gathered, count + 1)
+            write_varint(response.buffer, count + 1)
         else:
-            answer.gathered += INT32.pack(count)
+            response.buffer += INT32.pack(count)
         for value in items or ():
-            write_item(answer, value)
+            write_item(response, value)
 
     return read, write
 
@@ -322,9 +322,9 @@ def _nullable_entity(entity: tuple[Reader, Writer]) -> tuple[Reader, Writer]:
         (marker,) = struct.unpack_from(">b", data, at)
         return (None, at + 1) if marker < 0 else read_entity(data, at + 1)
 
-    def write(answer: Answer, facts: Any) -> None:
-        answer.gathered += b"\xff" if facts is None else b"\x01"
-        if facts is not None:
-            write_entity(answer, facts)
+    def write(response: Response, values: Any) -> None:
+        response.buffer += b"\xff" if values is None else b"\x01"
+        if values is not None:
+            write_entity(response, values)
 
     return read, write

@@ -5,8 +5,8 @@ from typing import Any
 
 from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.frames import MalformedRequest, RequestHeader
-from headwater.gateway.messages import Facts, response_schema
-from headwater.gateway.slices import Answer
+from headwater.gateway.messages import Fields, response_schema
+from headwater.gateway.response import Response
 from headwater.gateway.topic_snapshot import Snapshot, TopicSnapshots, TopicView
 
 Address = tuple[str, int]
@@ -17,14 +17,14 @@ KEPT_NAMES_MAX = 100  # an answer to more is made anew each time
 _NOT_ASKED = -(2**31)  # "authorized operations": the client did not ask, or we do not say
 
 
-def api_versions(error: Code = Code.NONE) -> Facts:
+def api_versions(error: Code = Code.NONE) -> Fields:
     return {
         "error_code": error,
         "api_keys": [{"api_key": api, "min_version": each.start, "max_version": each.stop - 1} for api, each in VERSIONS.items()],
     }
 
 
-async def metadata_answer(snapshots: TopicSnapshots, header: RequestHeader, body: Facts, node_id: int, address: Address) -> bytes:
+async def metadata_answer(snapshots: TopicSnapshots, header: RequestHeader, body: Fields, node_id: int, address: Address) -> bytes:
     """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so answers are kept by the topics they tell of.
 
     Only known topics make a key, or clients would fill the memory with names they invent.
@@ -36,18 +36,18 @@ async def metadata_answer(snapshots: TopicSnapshots, header: RequestHeader, body
     snapshot = await (snapshots.topics() if wanted is None else snapshots.snapshot())
     found = None if wanted is None else _found(snapshot, wanted)
 
-    def write(answer: Answer) -> None:
-        response_schema(Api.METADATA, version).write(answer, _metadata(snapshot, wanted, found, node_id, address))
+    def write(response: Response) -> None:
+        response_schema(Api.METADATA, version).write(response, _metadata(snapshot, wanted, found, node_id, address))
 
     if found is not None and (len(found) > KEPT_NAMES_MAX or None in found):
-        answer = Answer()
-        write(answer)
-        return bytes(answer.gathered)
+        response = Response()
+        write(response)
+        return bytes(response.buffer)
     names = None if found is None else tuple(topic.name for topic in found if topic is not None)
     return snapshots.encoded((Api.METADATA, version, node_id, address, names), write)
 
 
-def describe_cluster(snapshot: Snapshot, node_id: int, address: Address) -> Facts:
+def describe_cluster(snapshot: Snapshot, node_id: int, address: Address) -> Fields:
     return {
         "error_code": Code.NONE,
         "error_message": None,
@@ -76,7 +76,7 @@ def _found(snapshot: Snapshot, wanted: Iterable[_Asked]) -> list[TopicView | Non
     return [by_id.get(topic_id) if topic_id is not None else snapshot.topics.get(name or "") for topic_id, name in wanted]
 
 
-def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None] | None, node_id: int, address: Address) -> Facts:
+def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None] | None, node_id: int, address: Address) -> Fields:
     if wanted is None or found is None:
         topics = [_topic(topic, node_id) for topic in snapshot.topics.values()]
     else:
@@ -94,7 +94,7 @@ def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None]
     }
 
 
-def _known(topic: TopicView | None, topic_id: bytes | None, name: str | None, node_id: int, *, is_whole: bool) -> Facts:
+def _known(topic: TopicView | None, topic_id: bytes | None, name: str | None, node_id: int, *, is_whole: bool) -> Fields:
     if topic is not None:
         return _topic(topic, node_id)
     code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else Code.UNKNOWN_TOPIC_ID
@@ -103,7 +103,7 @@ def _known(topic: TopicView | None, topic_id: bytes | None, name: str | None, no
     return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
 
 
-def _topic(topic: TopicView, node_id: int) -> Facts:
+def _topic(topic: TopicView, node_id: int) -> Fields:
     return {
         "error_code": Code.NONE,
         "name": topic.name,

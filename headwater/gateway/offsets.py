@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from headwater.gateway.apis import Code, code_for
 from headwater.gateway.failures import report_failure
-from headwater.gateway.messages import Facts
+from headwater.gateway.messages import Fields
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
@@ -37,7 +37,7 @@ class _LookUp(Generic[T]):
     """One partition of a request, and what has become of it. `bounds` are as of now; None where they could not be got."""
 
     topic: Any
-    asked: Facts
+    asked: Fields
     log: PartitionLog | None = None
     bounds: "Bounds | Pending[Bounds] | None" = None
     code: Code = Code.NONE
@@ -54,16 +54,16 @@ class LookUps:
     def __init__(self, logs: Logs, advertised_epoch: ToldEpoch, executor: Executor) -> None:
         self._logs, self._advertised_epoch, self._executor = logs, advertised_epoch, executor
 
-    async def list_offsets(self, body: Facts) -> Facts:
+    async def list_offsets(self, body: Fields) -> Fields:
         isolation = isolation_of(body.get("isolation_level", 0))
 
-        def from_log(log: PartitionLog, bounds: Bounds, asked: Facts, deadline_s: float) -> Place:
+        def from_log(log: PartitionLog, bounds: Bounds, asked: Fields, deadline_s: float) -> Place:
             return find(log, bounds, asked["timestamp"], deadline_s)
 
-        def from_known(log: PartitionLog, scope: Scope, asked: Facts, deadline_s: float) -> Place | None:
+        def from_known(log: PartitionLog, scope: Scope, asked: Fields, deadline_s: float) -> Place | None:
             return known_place(log, scope, asked["timestamp"], isolation, deadline_s)
 
-        topics: dict[Any, list[Facts]] = {}
+        topics: dict[Any, list[Fields]] = {}
         asked = once_each(body["topics"], "name", "partition_index")
         for each in await self._all("ListOffsets", asked, isolation, from_log, from_known):
             offset, timestamp, epoch = each.found or UNKNOWN
@@ -71,14 +71,14 @@ class LookUps:
             topics.setdefault(each.topic, []).append({"partition_index": each.asked["partition_index"], **answer})
         return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()]}
 
-    async def offset_for_leader_epoch(self, body: Facts) -> Facts:
-        def from_log(log: PartitionLog, bounds: Bounds, asked: Facts, deadline_s: float) -> tuple[int, int]:
+    async def offset_for_leader_epoch(self, body: Fields) -> Fields:
+        def from_log(log: PartitionLog, bounds: Bounds, asked: Fields, deadline_s: float) -> tuple[int, int]:
             return log.epoch_end(asked["leader_epoch"], timeout_s=left(deadline_s))
 
-        def from_known(log: PartitionLog, scope: Scope, asked: Facts, _: float) -> tuple[int, int]:
+        def from_known(log: PartitionLog, scope: Scope, asked: Fields, _: float) -> tuple[int, int]:
             return epoch_end(scope.epochs, asked["leader_epoch"], scope.high_watermark)
 
-        topics: dict[Any, list[Facts]] = {}
+        topics: dict[Any, list[Fields]] = {}
         asked = once_each(body["topics"], "topic", "partition")
         for each in await self._all("OffsetForLeaderEpoch", asked, Isolation.READ_UNCOMMITTED, from_log, from_known):
             epoch, end = each.found or (-1, -1)
@@ -91,11 +91,11 @@ class LookUps:
         api: str,
         asked: dict[Any, dict[int, dict[str, Any]]],
         isolation: Isolation,
-        from_log: Callable[[PartitionLog, Bounds, Facts, float], T],
-        from_known: Callable[[PartitionLog, Scope, Facts, float], T | None],
+        from_log: Callable[[PartitionLog, Bounds, Fields, float], T],
+        from_known: Callable[[PartitionLog, Scope, Fields, float], T | None],
     ) -> list[_LookUp[T]]:
         deadline_s = monotonic() + LOOK_UP_S
-        lookups: list[_LookUp[T]] = [_LookUp(topic, facts) for topic, each in asked.items() for facts in each.values()]
+        lookups: list[_LookUp[T]] = [_LookUp(topic, fields) for topic, each in asked.items() for fields in each.values()]
         numbers = [number for each in asked.values() for number in each]
         loop = asyncio.get_running_loop()
 

@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 from headwater.gateway.frames import MalformedRequest
-from headwater.gateway.slices import Answer, Records
+from headwater.gateway.response import Records, Response
 
 Reader = Callable[[bytes, int], tuple[Any, int]]  # a value and the position after it
-Writer = Callable[[Answer, Any], None]
+Writer = Callable[[Response, Any], None]
 
 BOOL = "?"
 FIXED = {  # struct formats, big-endian
@@ -56,8 +56,8 @@ def _fixed(form: str, when_none: bytes | int) -> tuple[Reader, Writer]:
     def read(data: bytes, at: int) -> tuple[Any, int]:
         return unpack_from(data, at)[0], at + size
 
-    def write(answer: Answer, value: Any) -> None:
-        answer.gathered += pack(when_none if value is None else value)
+    def write(response: Response, value: Any) -> None:
+        response.buffer += pack(when_none if value is None else value)
 
     return read, write
 
@@ -78,18 +78,18 @@ def _sized(flexible: bool, nullable: bool, legacy: struct.Struct, *, text: bool)
         value = data[at:end]
         return (value.decode() if text else value), end
 
-    def write(answer: Answer, value: Any) -> None:
+    def write(response: Response, value: Any) -> None:
         if isinstance(value, str):
             value = value.encode()
         size = -1 if value is None else value.size_bytes if isinstance(value, Records) else len(value)
         if flexible:
-            write_varint(answer.gathered, size + 1)
+            write_varint(response.buffer, size + 1)
         else:
-            answer.gathered += legacy.pack(size)
+            response.buffer += legacy.pack(size)
         if isinstance(value, Records):
-            answer.attach(value)
+            response.attach(value)
         elif value is not None:
-            answer.gathered += value
+            response.buffer += value
 
     return read, write
 

@@ -1,12 +1,12 @@
 """Produce is listed, because librdkafka reads record batches only from those who list it, and refused."""
 
 from headwater.gateway.apis import Code
-from headwater.gateway.messages import Facts
+from headwater.gateway.messages import Fields
 
 REASON = "headwater serves logs read-only; produce to the broker"
 
 
-def refuse(body: Facts) -> Facts | None:
+def refuse(body: Fields) -> Fields | None:
     """An answer that no producer retries; None for acks=0, whose sender waits for none."""
     if body["acks"] == 0:
         return None

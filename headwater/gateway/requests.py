@@ -14,11 +14,11 @@ from headwater.gateway.connection import Connection
 from headwater.gateway.fetch import Fetched, Fetcher
 from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header
 from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
-from headwater.gateway.messages import Facts, load_schemas, read_request, write_header, write_response
+from headwater.gateway.messages import Fields, load_schemas, read_request, write_header, write_response
 from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata_answer
 from headwater.gateway.offsets import LookUps
 from headwater.gateway.produce import refuse
-from headwater.gateway.slices import Answer, Framed
+from headwater.gateway.response import Frame, Response
 from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.clock import Clock
 from hydration.logs import Logs
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 class Reply:
     """A frame to send, and the files it is sent from: close it afterwards."""
 
-    framed: Framed
+    frame: Frame
     fetched: Fetched | None = None
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Requests:
                 del body  # a fetch that waits keeps the partitions only that are there
                 fetched = await fetch
                 try:
-                    return await _run(beside, _reply, header, fetched.facts, fetched)
+                    return await _run(beside, _reply, header, fetched.fields, fetched)
                 except BaseException:
                     fetched.close()
                     raise
@@ -109,7 +109,7 @@ class Requests:
             await _run(self._loader, load_schemas, api_key, version)
             self._loaded.add((api_key, version))
 
-    def _at_once(self, header: RequestHeader, body: Facts, address: Address) -> Reply | None:
+    def _at_once(self, header: RequestHeader, body: Fields, address: Address) -> Reply | None:
         """The answer to what needs no log."""
         match header.api_key:
             case Api.FIND_COORDINATOR:
@@ -136,14 +136,14 @@ async def _run(executor: Executor | None, work: Callable[..., T], *arguments: An
     return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
 
 
-def _reply(header: RequestHeader, facts: Facts, fetched: Fetched | None = None, *, version: int | None = None) -> Reply:
-    answer = Answer()
-    write_response(answer, facts, header.api_key, header.api_version if version is None else version, header.correlation_id)
-    return Reply(answer.framed(), fetched)
+def _reply(header: RequestHeader, fields: Fields, fetched: Fetched | None = None, *, version: int | None = None) -> Reply:
+    response = Response()
+    write_response(response, fields, header.api_key, header.api_version if version is None else version, header.correlation_id)
+    return Reply(response.frame(), fetched)
 
 
 def _encoded(header: RequestHeader, body: bytes) -> Reply:
-    answer = Answer()
-    write_header(answer, header.api_key, header.api_version, header.correlation_id)
-    answer.gathered += body
-    return Reply(answer.framed())
+    response = Response()
+    write_header(response, header.api_key, header.api_version, header.correlation_id)
+    response.buffer += body
+    return Reply(response.frame())

@@ -18,7 +18,7 @@ from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.metadata import Address
 from headwater.gateway.process import prepare_process
 from headwater.gateway.requests import Requests
-from headwater.gateway.slices import FileSlice, Framed
+from headwater.gateway.response import FileSlice, Frame
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import UsageError
 from hydration.disk_threads import DiskThreads
@@ -116,8 +116,8 @@ class Gateway:
                 if reply is None:
                     continue
                 try:
-                    patience_s = self._config.send_timeout_s + reply.framed.size_bytes / self._config.slowest_bytes_per_s
-                    await send(client, reply.framed, patience_s, self._readers)
+                    patience_s = self._config.send_timeout_s + reply.frame.size_bytes / self._config.slowest_bytes_per_s
+                    await send(client, reply.frame, patience_s, self._readers)
                 finally:
                     reply.close()
 
@@ -153,14 +153,14 @@ def listen(address: str) -> socket.socket:
 # -- sending ------------------------------------------------------------------------------------------------------
 
 
-async def send(client: socket.socket, framed: Framed, timeout_s: float, readers: DiskThreads) -> None:
+async def send(client: socket.socket, frame: Frame, timeout_s: float, readers: DiskThreads) -> None:
     """Send all parts, file ranges straight from the page cache. Raises PeerGone when they are not taken within `timeout_s`.
 
     readers   for what has to be read from a disk first
     """
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     at_hand: list[Buffer] = []
-    for part in framed.parts:
+    for part in frame.parts:
         if isinstance(part, bytes):
             at_hand.append(part)
         elif part.file.memory is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from headwater.gateway.slices import Answer
+from headwater.gateway.response import Response
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import topic_id_bytes
@@ -104,13 +104,13 @@ class TopicSnapshots:
             self._looking.cancel()
             await asyncio.wait([self._looking])
 
-    def encoded(self, key: object, write: Callable[[Answer], None]) -> bytes:
+    def encoded(self, key: object, write: Callable[[Response], None]) -> bytes:
         """What `write` writes for `key`, from the last time if nothing has changed since. Keys are kept: see that they are small."""
         found = self._encodings.get(key)
         if found is None:
-            answer = Answer()
-            write(answer)
-            found = bytes(answer.gathered)
+            response = Response()
+            write(response)
+            found = bytes(response.buffer)
             if len(found) <= ENCODINGS_BYTES_MAX:
                 self._encodings[key] = found
                 self._encodings_bytes += len(found)

@@ -6,18 +6,18 @@ from types import TracebackType
 from typing import Any
 
 from headwater.gateway.messages import request_schema, response_schema
-from headwater.gateway.slices import Answer
+from headwater.gateway.response import Response
 
 
 def a_request(api: int, version: int, facts: dict[str, Any], correlation_id: int = 1, client_id: str = "raw") -> bytes:
     """A whole frame."""
     schema = request_schema(api, version)
-    answer = Answer()
-    answer.gathered += struct.pack(">hhih", api, version, correlation_id, len(client_id)) + client_id.encode()
+    answer = Response()
+    answer.buffer += struct.pack(">hhih", api, version, correlation_id, len(client_id)) + client_id.encode()
     if schema.flexible:
-        answer.gathered.append(0)
+        answer.buffer.append(0)
     schema.write(answer, facts)
-    return struct.pack(">i", len(answer.gathered)) + bytes(answer.gathered)
+    return struct.pack(">i", len(answer.buffer)) + bytes(answer.buffer)
 
 
 def a_fetch(*wanted: tuple[str, int, int], version: int = 12, max_wait: int = 0, min_bytes: int = 1, **more: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from headwater.gateway.apis import VERSIONS
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.messages import read_request, request_schema, response_schema
 from headwater.gateway.primitives import FIXED, primitive
-from headwater.gateway.slices import Answer
+from headwater.gateway.response import Response
 from tests.headwater.gateway.raw import a_fetch
 
 EVERY_VERSION = [(int(api), version) for api, versions in VERSIONS.items() for version in versions]
@@ -121,9 +121,9 @@ def test_a_response_that_we_wrote_is_what_kio_would_have_written(api: int, versi
     entity: Any = load_response_schema(api, version)
     for _ in range(20):
         instance = any_entity(entity, random_)
-        answer = Answer()
+        answer = Response()
         response_schema(api, version).write(answer, plain(instance))
-        again, _ = entity_reader(entity)(bytes(answer.gathered), 0)
+        again, _ = entity_reader(entity)(bytes(answer.buffer), 0)
         assert plain(again) == plain(instance)
 
 
@@ -165,7 +165,7 @@ def test_fields_that_are_read_and_written_at_once_are_the_same_as_one_by_one(
     apart = [messages._alone(slot) for slot in slots]
     read_run, write_run = messages._run(slots)
 
-    one_by_one, at_once = Answer(), Answer()
+    one_by_one, at_once = Response(), Response()
     try:
         for _, write in apart:
             write(one_by_one, facts)
@@ -174,8 +174,8 @@ def test_fields_that_are_read_and_written_at_once_are_the_same_as_one_by_one(
             write_run(at_once, facts)
         return
     write_run(at_once, facts)
-    raw = bytes(at_once.gathered)
-    assert raw == bytes(one_by_one.gathered)
+    raw = bytes(at_once.buffer)
+    assert raw == bytes(one_by_one.buffer)
 
     read_apart: dict[str, Any] = {}
     end = 0
@@ -190,7 +190,7 @@ def test_fields_that_are_read_and_written_at_once_are_the_same_as_one_by_one(
 
 def test_a_field_that_is_needed_is_named() -> None:
     with pytest.raises(KeyError, match="FetchPartition v12 needs fetch_offset"):
-        request_schema(1, 12).write(Answer(), a_fetch(("soup", 0, 0)) | {"topics": [{"topic": "t", "partitions": [{"partition": 0}]}]})
+        request_schema(1, 12).write(Response(), a_fetch(("soup", 0, 0)) | {"topics": [{"topic": "t", "partitions": [{"partition": 0}]}]})
 
 
 def _longest(value: Any) -> int:

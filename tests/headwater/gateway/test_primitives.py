@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.primitives import FIXED, primitive, read_tag_count, read_varint, skip_tags, write_varint
-from headwater.gateway.slices import Answer
+from headwater.gateway.response import Response
 
 
 def written(value: Any, kind: str, *, flexible: bool = True, nullable: bool = True) -> bytes:
-    answer = Answer()
-    primitive(kind, flexible, nullable)[1](answer, value)
-    return bytes(answer.gathered)
+    response = Response()
+    primitive(kind, flexible, nullable)[1](response, value)
+    return bytes(response.buffer)
 
 
 @given(st.integers(0, 2**32 - 1))

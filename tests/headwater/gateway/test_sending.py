@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headwater.gateway import server
 from headwater.gateway.connection import PeerGone
+from headwater.gateway.response import Records, Response
 from headwater.gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
-from headwater.gateway.slices import Answer, Records
 from hydration.answers import Slice
 from hydration.disk_threads import DiskThreads
 from hydration.runfile import RunFile
@@ -33,11 +33,11 @@ async def sent_in_loop(*records: Slice, readers: DiskThreads | None = None, time
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        answer = Answer()
-        answer.gathered += b"before"
+        answer = Response()
+        answer.buffer += b"before"
         for each in records:
             answer.attach(Records([each], each.length))
-        answer.gathered += b"behind"
+        answer.buffer += b"behind"
 
         async def received() -> bytes:
             loop, got = asyncio.get_running_loop(), bytearray()
@@ -47,7 +47,7 @@ async def sent_in_loop(*records: Slice, readers: DiskThreads | None = None, time
 
         receiving = asyncio.create_task(received())
         try:
-            await send(ours, answer.framed(), timeout_s, readers)
+            await send(ours, answer.frame(), timeout_s, readers)
         finally:
             ours.shutdown(socket.SHUT_WR)
             arrived = await receiving

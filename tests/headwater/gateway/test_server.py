@@ -591,7 +591,7 @@ def test_kept_encodings_are_bounded_in_bytes() -> None:
     with ThreadPoolExecutor(1) as executor:
         snapshots = TopicSnapshots(FakeLogs(), executor, SystemClock(), 1.0)
         for at in range(100):
-            snapshots.encoded(at, lambda answer: answer.gathered.extend(bytes(1 << 20)))
+            snapshots.encoded(at, lambda answer: answer.buffer.extend(bytes(1 << 20)))
     assert sum(len(each) for each in snapshots._encodings.values()) <= ENCODINGS_BYTES_MAX
     assert 99 in snapshots._encodings
 

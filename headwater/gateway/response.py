@@ -1,4 +1,4 @@
-"""Answers that are partly bytes and partly ranges of files, so that records never pass through Python."""
+"""Responses that are partly bytes and partly ranges of files, so that records never pass through Python."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class FileSlice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What a Fetch answer carries for one partition: slices of runs, to be sent one after the other."""
+    """What a Fetch response carries for one partition: slices of runs, to be sent one after the other."""
 
     slices: Sequence[FileSlice]
     size_bytes: int
@@ -43,35 +43,35 @@ NO_RECORDS = Records((), 0)
 Part = bytes | FileSlice
 
 
-class Answer:
-    """Collects an answer: bytes are gathered, records are kept as the slices they are."""
+class Response:
+    """Collects a response: bytes in `buffer`, to which writers append directly; records stay the slices they are."""
 
-    __slots__ = ("_done", "_done_bytes", "gathered")
+    __slots__ = ("_done", "_done_bytes", "buffer")
 
     def __init__(self) -> None:
-        self.gathered = bytearray()  # writers append to it directly
+        self.buffer = bytearray()
         self._done: list[Part] = []
         self._done_bytes = 0
 
     def attach(self, records: Records) -> None:
         if not records.slices:
             return
-        self._done.append(bytes(self.gathered))
+        self._done.append(bytes(self.buffer))
         self._done.extend(records.slices)
-        self._done_bytes += len(self.gathered) + records.size_bytes
-        self.gathered = bytearray()
+        self._done_bytes += len(self.buffer) + records.size_bytes
+        self.buffer = bytearray()
 
-    def framed(self) -> "Framed":
+    def frame(self) -> "Frame":
         """The finished frame: its size before everything collected."""
-        parts: list[Part] = [*self._done, bytes(self.gathered)] if self.gathered or not self._done else self._done
-        size_bytes = self._done_bytes + len(self.gathered)
+        parts: list[Part] = [*self._done, bytes(self.buffer)] if self.buffer or not self._done else self._done
+        size_bytes = self._done_bytes + len(self.buffer)
         parts[0] = size_bytes.to_bytes(4, "big") + parts[0]  # type: ignore[operator]  # attach() puts bytes before slices
-        return Framed(parts, size_bytes + 4)
+        return Frame(parts, size_bytes + 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
-    """A whole answer in the order it is sent. `size_bytes` counts everything, the frame's own size field too."""
+class Frame:
+    """A whole response in the order it is sent. `size_bytes` counts everything, the frame's own size field too."""
 
     parts: Sequence[Part]
     size_bytes: int
