@@ -14,7 +14,7 @@ from hydration.local_looks import LocalLooks
 from hydration.partition_times import PartitionTimes
 from hydration.partition_transactions import PartitionTransactions
 from hydration.resumption import Pending, Resumable, run_blocking, start
-from hydration.scope import Scope, Span, epoch_end
+from hydration.scope import EpochEnd, Scope, Span, epoch_end
 from hydration.slice_reader import SliceReader, base_offset
 from hydration.tiers import Tiers
 from hydration.times import RecordTime
@@ -109,11 +109,11 @@ class PartitionLog:
         return start(self._read(offset, max_bytes, isolation), discard=ReadResult.close)
 
     def offset_for_time(self, timestamp_ms: int, *, timeout_s: float | None = TIMEOUT_S) -> RecordTime | None:
-        """(offset, timestamp) of the first record at or after `timestamp_ms`; None when there is none below the high watermark."""
+        """The first record at or after `timestamp_ms`; None when there is none below the high watermark."""
         return run_blocking(self._offset_for_time(timestamp_ms), timeout_s)
 
-    def epoch_end(self, epoch: int, *, timeout_s: float | None = TIMEOUT_S) -> tuple[int, int]:
-        """(largest known leader epoch <= `epoch`, offset just past its records), (-1, -1) when undefined: OffsetForLeaderEpoch."""
+    def epoch_end(self, epoch: int, *, timeout_s: float | None = TIMEOUT_S) -> EpochEnd:
+        """Where the largest known leader epoch that is not larger than `epoch` ends: OffsetForLeaderEpoch."""
         return run_blocking(self._epoch_end(epoch), timeout_s)
 
     # How they are answered: generators that yield what has to be waited for
@@ -144,7 +144,7 @@ class PartitionLog:
             view = yield from self._views.known()
         return view.scope.leader_epoch
 
-    def _epoch_end(self, epoch: int) -> Resumable[tuple[int, int]]:
+    def _epoch_end(self, epoch: int) -> Resumable[EpochEnd]:
         view = yield from self._views.known()
         return epoch_end(view.scope.epochs, epoch, view.scope.high_watermark)
 

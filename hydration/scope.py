@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog
@@ -80,6 +81,16 @@ class Scope:
         """The first offset at or past `offset` that some tier holds; the high watermark when none does."""
         starts = [max(span.start, offset) for span in (self.local, self.archive) if span is not None and max(span.start, offset) < span.end]
         return min(starts, default=self.high_watermark)
+
+
+class EpochEnd(NamedTuple):
+    """A leader epoch, and the offset after its last record."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+UNDEFINED = EpochEnd(-1, -1)  # no history has the epoch
 
 
 def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority) -> Scope:
@@ -166,10 +177,10 @@ def joined(archived: EpochHistory, local: EpochHistory) -> EpochHistory:
     return EpochHistory.of([*before, *local.starts])
 
 
-def epoch_end(epochs: EpochHistory, epoch: int, log_end: int) -> tuple[int, int]:
-    """(largest known epoch <= `epoch`, the offset just past it), as brokers answer OffsetForLeaderEpoch; (-1, -1) when undefined."""
+def epoch_end(epochs: EpochHistory, epoch: int, log_end: int) -> EpochEnd:
+    """Where the largest known epoch that is not larger than `epoch` ends, as brokers answer OffsetForLeaderEpoch."""
     if epochs.newest is None or not 0 <= epoch <= epochs.newest:
-        return (-1, -1)
+        return UNDEFINED
     following = next((first for candidate, first in epochs.starts if candidate > epoch), log_end)
     known = max((candidate for candidate, _ in epochs.starts if candidate <= epoch), default=epoch)
-    return (known, following)
+    return EpochEnd(known, following)

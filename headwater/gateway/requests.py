@@ -14,9 +14,9 @@ from headwater.gateway.connection import Connection
 from headwater.gateway.fetch import Fetched, Fetcher
 from headwater.gateway.frames import MalformedRequest, RequestHeader, read_header
 from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
+from headwater.gateway.look_ups import LookUps
 from headwater.gateway.messages import Fields, load_schemas, read_request, write_header, write_response
 from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata_answer
-from headwater.gateway.offsets import LookUps
 from headwater.gateway.produce import refuse
 from headwater.gateway.response import Frame, Response
 from headwater.gateway.topic_snapshot import TopicSnapshots

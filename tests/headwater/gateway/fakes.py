@@ -14,6 +14,7 @@ from headwater_core.segments.batches import read_batch_header
 from hydration.logs import Logs, Topic
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult, Slice
 from hydration.runfile import RunFile
+from hydration.scope import UNDEFINED, EpochEnd
 from hydration.times import RecordTime
 
 CLUSTER = "fake-cluster"
@@ -112,8 +113,8 @@ class FakeLog(PartitionLog):
                 return RecordTime(header.base_offset + at, header.base_timestamp_ms + at)
         return None
 
-    def epoch_end(self, epoch: int, *, timeout_s: float | None = 30.0) -> tuple[int, int]:
-        return (self.leader_epoch, self.end) if epoch >= self.leader_epoch else (-1, -1)
+    def epoch_end(self, epoch: int, *, timeout_s: float | None = 30.0) -> EpochEnd:
+        return EpochEnd(self.leader_epoch, self.end) if epoch >= self.leader_epoch else UNDEFINED
 
 
 class CountedResult(ReadResult):

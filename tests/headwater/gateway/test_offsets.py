@@ -1,169 +1,90 @@
-"""Where things are while the store hangs: one deadline per request, and what was known before is told."""
+"""Positions found in one log, by time and by what negative timestamps mean."""
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from time import monotonic, sleep
-from typing import Any
+from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-import headwater.gateway.offsets
-from headwater.gateway.apis import Api, Code
-from headwater.gateway.config import GatewayConfig
-from headwater.gateway.server import GatewayServer
-from headwater_core.errors import TransientError
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
-from hydration.answers import Bounds, Isolation, ReadResult
-from hydration.config import HydrationConfig, ReadPriority
-from hydration.logs import Logs, open_logs
-from hydration.resumption import Pending
-from hydration.scope import Scope, scope_of
-from tests.fixtures import unpack
-from tests.headwater.gateway.archives import archive
-from tests.headwater.gateway.raw import RawClient
-from tests.headwater_core.objectstore.memory import MemoryStore
+from headwater.gateway.apis import Code
+from headwater.gateway.offsets import UNKNOWN, Position, check_leader_epoch, epoch_at, find, newest, once_each
+from headwater_core.epochs import EpochHistory
+from hydration.answers import Bounds
+from hydration.partition_log import PartitionLog
+from hydration.scope import EpochEnd, epoch_end
+from hydration.times import RecordTime
 
-EARLIEST, LATEST = -2, -1
+FAR = float("inf")
 
 
-class HangingStore(MemoryStore):
-    """Heads are not answered while `answers` is clear."""
+class TimedLog:
+    """Records at these times, one for each offset; epochs begin at these offsets."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers = threading.Event()
-        self.answers.set()
+    def __init__(self, times_ms: list[int], epochs: dict[int, int] | None = None) -> None:
+        self.times_ms = times_ms
+        self.epochs = EpochHistory.of(sorted((epochs or {0: 0}).items()))
+        self.look_ups = 0
 
-    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
-        self.answers.wait()
-        return super().get(key, max_bytes=max_bytes)
+    def offset_for_time(self, timestamp_ms: int, *, timeout_s: float) -> RecordTime | None:
+        self.look_ups += 1
+        return next((RecordTime(at, time_ms) for at, time_ms in enumerate(self.times_ms) if time_ms >= timestamp_ms), None)
 
-
-@pytest.fixture
-def store() -> Iterator[HangingStore]:
-    made = HangingStore()
-    archive(unpack("pantry"), made)
-    yield made
-    made.answers.set()
+    def epoch_end(self, epoch: int, *, timeout_s: float) -> EpochEnd:
+        return epoch_end(self.epochs, epoch, len(self.times_ms))
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headwater.gateway.offsets, "LOOK_UP_S", 2.0)
-    monkeypatch.setattr(headwater.gateway.offsets, "NEWS_S", 0.5)
-    monkeypatch.setattr("hydration.views.MISS_AGE_S", 0.0)  # every look is a new one
-    monkeypatch.setattr("headwater.gateway.topic_snapshot.LISTING_S", 3600.0)
+def a_log(times_ms: list[int], epochs: dict[int, int] | None = None) -> PartitionLog:
+    return cast(PartitionLog, TimedLog(times_ms, epochs))
 
 
-def open_over(store: ObjectStore, cache: Path) -> Logs:
-    logs = open_logs(HydrationConfig(), store=store, cache_directory=cache)
-    logs.refresh()
-    return logs
+def bounds_of(end: int, *, stable: int | None = None, leader_epoch: int = 0, last_offset: int | None = None) -> Bounds:
+    return Bounds(
+        log_start=2, local_start=4, last_offset=last_offset, high_watermark=end, last_stable_offset=stable, leader_epoch=leader_epoch
+    )
 
 
-def ask(client: RawClient, logs: Logs, timestamp: int, isolation: int = 0) -> list[dict[str, Any]]:
-    """The answers for every partition there is."""
-    topics = [
-        {
-            "name": name,
-            "partitions": [{"partition_index": at, "current_leader_epoch": -1, "timestamp": timestamp} for at in topic.partitions],
-        }
-        for name, topic in logs.topics().items()
-    ]
-    answer = client.ask(Api.LIST_OFFSETS, 7, replica_id=-1, isolation_level=isolation, topics=topics)
-    return [partition for topic in answer["topics"] for partition in topic["partitions"]]
+@given(st.lists(st.integers(0, 2**50), max_size=30))
+def test_the_newest_record_is_the_first_with_the_largest_timestamp(times_ms: list[int]) -> None:
+    log = a_log(times_ms)
+    expected = RecordTime(times_ms.index(max(times_ms)), max(times_ms)) if times_ms else None
+    assert newest(log, FAR) == expected
+    assert cast(TimedLog, log).look_ups < 100
 
 
-@pytest.mark.parametrize("isolation", [0, 1])
-def test_known_extents_are_told_while_the_store_hangs(store: HangingStore, tmp_path: Path, isolation: int) -> None:
-    logs = open_over(store, tmp_path)
-    config = GatewayConfig(listen="127.0.0.1:0", metadata_ttl_s=3600.0)
-    with GatewayServer(logs, config) as server, RawClient(server.address) as client:
-        before = [[each["offset"] for each in ask(client, logs, place, isolation)] for place in (EARLIEST, LATEST)]
-        assert len(before[0]) > 3
-        store.answers.clear()
-        began_s = monotonic()
-        during = [ask(client, logs, place, isolation) for place in (EARLIEST, LATEST)]
-        assert monotonic() - began_s < 8.0  # both requests, every partition
-        assert {each["error_code"] for answers in during for each in answers} == {Code.NONE}
-        assert [[each["offset"] for each in answers] for answers in during] == before
-        assert {each["error_code"] for each in ask(client, logs, 1)} == {Code.KAFKA_STORAGE_ERROR}
-        store.answers.set()
-    logs.close()
+def test_the_epoch_of_an_offset_is_that_which_wrote_it() -> None:
+    log = a_log([0] * 30, {3: 0, 5: 10, 9: 20})
+    bounds = bounds_of(30, leader_epoch=9)
+    assert [epoch_at(log, bounds, offset, FAR) for offset in (0, 9, 10, 19, 20, 29)] == [3, 3, 5, 5, 9, 9]
+    assert epoch_at(log, bounds, 30, FAR) == -1
 
 
-def ends_of_epochs(client: RawClient, logs: Logs) -> list[dict[str, Any]]:
-    topics = [
-        {"topic": name, "partitions": [{"partition": at, "current_leader_epoch": -1, "leader_epoch": 0} for at in topic.partitions]}
-        for name, topic in logs.topics().items()
-    ]
-    answer = client.ask(Api.OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1, topics=topics)
-    return [partition for topic in answer["topics"] for partition in topic["partitions"]]
+@pytest.mark.parametrize(
+    ("timestamp_ms", "expected"),
+    [
+        (-1, Position(8, -1, 0)),
+        (-2, Position(2, -1, 0)),
+        (-4, Position(4, -1, 0)),
+        (-5, Position(5, -1, 0)),
+        (-6, Position(6, -1, 0)),
+        (-7, UNKNOWN),
+        (103, Position(3, 103, 0)),
+        (109, UNKNOWN),  # it is there, and not yet readable
+    ],
+)
+def test_a_position_lies_below_the_end(timestamp_ms: int, expected: Position) -> None:
+    log = a_log([100 + at for at in range(10)])
+    assert find(log, bounds_of(10, stable=8, last_offset=5), timestamp_ms, FAR) == expected
 
 
-def test_where_an_epoch_ended_is_told_from_what_is_known_else_to_be_asked_again(store: HangingStore, tmp_path: Path) -> None:
-    logs = open_over(store, tmp_path)
-    config = GatewayConfig(listen="127.0.0.1:0", metadata_ttl_s=3600.0)
-    store.answers.clear()  # before the gateway starts: it looks at heads in passing
-    with GatewayServer(logs, config) as server, RawClient(server.address) as client:
-        began_s = monotonic()
-        never_seen = ends_of_epochs(client, logs)
-        assert monotonic() - began_s < 7.0
-        assert len(never_seen) > 3
-        assert {(each["error_code"], each["leader_epoch"], each["end_offset"]) for each in never_seen} == {
-            (Code.KAFKA_STORAGE_ERROR, -1, -1)
-        }
-        store.answers.set()
-        seen = ends_of_epochs(client, logs)
-        assert {each["error_code"] for each in seen} == {Code.NONE}
-        store.answers.clear()
-        began_s = monotonic()
-        assert ends_of_epochs(client, logs) == seen
-        assert monotonic() - began_s < 7.0
-        store.answers.set()
-    logs.close()
+@pytest.mark.parametrize(
+    ("claimed", "advertised", "code"), [(1, 2, Code.FENCED_LEADER_EPOCH), (2, 2, 0), (3, 2, 0), (-1, 2, 0), (0, -1, 0)]
+)
+def test_only_an_older_leader_epoch_is_fenced(claimed: int, advertised: int, code: int) -> None:
+    assert check_leader_epoch(claimed, advertised) == code
 
 
-def test_what_was_never_seen_is_to_be_asked_again_by_one_deadline(store: HangingStore, tmp_path: Path) -> None:
-    logs = open_over(store, tmp_path)
-    store.answers.clear()
-    with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server, RawClient(server.address) as client:
-        began_s = monotonic()
-        assert {each["error_code"] for each in ask(client, logs, LATEST)} == {Code.KAFKA_STORAGE_ERROR}
-        assert monotonic() - began_s < 7.0
-        store.answers.set()
-    logs.close()
-
-
-class SlowLog:
-    """What is open at its end is not known, and takes a long time to find out."""
-
-    partition = "slow:0"
-
-    def try_bounds(self, isolation: Isolation) -> Pending[Bounds]:
-        return Pending(Future())
-
-    def known_scope(self) -> Scope:
-        return scope_of(None, None, ReadPriority.LOCAL_FIRST)
-
-    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float) -> ReadResult:
-        sleep(timeout_s)
-        raise TransientError("not there")
-
-
-class SlowLogs:
-    def partition(self, topic: str, number: int) -> SlowLog:
-        return SlowLog()
-
-
-def test_last_stable_offsets_of_many_partitions_have_one_deadline_together() -> None:
-    with ThreadPoolExecutor(16) as threads:
-        look_ups = headwater.gateway.offsets.LookUps(SlowLogs(), lambda *_: -1, threads)  # type: ignore[arg-type]
-        partitions = [{"partition_index": at, "timestamp": LATEST} for at in range(40)]
-        began_s = monotonic()
-        answer = asyncio.run(look_ups.list_offsets({"isolation_level": 1, "topics": [{"name": "slow", "partitions": partitions}]}))
-    assert monotonic() - began_s < 5.0  # not ten: a second each, four at a time
-    assert {each["error_code"] for each in answer["topics"][0]["partitions"]} == {Code.KAFKA_STORAGE_ERROR}
+def test_a_partition_that_is_named_twice_is_answered_once() -> None:
+    topics = [{"name": "a", "partitions": [{"at": 1, "n": 1}, {"at": 0, "n": 2}]}, {"name": "a", "partitions": [{"at": 1, "n": 3}]}]
+    assert {name: list(partitions.items()) for name, partitions in once_each(topics, "name", "at").items()} == {
+        "a": [(1, {"at": 1, "n": 3}), (0, {"at": 0, "n": 2})]
+    }
