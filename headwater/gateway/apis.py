@@ -22,7 +22,7 @@ class Api(IntEnum):
 
 # The lowest versions are those Kafka 4 itself still speaks. Produce is listed because librdkafka believes in record batches
 # (format v2) only where both Produce v3 and Fetch v4 are; it is refused when called. So are the requests that a group begins
-# with, of either protocol, and commits: where they are absent some clients wait for ever, without a word.
+# with, of either protocol, and commits: where they are absent some clients wait forever, without an error.
 VERSIONS: dict[Api, range] = {
     Api.PRODUCE: range(3, 14),
     Api.FETCH: range(4, 19),
@@ -60,11 +60,11 @@ class Code(IntEnum):
 
 
 def code_for(error: Exception) -> Code:
-    """What a client is told, so that it does the right thing by itself.
+    """The error code that makes a client do the right thing by itself.
 
-    OFFSET_OUT_OF_RANGE makes clients jump, so it is said only when a manifest says so. CORRUPT_MESSAGE reaches the
+    OFFSET_OUT_OF_RANGE makes clients jump, so it is answered only when a manifest proves it. CORRUPT_MESSAGE reaches the
     application, which is right: waiting does not mend damage. Everything else is KAFKA_STORAGE_ERROR: Java, librdkafka
-    and the Python clients take it as "look up the leader and ask again", without losing their position. The other
+    and the Python clients take it as "look up the leader and retry", without losing their position. The other
     retriable codes do worse: UNKNOWN_SERVER_ERROR is fatal to some, LEADER_NOT_AVAILABLE is no answer to a Fetch.
     """
     if isinstance(error, OffsetOutOfRange):

@@ -22,18 +22,18 @@ class GatewayConfig:
     """The Kafka endpoint.
 
     listen                  port 0 takes a free one
-    advertised              what clients are told to connect to; "" tells each client the address it reached us by
+    advertised              the address clients are to connect to; "" advertises to each client the address that it has connected to
     connections_max         one more is closed at once
     request_bytes_max       a longer frame closes its connection; readers' requests are far smaller
-    response_bytes_max      of records in one Fetch answer; only a single batch that is larger may exceed it
+    response_bytes_max      of records in one Fetch response; only a single batch that is larger may exceed it
     idle_timeout_s          a connection without a request for so long is closed
     request_timeout_s       a request that has begun must be complete by then
-    send_timeout_s          an answer must be taken by then, plus one second for every slowest_bytes_per_s of it
-    fetch_wait_max_s        upper bound of what a client asks for with max_wait_ms
+    send_timeout_s          a response must be taken by then, plus one second for every slowest_bytes_per_s of it
+    fetch_wait_max_s        upper bound of a client's max_wait_ms
     hydration_wait_s        how long a Fetch waits for a chunk from the bucket, when its max_wait_ms is shorter
     storage_wait_s          a chunk that is not there after that, over all the requests that waited for it, is an error of the storage
     poll_s                  how often a waiting Fetch looks whether its log has grown
-    metadata_ttl_s          how long one look at topics and leader epochs is told to everyone
+    metadata_ttl_s          how long one look at topics and leader epochs is served to all clients
     workers                 threads for what may block: time look-ups, listings
     """
 

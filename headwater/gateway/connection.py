@@ -1,4 +1,4 @@
-"""The connection to one client: the receiving side of its socket, and what has come that is not answered yet."""
+"""The connection to one client: the receiving side of its socket, and requests that are not answered yet."""
 
 import asyncio
 import socket
@@ -10,21 +10,21 @@ from headwater.gateway.deadline import Deadline
 from headwater.gateway.frames import MalformedRequest, announced_size, take_frame
 from headwater_core.errors import HeadwaterError
 
-RECEIVE_BYTES = 64 << 10  # at once; and taken in of what a client sends ahead of its answers
+RECEIVE_BYTES = 64 << 10  # at once; and of requests that a client sends before it has its responses
 LONG_BYTES_MAX = 32 << 20  # of requests longer than that, over all connections, from their beginning to their answer
-PACE_S = 2.0  # a long request that comes slower than slowest_bytes_per_s for so long gives back the room that it does not fill
-FRAMES_PER_TURN = 16  # that need not be waited for, before other connections get the event loop
+PACE_S = 2.0  # a long request that arrives slower than slowest_bytes_per_s for so long gives back the room that it does not fill
+FRAMES_PER_TURN = 16  # that have arrived already, before other connections get the event loop
 
 
 class PeerGone(HeadwaterError):
-    """The client is gone, or so slow that it is let go."""
+    """The client has left, or is so slow that its connection is closed."""
 
 
 class LongRequests:
     """What all connections together may hold of long requests. One that finds no room waits for it, until its time is over.
 
-    Room is taken for a whole request, or two that are half there would wait for each other; but not before a part of it has come,
-    and only for as long as the rest comes quickly. Who announces much and sends little keeps nobody waiting.
+    Room is reserved for a whole request, or two that have arrived by half would wait for each other; but not before a part of it has
+    arrived, and only for as long as the rest comes quickly. A client that announces much and sends little delays no other.
     """
 
     def __init__(self, limit_bytes: int = LONG_BYTES_MAX) -> None:
@@ -32,7 +32,7 @@ class LongRequests:
         self._waiting: set[asyncio.Event] = set()
 
     def take(self, size_bytes: int, freed: asyncio.Event) -> bool:
-        """Whether there is room; else `freed` is set as soon as it is worth asking again."""
+        """Whether there is room; else `freed` is set as soon as it is worth a retry."""
         if size_bytes > self.left_bytes:
             self._waiting.add(freed)
             return False
@@ -50,14 +50,14 @@ class LongRequests:
 
 
 class Connection:
-    """Use as a context: from its beginning to its end the event loop takes in what comes, while answers are made too.
+    """Use as a context: from its beginning to its end the event loop receives what arrives, also while responses are made.
 
-    Once RECEIVE_BYTES have come that are not answered, less than twice as many, nothing more is taken in before it is
-    wanted. Of a request that is longer the rest is taken in when it is its turn and there is room for it, piece by piece.
+    Once RECEIVE_BYTES have arrived that are not answered, less than twice as many, nothing more is received before it is
+    needed. Of a longer request the rest is received, piece by piece, when it is next and there is room for it.
 
-    received  what has come and is not answered yet
-    is_gone   the client has closed its end, or the connection is lost: seen behind what it sent before, as far as that is taken in
-    wakeup    set when that is seen; others may set it too, for whoever waits
+    received  what has arrived and is not answered yet
+    is_gone   the client has closed its end, or the connection is lost: seen after what it sent before, as far as that is received
+    wakeup    set when that is seen; others may set it too, to end a wait
     """
 
     def __init__(self, client: socket.socket, config: GatewayConfig, long_requests: LongRequests | None = None) -> None:
@@ -66,13 +66,13 @@ class Connection:
         self.wakeup = asyncio.Event()
         self._client, self._config = client, config
         self._long_requests = long_requests or LongRequests()
-        self._long_bytes = 0  # room taken for the request that is received or answered, where it is a long one
-        self._pace: asyncio.TimerHandle | None = None  # while there is room for all of it and not all has come
+        self._long_bytes = 0  # room reserved for the request that is received or answered, where it is a long one
+        self._pace: asyncio.TimerHandle | None = None  # while there is room for all of it and not all has arrived
         self._loop = asyncio.get_running_loop()
-        self._came = asyncio.Event()  # something has, or its deadline has passed
-        self._deadline = Deadline(self._loop, self._came.set)
+        self._readable = asyncio.Event()  # something has arrived, or the deadline has passed
+        self._deadline = Deadline(self._loop, self._readable.set)
         self._is_receiving = False
-        self._in_turn = 0  # requests since the event loop had its turn
+        self._served_in_turn = 0  # requests since the event loop had its turn
         self._lost: OSError | None = None
 
     def __enter__(self) -> "Connection":
@@ -82,17 +82,17 @@ class Connection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._pause()
         self._deadline.close()
-        self._long_requests.forget(self._came)
+        self._long_requests.forget(self._readable)
         self.forget_request()
 
     async def next_frame(self) -> bytes | None:
         """The next request; None when the client has closed its end between two.
 
-        Raises PeerGone when it does not come in time, MalformedRequest when it is none, OSError when the connection is lost.
+        Raises PeerGone when it does not arrive in time, MalformedRequest when it is none, OSError when the connection is lost.
         """
-        self._in_turn += 1
-        if self._in_turn > FRAMES_PER_TURN:
-            self._in_turn = 0
+        self._served_in_turn += 1
+        if self._served_in_turn > FRAMES_PER_TURN:
+            self._served_in_turn = 0
             await asyncio.sleep(0)
         frame = self._take()
         if frame is None:
@@ -103,7 +103,7 @@ class Connection:
         return frame
 
     async def _awaited(self) -> bytes | None:
-        self._in_turn = 0
+        self._served_in_turn = 0
         has_begun: bool | None = None
         while (frame := self._take()) is None:
             if self.is_gone:
@@ -114,15 +114,15 @@ class Connection:
                 self._deadline.move(self._config.request_timeout_s if has_begun else self._config.idle_timeout_s)
             elif self._deadline.has_passed:
                 raise PeerGone("a request did not end in time" if has_begun else "idle")
-            self._came.clear()
+            self._readable.clear()
             if self._has_room():
                 self._resume()
-            await self._came.wait()
+            await self._readable.wait()
         self._stop_pace()
         return frame
 
     def forget_request(self) -> None:
-        """The last one needs no memory any more: it is answered, or what is left of it is small."""
+        """The last request needs no memory any more: it is answered, or what is left of it is small."""
         self._stop_pace()
         if self._long_bytes:
             self._long_requests.give_back(self._long_bytes)
@@ -132,14 +132,14 @@ class Connection:
         size_bytes = announced_size(self.received)
         if size_bytes <= RECEIVE_BYTES or len(self.received) < RECEIVE_BYTES or self._pace is not None:
             return True
-        if not self._long_requests.take(size_bytes - self._long_bytes, self._came):
+        if not self._long_requests.take(size_bytes - self._long_bytes, self._readable):
             return False
         self._long_bytes = size_bytes
         self._pace = self._loop.call_later(PACE_S, self._keep_pace, len(self.received))
         return True
 
     def _keep_pace(self, before_bytes: int) -> None:
-        """Others are first where the rest does not come."""
+        """Give back room where the rest does not arrive in time."""
         arrived_bytes = len(self.received)
         if arrived_bytes - before_bytes >= self._config.slowest_bytes_per_s * PACE_S:
             self._pace = self._loop.call_later(PACE_S, self._keep_pace, arrived_bytes)
@@ -149,7 +149,7 @@ class Connection:
         held_bytes = min(arrived_bytes, self._long_bytes)
         self._long_requests.give_back(self._long_bytes - held_bytes)
         self._long_bytes = held_bytes
-        self._came.set()
+        self._readable.set()
 
     def _stop_pace(self) -> None:
         if self._pace is not None:
@@ -160,7 +160,7 @@ class Connection:
         return take_frame(self.received, self._config.request_bytes_max)
 
     async def wait(self, timeout_s: float) -> None:
-        """Until somebody stirs, `timeout_s` at most."""
+        """Until `wakeup` is set, `timeout_s` seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.wakeup.wait()
@@ -184,7 +184,7 @@ class Connection:
             self.wakeup.set()
         if self.is_gone or len(self.received) >= RECEIVE_BYTES:
             self._pause()
-        self._came.set()
+        self._readable.set()
 
     def _resume(self) -> None:
         if not self._is_receiving and not self.is_gone:

@@ -1,4 +1,4 @@
-"""A time limit that is moved on far more often than it passes."""
+"""A time limit that is moved far more often than it passes."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -17,8 +17,8 @@ class Timers(Protocol):
 
 
 class Deadline:
-    """Calls `on_passed` once nobody has moved it on in time. Moving it on costs next to nothing: its one timer stays where
-    it is, and is set anew when it fires and finds that it came too early.
+    """Calls `on_passed` once it has not been moved in time. Moving it costs next to nothing: its one timer stays as it is, and is set
+    again when it fires too early.
     """
 
     def __init__(self, timers: Timers, on_passed: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class Deadline:
         self.has_passed = False
 
     def move(self, in_s: float) -> None:
-        """It passes `in_s` from now, whatever it was before."""
+        """It passes `in_s` seconds from now, whatever it was before."""
         self.has_passed = False
         self._at_s = self._timers.time() + in_s
         if self._timer is not None and self._timer.when() > self._at_s:

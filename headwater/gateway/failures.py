@@ -1,4 +1,4 @@
-"""Errors for the operator. That each client repeats its request makes no difference: repeated events are counted."""
+"""Errors for the operator. Retries of clients do not flood the log: repeated events are counted."""
 
 import structlog
 
@@ -8,8 +8,8 @@ log = structlog.get_logger()
 
 
 def report_failure(api: str, partition: str, error: Exception) -> None:
-    """A client's own mistakes are not reported; what mends itself is a warning; the rest is for a person, and what is no error of
-    ours comes with its traceback: it is a mistake in here."""
+    """A client's own mistakes are not reported; what mends itself is a warning; the rest is for a person. An exception that is no
+    HeadwaterError is a bug in here, and comes with its traceback."""
     if isinstance(error, OffsetOutOfRange | NotFound):
         return
     if isinstance(error, TransientError):

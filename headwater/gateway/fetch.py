@@ -1,4 +1,4 @@
-"""Fetch: slices of runs for whoever asks, now or as soon as there are any."""
+"""Fetch: slices of runs, now or as soon as there are any."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,21 +13,21 @@ from headwater.gateway.connection import Connection
 from headwater.gateway.failures import report_failure
 from headwater.gateway.messages import Fields
 from headwater.gateway.offsets import check_leader_epoch, isolation_of, once_each
-from headwater.gateway.patience import Patience, Place
+from headwater.gateway.patience import Patience, WantedOffset
 from headwater.gateway.response import NO_RECORDS, Records
 from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.errors import TransientError
 from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult
 
-READS_PER_TURN = 64  # partitions looked at before other connections get the event loop
+READS_PER_TURN = 64  # partitions read before other connections get the event loop
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """One partition of a request, and what has become of it: a result, a failure, or a read that is still on its way."""
+    """One partition of a request, and what has become of it: a result, a failure, or a read that is still in flight."""
 
-    topic: str | bytes  # as it was asked for: by name, or by id from version 13 on
+    topic: str | bytes  # as it was requested: by name, or by id from version 13 on
     partition: int
     log: PartitionLog | None
     offset: int
@@ -44,7 +44,7 @@ class _Wanted:
 
 @dataclass(slots=True)
 class Fetched:
-    """An answer and the files it needs until it is sent. The caller closes it."""
+    """A response and the files it needs until it is sent. The caller closes it."""
 
     fields: Fields
     results: list[ReadResult] = field(default_factory=list)
@@ -63,12 +63,11 @@ class Fetcher:
     async def fetch(self, body: Fields, version: int, connection: Connection) -> Fetched:
         """Answer at once when `min_bytes` are there or something failed; else when they are, or after `max_wait`.
 
-        A chunk that must come from the bucket is waited for a little longer than a client that cannot know of it asks,
-        `hydration_wait_s`. When it is still not there the answer is empty, the download goes on, and asking again finds it; when
-        it was not there for `storage_wait_s`, the client is told so.
-        A client that has closed its end is waited for no longer: its answer is what there is, should it still read.
+        A chunk that must come from the bucket is waited for `hydration_wait_s` where the client's own time is shorter. When it is still
+        not there the response is empty, the download continues, and a retry finds it; after `storage_wait_s` of retries the response
+        is an error. When a client closes its end the wait ends: its response is what there is, should it still read.
         """
-        if body.get("session_id", 0) or body.get("session_epoch", -1) > 0:  # we hand out none, so that each request says everything
+        if body.get("session_id", 0) or body.get("session_epoch", -1) > 0:  # there are none here
             return Fetched({"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
         wanted = await self._wanted(body, version)
         isolation = isolation_of(body.get("isolation_level", 0))
@@ -94,19 +93,19 @@ class Fetcher:
 
     async def _wanted(self, body: Fields, version: int) -> list[_Wanted]:
         by_id = version >= 13
-        asked_for = once_each(body["topics"], "topic_id" if by_id else "topic", "partition")
-        names = await self._snapshots.topic_names(asked_for.keys()) if by_id else {}
+        requested = once_each(body["topics"], "topic_id" if by_id else "topic", "partition")
+        names = await self._snapshots.topic_names(requested.keys()) if by_id else {}
         wanted = []
-        for topic, partitions in asked_for.items():
+        for topic, partitions in requested.items():
             name = names.get(topic) if by_id else topic
-            for partition, asked in partitions.items():
-                each = _Wanted(topic, partition, None, asked["fetch_offset"], asked["partition_max_bytes"])
+            for partition, fields in partitions.items():
+                each = _Wanted(topic, partition, None, fields["fetch_offset"], fields["partition_max_bytes"])
                 wanted.append(each)
                 if name is None:
                     each.code = Code.UNKNOWN_TOPIC_ID if self._snapshots.is_whole else Code.KAFKA_STORAGE_ERROR
                     continue
-                told = self._snapshots.advertised_epoch(name, partition)
-                each.code = check_leader_epoch(asked.get("current_leader_epoch", -1), told)
+                advertised = self._snapshots.advertised_epoch(name, partition)
+                each.code = check_leader_epoch(fields.get("current_leader_epoch", -1), advertised)
                 try:
                     each.log = self._logs.partition(name, partition)
                 except Exception as error:
@@ -124,7 +123,7 @@ class Fetcher:
         max_wait_s: float,
         connection: Connection,
     ) -> None:
-        """Look again and again, until there is enough, the time is over or the client has gone."""
+        """Read again and again, until there is enough, the time is over or the client has left."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         wait_s = min(max_wait_s, self._config.fetch_wait_max_s)
@@ -141,7 +140,7 @@ class Fetcher:
             gathered_bytes = await self._read(wanted, isolation, max_bytes, gathered_bytes)
 
     async def _read(self, wanted: Iterable[_Wanted], isolation: Isolation, max_bytes: int, gathered_bytes: int) -> int:
-        """One look at every partition that has nothing yet; how many bytes there are in all, after `gathered` before.
+        """One read of every partition that has nothing yet; how many bytes there are in all, with the `gathered_bytes` of before.
 
         The first partition with anything gives at least one batch, whatever its size; the others only what fits.
         """
@@ -155,7 +154,7 @@ class Fetcher:
                     self._try_read(each, each.log, isolation, min(each.max_bytes, max_bytes - gathered_bytes))
                 elif each.bounds is None:
                     each.bounds = each.log.known_bounds(isolation)
-            except Exception as error:  # whatever it is, it is this partition's alone
+            except Exception as error:  # whatever it is, it concerns this partition alone
                 report_failure("Fetch", str(each.log.partition), error)
                 each.code = code_for(error)
                 continue
@@ -169,19 +168,19 @@ class Fetcher:
         return gathered_bytes
 
     def _end_waits(self, wanted: Iterable[_Wanted], isolation: Isolation) -> None:
-        """What is still on its way is answered without records, or, after too long, with an error."""
-        if not self._patience.has_places and all(each.pending is None for each in wanted):
-            return  # nothing is on its way, nor was it before: nearly always
+        """What is still in flight is answered without records, or, after too long, with an error."""
+        if not self._patience.has_any and all(each.pending is None for each in wanted):
+            return  # nothing is in flight, nor was it before: nearly always
         now_s = asyncio.get_running_loop().time()
         for each in wanted:
             if each.log is None or each.code is not Code.NONE:
                 continue
-            place = Place(str(each.log.partition), each.offset)
+            offset = WantedOffset(str(each.log.partition), each.offset)
             if each.pending is None:
-                self._patience.got(place)
-            elif self._patience.is_over(place, now_s):
+                self._patience.got(offset)
+            elif self._patience.is_over(offset, now_s):
                 error = TransientError(f"offset {each.offset} is not there after {self._config.storage_wait_s:g} s")
-                report_failure("Fetch", place.partition, error)
+                report_failure("Fetch", offset.partition, error)
                 each.code = code_for(error)
             elif each.result is None and each.bounds is None:
                 each.bounds = each.log.known_bounds(isolation)
@@ -192,28 +191,28 @@ class Fetcher:
             if not each.pending.future.done():
                 return
             pending, each.pending = each.pending, None
-            _replace(each, pending.future.result())
+            _take_result(each, pending.future.result())
             return
         read = log.try_read(each.offset, max(1, max_bytes), isolation)
         if isinstance(read, Pending):
             each.pending = read
         else:
-            _replace(each, read)
+            _take_result(each, read)
 
 
 def _is_enough(wanted: list[_Wanted], gathered_bytes: int, min_bytes: int) -> bool:
-    """Whether to answer now: with as much as was asked for, or because something failed."""
+    """Whether to respond now: with `min_bytes`, or because something failed."""
     return gathered_bytes >= min_bytes or any(each.code is not Code.NONE for each in wanted)
 
 
-def _replace(each: _Wanted, result: ReadResult) -> None:
+def _take_result(each: _Wanted, result: ReadResult) -> None:
     if each.result is not None:
         each.result.close()
     each.result = result
 
 
 def _abandon(pending: Pending[ReadResult]) -> None:
-    """Nobody waits for this read any more. Its download is shared and goes on; what it opens is closed."""
+    """The wait for this read has ended. Its download is shared and continues; what it opens is closed."""
 
     def close(done: Future[ReadResult]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -224,15 +223,15 @@ def _abandon(pending: Pending[ReadResult]) -> None:
 
 
 def _wake_when_done(futures: Iterable[Future[ReadResult]], wakeup: asyncio.Event) -> None:
-    """Set `wakeup` when a worker thread has completed one of them. What came of it is the waiter's to ask."""
+    """Set `wakeup` when a worker thread has completed one of them. The waiter looks at the outcome."""
     loop = asyncio.get_running_loop()
 
-    def stir(_: Future[ReadResult]) -> None:
-        with suppress(RuntimeError):  # the loop has ended; so has whoever waited
+    def wake(_: Future[ReadResult]) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and with it the wait
             loop.call_soon_threadsafe(wakeup.set)
 
     for future in futures:
-        future.add_done_callback(stir)
+        future.add_done_callback(wake)
 
 
 def _fetched(wanted: list[_Wanted], isolation: Isolation, version: int) -> Fetched:

@@ -10,7 +10,7 @@ _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length
 
 
 class MalformedRequest(HeadwaterError):
-    """The peer does not speak the protocol, or not to us. Its connection cannot be trusted any further: close it."""
+    """The peer does not speak the protocol, or not the one offered. Its connection cannot be trusted any further: close it."""
 
 
 class RequestHeader(NamedTuple):
@@ -27,7 +27,7 @@ def take_frame(pending: bytearray, frame_bytes_max: int) -> bytes | None:
     """Cut one whole frame (a 4-byte size, then that many bytes) off `pending`; None while it is incomplete.
 
     Raises MalformedRequest as soon as the size is impossible, before anything is allocated for it. A TLS hello or an
-    HTTP request announces itself so: read as sizes, their first bytes are hundreds of MB.
+    HTTP request is recognised so: read as sizes, their first bytes are hundreds of MB.
     """
     if len(pending) < _SIZE_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Consumer groups, as far as a reader without one needs them: assign() with a group id asks where the group was."""
+"""Consumer groups, as far as a reader without one needs them: assign() with a group id requests the group's offsets."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ REASON = "headwater coordinates no consumer groups; use assign(), or subscribe()
 def find_coordinator(body: Fields, node_id: int, address: Address) -> Fields:
     """We coordinate every group and remember none, so that a reader falls to its own auto.offset.reset at once.
 
-    To say "not available" would keep clients asking for ever. Joining and committing are refused.
+    The error "not available" would keep clients retrying forever. Joining and committing are refused.
     """
     here = {"error_code": Code.NONE, "error_message": None, "node_id": node_id, "host": address[0], "port": address[1]}
     return {**here, "coordinators": [{**here, "key": key} for key in dict.fromkeys(body.get("coordinator_keys") or ())]}
 
 
 def offset_fetch(body: Fields) -> Fields:
-    """No group has committed anything here: offset -1 for all that is asked, without an error."""
+    """No group has committed anything here: offset -1 for all that is requested, without an error."""
     return {
         "error_code": Code.NONE,
         "topics": _nothing_committed(body.get("topics")),
@@ -46,7 +46,7 @@ def refuse_member() -> Fields:
 
 
 def refuse_commit(body: Fields) -> Fields:
-    """The same for each partition of an OffsetCommit: nothing is remembered, and nobody shall believe it was."""
+    """The same for each partition of an OffsetCommit: nothing is stored, and no client shall believe it was."""
     return {
         "topics": [
             {

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster: who is here and what can be asked."""
+"""ApiVersions, Metadata, DescribeCluster: which broker, which topics, which requests."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,9 +12,9 @@ from headwater.gateway.topic_snapshot import Snapshot, TopicSnapshots, TopicView
 Address = tuple[str, int]
 
 NAMES_MAX = 10_000  # topics one request may name; no reader names so many
-KEPT_NAMES_MAX = 100  # an answer to more is made anew each time
+KEPT_NAMES_MAX = 100  # a response to more is encoded again each time
 
-_NOT_ASKED = -(2**31)  # "authorized operations": the client did not ask, or we do not say
+_UNKNOWN_OPERATIONS = -(2**31)  # "authorized operations": not requested, or not known
 
 
 def api_versions(error: Code = Code.NONE) -> Fields:
@@ -24,12 +24,12 @@ def api_versions(error: Code = Code.NONE) -> Fields:
     }
 
 
-async def metadata_answer(snapshots: TopicSnapshots, header: RequestHeader, body: Fields, node_id: int, address: Address) -> bytes:
-    """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so answers are kept by the topics they tell of.
+async def metadata_body(snapshots: TopicSnapshots, header: RequestHeader, body: Fields, node_id: int, address: Address) -> bytes:
+    """The encoded body. Encoding is what costs (milliseconds per thousand partitions), so responses are kept by the topics in them.
 
     Only known topics make a key, or clients would fill the memory with names they invent.
 
-    Raises TransientError when every topic is asked for and none is known yet.
+    Raises TransientError when every topic is requested and none is known yet.
     """
     version = header.api_version
     wanted = _wanted(body["topics"], version)
@@ -57,12 +57,12 @@ def describe_cluster(snapshot: Snapshot, node_id: int, address: Address) -> Fiel
     }
 
 
-_Asked = tuple[bytes | None, str | None]  # topic id, name
-_Wanted = tuple[_Asked, ...] | None  # None for every topic
+_TopicRef = tuple[bytes | None, str | None]  # topic id, name
+_Wanted = tuple[_TopicRef, ...] | None  # None for every topic
 
 
 def _wanted(topics: list[dict[str, Any]] | None, version: int) -> _Wanted:
-    """A repeated topic is answered once, so that a small request cannot ask for a huge answer. Raises MalformedRequest."""
+    """A repeated topic is answered once, so that a small request has no huge response. Raises MalformedRequest."""
     if topics is None or (version == 0 and not topics):
         return None
     if len(topics) > NAMES_MAX:
@@ -71,7 +71,7 @@ def _wanted(topics: list[dict[str, Any]] | None, version: int) -> _Wanted:
     return tuple(dict.fromkeys((None if not topic_id or not any(topic_id) else topic_id, name) for topic_id, name in asked))
 
 
-def _found(snapshot: Snapshot, wanted: Iterable[_Asked]) -> list[TopicView | None]:
+def _found(snapshot: Snapshot, wanted: Iterable[_TopicRef]) -> list[TopicView | None]:
     by_id = {topic.topic_id: topic for topic in snapshot.topics.values()}
     return [by_id.get(topic_id) if topic_id is not None else snapshot.topics.get(name or "") for topic_id, name in wanted]
 
@@ -89,7 +89,7 @@ def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None]
         "cluster_id": snapshot.cluster_id,
         "controller_id": node_id,
         "topics": topics,
-        "cluster_authorized_operations": _NOT_ASKED,
+        "cluster_authorized_operations": _UNKNOWN_OPERATIONS,
         "error_code": Code.NONE,
     }
 
@@ -99,7 +99,7 @@ def _known(topic: TopicView | None, topic_id: bytes | None, name: str | None, no
         return _topic(topic, node_id)
     code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else Code.UNKNOWN_TOPIC_ID
     if not is_whole:
-        code = Code.LEADER_NOT_AVAILABLE  # every client asks again
+        code = Code.LEADER_NOT_AVAILABLE  # every client retries
     return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
 
 
@@ -121,5 +121,5 @@ def _topic(topic: TopicView, node_id: int) -> Fields:
             }
             for partition, leader_epoch in topic.partitions
         ],
-        "topic_authorized_operations": _NOT_ASKED,
+        "topic_authorized_operations": _UNKNOWN_OPERATIONS,
     }

@@ -1,38 +1,38 @@
-"""How long what a client waits for has not been there, over all the requests that asked for it."""
+"""How long an offset has been waited for, over all the requests for it."""
 
 from collections import OrderedDict
 from typing import NamedTuple
 
-PLACES_MAX = 10_000  # beyond it the longest unasked place begins to wait anew
+OFFSETS_MAX = 10_000  # beyond it the one that was requested longest ago starts again
 
 
-class Place(NamedTuple):
+class WantedOffset(NamedTuple):
     partition: str
     offset: int
 
 
 class Patience:
-    """A place is waited for from the first request that did not get it to the first that does; a client that does not ask for
-    `limit_s` has given it up."""
+    """An offset is waited for from the first request that did not get it to the first that does; after `limit_s` without a request its
+    clients have given up."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._asked_s: OrderedDict[Place, tuple[float, float]] = OrderedDict()  # for the first time, and lately
+        self._requested_s: OrderedDict[WantedOffset, tuple[float, float]] = OrderedDict()  # for the first time, and lately
 
-    def is_over(self, place: Place, now_s: float) -> bool:
-        """Ask where `place` is still waited for."""
-        first_s, lately_s = self._asked_s.pop(place, (now_s, now_s))
+    def is_over(self, wanted: WantedOffset, now_s: float) -> bool:
+        """Whether `wanted`, which a request has not got now, has been waited for too long."""
+        first_s, lately_s = self._requested_s.pop(wanted, (now_s, now_s))
         if now_s - lately_s >= self._limit_s:
             first_s = now_s
-        self._asked_s[place] = first_s, now_s
-        if len(self._asked_s) > PLACES_MAX:
-            self._asked_s.popitem(last=False)
+        self._requested_s[wanted] = first_s, now_s
+        if len(self._requested_s) > OFFSETS_MAX:
+            self._requested_s.popitem(last=False)
         return now_s - first_s >= self._limit_s
 
     @property
-    def has_places(self) -> bool:
-        """Whether anything is waited for."""
-        return bool(self._asked_s)
+    def has_any(self) -> bool:
+        """Whether any offset is waited for."""
+        return bool(self._requested_s)
 
-    def got(self, place: Place) -> None:
-        self._asked_s.pop(place, None)
+    def got(self, wanted: WantedOffset) -> None:
+        self._requested_s.pop(wanted, None)

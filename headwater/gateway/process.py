@@ -1,4 +1,4 @@
-"""What a gateway needs of the process that it runs in: short turns of the interpreter, and enough descriptors."""
+"""What a gateway needs of the process that it runs in: frequent switches of threads, and enough descriptors."""
 
 import contextlib
 import resource
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 def prepare_process(connections_max: int) -> int:
-    """Make this process fit to serve; how many connections it may accept, fewer than asked where descriptors would run out."""
+    """Make this process fit to serve; how many connections it may accept, fewer than `connections_max` where descriptors would run out."""
     sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
     descriptors = _raise_descriptors()
     allowed = allowed_connections(connections_max, descriptors)
@@ -42,7 +42,7 @@ def allowed_connections(connections_max: int, descriptors: int) -> int:
 
 
 def _raise_descriptors() -> int:
-    """The soft limit, as high as it may be. Nothing in here waits with select(), which knows the first 1024 only."""
+    """The soft limit, as high as it may be. Nothing in here uses select(), which allows the first 1024 only."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""Produce is listed, because librdkafka reads record batches only from those who list it, and refused."""
+"""Produce is listed, because librdkafka reads record batches only from brokers that list it, and refused."""
 
 from headwater.gateway.apis import Code
 from headwater.gateway.messages import Fields
@@ -7,7 +7,7 @@ REASON = "headwater serves logs read-only; produce to the broker"
 
 
 def refuse(body: Fields) -> Fields | None:
-    """An answer that no producer retries; None for acks=0, whose sender waits for none."""
+    """A response that no producer retries; None for acks=0, whose sender waits for none."""
     if body["acks"] == 0:
         return None
     return {

@@ -1,4 +1,4 @@
-"""From a frame to an answer: which kind of request it is, and whose business."""
+"""From a frame to a response: which kind of request it is, and which module answers it."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from headwater.gateway.frames import MalformedRequest, RequestHeader, read_heade
 from headwater.gateway.groups import find_coordinator, offset_fetch, refuse_commit, refuse_member
 from headwater.gateway.look_ups import LookUps
 from headwater.gateway.messages import Fields, load_schemas, read_request, write_header, write_response
-from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata_answer
+from headwater.gateway.metadata import Address, api_versions, describe_cluster, metadata_body
 from headwater.gateway.produce import refuse
 from headwater.gateway.response import Frame, Response
 from headwater.gateway.topic_snapshot import TopicSnapshots
 from headwater_core.clock import Clock
 from hydration.logs import Logs
 
-LONG_BYTES = 16 << 10  # a longer request is taken apart beside the event loop, and so is its answer put together: it may take 0.1 s
+LONG_BYTES = 16 << 10  # a longer request is decoded beside the event loop, and its response encoded there: that may take 0.1 s
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -49,12 +49,12 @@ class Requests:
         self.snapshots = TopicSnapshots(logs, executor, clock, config.metadata_ttl_s)
         self._fetcher = Fetcher(logs, self.snapshots, config)
         self._look_ups = LookUps(logs, self.snapshots.advertised_epoch, executor)
-        self._loader = ThreadPoolExecutor(1, "gateway-schemas")  # behind nothing that waits for a store
+        self._loader = ThreadPoolExecutor(1, "gateway-schemas")  # nothing in it waits for a store
         self._loaded: set[tuple[int, int]] = set()
 
     async def load_schemas(self) -> None:
         """Of the newest versions, which most clients speak. The others are loaded when a client first does: all of them take most
-        of a second of computing, which is better not taken from those who read meanwhile."""
+        of a second of computing, which would delay other readers."""
         for api_key, versions in VERSIONS.items():
             await self._load(api_key, versions[-1])
 
@@ -65,17 +65,17 @@ class Requests:
     async def answer(self, frame: bytes, address: Address, connection: Connection) -> Reply | None:
         """The reply to one request; None for the kind that expects none.
 
-        address     where this client is told to connect to
+        address     the address to advertise to this client
         connection  watched while the answer waits for data
 
-        Raises MalformedRequest when the frame is no request, or not one that was offered.
+        Raises MalformedRequest when the frame is no request, or not of an API and version that ApiVersions offers.
         """
         header = read_header(frame)
-        versions = VERSIONS.get(header.api_key)  # type: ignore[call-overload]  # any int may be asked for
+        versions = VERSIONS.get(header.api_key)  # type: ignore[call-overload]  # any int may be requested
         if versions is None:
             raise MalformedRequest(f"api key {header.api_key} was not offered")
         if header.api_version not in versions:
-            if header.api_key == Api.API_VERSIONS:  # a client newer than we are: it reads this and asks again
+            if header.api_key == Api.API_VERSIONS:  # a newer client: it reads this and retries
                 await self._load(Api.API_VERSIONS, 0)
                 return _reply(header, api_versions(Code.UNSUPPORTED_VERSION), version=0)
             raise MalformedRequest(f"api key {header.api_key} version {header.api_version} was not offered")
@@ -86,7 +86,7 @@ class Requests:
         match header.api_key:
             case Api.FETCH:
                 fetch = self._fetcher.fetch(body, header.api_version, connection)
-                del body  # a fetch that waits keeps the partitions only that are there
+                del body  # a fetch that waits keeps only the partitions that exist
                 fetched = await fetch
                 try:
                     return await _run(beside, _reply, header, fetched.fields, fetched)
@@ -94,7 +94,7 @@ class Requests:
                     fetched.close()
                     raise
             case Api.METADATA:
-                return _encoded(header, await metadata_answer(self.snapshots, header, body, self._config.node_id, address))
+                return _encoded(header, await metadata_body(self.snapshots, header, body, self._config.node_id, address))
             case Api.LIST_OFFSETS:
                 return await _run(beside, _reply, header, await self._look_ups.list_offsets(body))
             case Api.OFFSET_FOR_LEADER_EPOCH:
@@ -110,7 +110,7 @@ class Requests:
             self._loaded.add((api_key, version))
 
     def _at_once(self, header: RequestHeader, body: Fields, address: Address) -> Reply | None:
-        """The answer to what needs no log."""
+        """The response to what needs no log."""
         match header.api_key:
             case Api.FIND_COORDINATOR:
                 return _reply(header, find_coordinator(body, self._config.node_id, address))

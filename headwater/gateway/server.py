@@ -72,7 +72,7 @@ class Gateway:
             while True:
                 try:
                     client, _ = await loop.sock_accept(self._listener)
-                except OSError as error:  # out of descriptors, or the peer was gone before we looked
+                except OSError as error:  # out of descriptors, or the peer has left already
                     log.warning("accept_failed", reason=str(error))
                     await asyncio.sleep(NO_DESCRIPTORS_S)
                     continue
@@ -84,13 +84,13 @@ class Gateway:
                 connections.create_task(self._serve(client))
 
     async def _serve(self, client: socket.socket) -> None:
-        """One connection from accept to close. Whatever happens to it happens to nobody else."""
+        """One connection from accept to close. Whatever happens to it concerns no other."""
         peer = "?"
         try:
             peer = "{}:{}".format(*client.getpeername()[:2])
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._converse(client)
+            await self._answer_all(client)
         except MalformedRequest as error:
             log.warning("malformed_request", peer=peer, reason=str(error))
         except PeerGone as error:
@@ -103,15 +103,15 @@ class Gateway:
             client.close()
             self._connections -= 1
 
-    async def _converse(self, client: socket.socket) -> None:
-        """Answer requests one by one, in their order, as brokers do; what a client sends meanwhile waits."""
+    async def _answer_all(self, client: socket.socket) -> None:
+        """Answer requests one by one, in their order, as brokers do; what a client sends in between waits."""
         host, port = client.getsockname()[:2]
         address = self._advertised or (host, port)
         with Connection(client, self._config, self._long_requests) as connection:
             while (frame := await connection.next_frame()) is not None:
-                answer = self._requests.answer(frame, address, connection)
-                del frame  # it may be as long as a request may be, and its answer may wait
-                reply = await answer
+                responding = self._requests.answer(frame, address, connection)
+                del frame  # it may be as long as a request may be, and its response may take a while
+                reply = await responding
                 connection.forget_request()
                 if reply is None:
                     continue
@@ -125,7 +125,7 @@ class Gateway:
 async def serve(
     logs: Logs, config: GatewayConfig, *, started: Callable[[Address], None] = lambda _: None, clock: Clock | None = None
 ) -> None:
-    """Serve until cancelled. `started` is told the address as soon as connections are accepted (listen port 0 takes a free one)."""
+    """Serve until cancelled. `started` is called with the address as soon as connections are accepted (listen port 0 takes a free one)."""
     gateway = Gateway(logs, config, clock)
     log.info("gateway_started", listen="{}:{}".format(*gateway.address))
     started(gateway.address)
@@ -179,10 +179,10 @@ async def _send_buffers(client: socket.socket, buffers: list[Buffer], flags: int
         except (BlockingIOError, InterruptedError):
             await _writable(client, deadline_s)
         else:
-            buffers = behind(buffers, sent)
+            buffers = after_bytes(buffers, sent)
 
 
-def behind(buffers: list[Buffer], size_bytes: int) -> list[Buffer]:
+def after_bytes(buffers: list[Buffer], size_bytes: int) -> list[Buffer]:
     """What is left of `buffers` without their first `size_bytes`."""
     for at, buffer in enumerate(buffers):
         if size_bytes < len(buffer):
@@ -211,14 +211,14 @@ async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float,
         except (BlockingIOError, InterruptedError):
             await _writable(client, deadline_s)
             continue
-        if not sent:  # truncated, by the broker or behind our back: the frame cannot be finished as announced
+        if not sent:  # truncated by another process: the frame cannot be finished as announced
             part.file.doubt()
-            raise PeerGone(f"a file ended {end - position} bytes before its slice; the client asks again")
+            raise PeerGone(f"a file ended {end - position} bytes before its slice; the client retries")
         position += sent
 
 
 def _is_cached(source: int, start: int, end: int) -> bool:
-    """Whether the page cache has both ends of this range. Where that cannot be told, as on tmpfs, it counts as there."""
+    """Whether the page cache has both ends of this range. Where that is not known, as on tmpfs, it counts as cached."""
     try:
         return all(os.preadv(source, (bytearray(1),), at, os.RWF_NOWAIT) >= 0 for at in (start, end - 1))
     except BlockingIOError:
@@ -229,7 +229,7 @@ def _is_cached(source: int, start: int, end: int) -> bool:
 
 def _read_in(source: int, start: int, end: int) -> None:
     """Have the page cache read a range, and wait for its end."""
-    with suppress(OSError):  # sending it will say what is wrong
+    with suppress(OSError):  # sending it will show what is wrong
         os.posix_fadvise(source, start, end - start, os.POSIX_FADV_WILLNEED)
         os.pread(source, 1, end - 1)
 
@@ -237,8 +237,8 @@ def _read_in(source: int, start: int, end: int) -> None:
 async def _writable(client: socket.socket, deadline_s: float) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_writer(client, _end_wait, ready, None)
-    timer = loop.call_at(deadline_s, _end_wait, ready, "an answer was not taken in time")
+    loop.add_writer(client, _wake_writer, ready, None)
+    timer = loop.call_at(deadline_s, _wake_writer, ready, "a response was not taken in time")
     try:
         await ready
     finally:
@@ -246,7 +246,7 @@ async def _writable(client: socket.socket, deadline_s: float) -> None:
         loop.remove_writer(client)
 
 
-def _end_wait(ready: "asyncio.Future[None]", failure: str | None) -> None:
+def _wake_writer(ready: "asyncio.Future[None]", failure: str | None) -> None:
     if ready.done():
         return
     if failure is None:
@@ -284,7 +284,7 @@ class GatewayServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._loop is not None
         assert self._serving is not None
-        with suppress(RuntimeError):  # it has ended by itself, and said why
+        with suppress(RuntimeError):  # it has ended by itself, and logged why
             self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join()
 

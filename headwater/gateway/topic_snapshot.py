@@ -1,4 +1,4 @@
-"""What the gateway tells of topics: a snapshot of the logs, and its encodings kept until it changes."""
+"""The topics that the gateway advertises: a snapshot of the logs, and its encodings kept until it changes."""
 
 import asyncio
 from collections import OrderedDict
@@ -15,12 +15,12 @@ from headwater_core.partition import topic_id_bytes
 from hydration.logs import Logs
 from hydration.partition_log import Pending
 
-ENCODINGS_MAX = 256  # clients ask for few different sets of topics; the oldest encoding makes room
-ENCODINGS_BYTES_MAX = 32 << 20  # of all of them together; one that is larger alone is made anew each time
+ENCODINGS_MAX = 256  # clients request few different sets of topics; the oldest encoding makes room
+ENCODINGS_BYTES_MAX = 32 << 20  # of all of them together; one that is larger alone is made again each time
 LISTING_S = 5.0  # a new topic is seen after that; directories and bucket are not listed more often
-WAIT_S = 2.0  # for news, before what was known is told again
-EARLY_S = 0.5  # for the first listing, before what is known of it is told
-FIRST_WAIT_S = 10.0  # for anything to tell, before a client that asks for every topic is told nothing at all
+WAIT_S = 2.0  # for a new look, before the last one is served again
+EARLY_S = 0.5  # for the first listing, before what is known of it is served
+FIRST_WAIT_S = 10.0  # for the first topics, before a request for all of them fails
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`is_whole`: a topic that is not in it was not there. Else it may be where nothing could be listed yet."""
+    """`is_whole`: a topic that is not in it did not exist. Else it may be where nothing could be listed yet."""
 
     cluster_id: str
     topics: dict[str, TopicView]
@@ -50,8 +50,8 @@ class Snapshot:
 class TopicSnapshots:
     """Topics as of at most `ttl_s` ago, looked at off the event loop, one look at a time.
 
-    When bucket or disk do not answer, what was known goes on being told: nobody waits for a look that takes longer than WAIT_S. While
-    nothing was known, it is not whole.
+    When bucket or disk do not answer, the last look is served: no client waits longer than WAIT_S for a new one. While nothing was
+    listed, a snapshot is not whole.
     """
 
     def __init__(self, logs: Logs, executor: Executor, clock: Clock, ttl_s: float) -> None:
@@ -61,7 +61,7 @@ class TopicSnapshots:
         self._epochs: dict[tuple[str, int], int] = {}
         self._looked_s: float | None = None
         self._listed_s: float | None = None
-        self._began_s = 0.0  # the look that is under way
+        self._began_s = 0.0  # the look that is in flight
         self._looking: asyncio.Task[None] | None = None
         self._encodings: OrderedDict[object, bytes] = OrderedDict()
         self._encodings_bytes = 0
@@ -75,13 +75,13 @@ class TopicSnapshots:
         return self._snapshot
 
     async def topics(self) -> Snapshot:
-        """For who asks which topics there are. Raises TransientError when nothing is known yet: that is not the same as none."""
-        until_s = self._clock.monotonic_s() + FIRST_WAIT_S
+        """For a request of all topics. Raises TransientError when nothing is known yet: that is not the same as none."""
+        deadline_s = self._clock.monotonic_s() + FIRST_WAIT_S
         snapshot = await self.snapshot()
         while not snapshot.is_whole and not snapshot.topics:
-            if self._looking is None or self._clock.monotonic_s() >= until_s:
+            if self._looking is None or self._clock.monotonic_s() >= deadline_s:
                 raise TransientError("which topics there are is not known yet")
-            await asyncio.wait([self._looking], timeout=max(0.0, until_s - self._clock.monotonic_s()))
+            await asyncio.wait([self._looking], timeout=max(0.0, deadline_s - self._clock.monotonic_s()))
             snapshot = self._snapshot
         return snapshot
 
@@ -90,11 +90,11 @@ class TopicSnapshots:
         return self._snapshot.is_whole
 
     def advertised_epoch(self, topic: str, partition: int) -> int:
-        """The leader epoch that Metadata tells of, -1 when it tells of none. Safe to call from any thread."""
+        """The leader epoch in Metadata, -1 where it has none. Safe to call from any thread."""
         return self._epochs.get((topic, partition), -1)
 
     async def topic_names(self, topic_ids: Collection[bytes]) -> Mapping[bytes, str]:
-        """The names of those topics, and maybe of others; however many are unknown, news are waited for once."""
+        """The names of those topics, and maybe of others; however many are unknown, one new look is waited for."""
         if any(each not in self._names for each in topic_ids):
             await self.snapshot()
         return self._names
@@ -105,7 +105,7 @@ class TopicSnapshots:
             await asyncio.wait([self._looking])
 
     def encoded(self, key: object, write: Callable[[Response], None]) -> bytes:
-        """What `write` writes for `key`, from the last time if nothing has changed since. Keys are kept: see that they are small."""
+        """What `write` writes for `key`, from the last time if nothing has changed since. Keys are kept, so keep them small."""
         found = self._encodings.get(key)
         if found is None:
             response = Response()
@@ -152,15 +152,15 @@ class TopicSnapshots:
 
     def _take(self) -> Snapshot:
         is_whole = self._logs.unlisted is None  # before the topics are taken
-        asked = {(name, at): self._try_epoch(name, at) for name, topic in sorted(self._logs.topics().items()) for at in topic.partitions}
-        wait([epoch.future for epoch in asked.values() if isinstance(epoch, Pending)], timeout=WAIT_S)
+        epochs = {(name, at): self._try_epoch(name, at) for name, topic in sorted(self._logs.topics().items()) for at in topic.partitions}
+        wait([epoch.future for epoch in epochs.values() if isinstance(epoch, Pending)], timeout=WAIT_S)
         return Snapshot(
             self._logs.cluster_id,
             {
                 name: TopicView(
                     name,
                     topic_id_bytes(topic.topic_id),
-                    tuple((at, self._leader_epoch(name, at, asked.get((name, at)))) for at in topic.partitions),
+                    tuple((at, self._leader_epoch(name, at, epochs.get((name, at)))) for at in topic.partitions),
                 )
                 for name, topic in sorted(self._logs.topics().items())
             },
@@ -170,11 +170,11 @@ class TopicSnapshots:
     def _try_epoch(self, topic: str, partition: int) -> int | Pending[int] | None:
         try:
             return self._logs.partition(topic, partition).try_leader_epoch()
-        except Exception:  # one partition's trouble hides no other; whoever reads it is told
+        except Exception:  # one partition's failure hides no other; its readers meet it
             return None
 
     def _leader_epoch(self, topic: str, partition: int, epoch: int | Pending[int] | None) -> int:
-        """What was told before stands while nothing newer is known: an epoch that comes and goes would confuse clients."""
+        """The former one while nothing newer is known: an epoch that comes and goes would confuse clients."""
         if isinstance(epoch, Pending):
             try:
                 epoch = None if epoch.future.cancel() else epoch.future.result(timeout=0)

@@ -9,13 +9,13 @@ from headwater.gateway.frames import MalformedRequest, RequestHeader, read_heade
 LIMIT = 1 << 20
 
 
-def frame(body: bytes) -> bytes:
+def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
 @given(st.lists(st.binary(min_size=10, max_size=200), max_size=5), st.integers(1, 50))
 def test_frames_come_out_as_they_went_in_however_the_bytes_arrive(bodies: list[bytes], piece_bytes: int) -> None:
-    stream = b"".join(frame(body) for body in bodies)
+    stream = b"".join(framed(body) for body in bodies)
     pending, taken = bytearray(), []
     for at in range(0, len(stream), piece_bytes):
         pending += stream[at : at + piece_bytes]

@@ -1,9 +1,9 @@
 """Waiting over many requests."""
 
 from headwater.gateway import patience
-from headwater.gateway.patience import Patience, Place
+from headwater.gateway.patience import Patience, WantedOffset
 
-PLACE = Place("soup:0", 7)
+PLACE = WantedOffset("soup:0", 7)
 
 
 def test_patience_counts_from_the_first_request_that_did_not_get_it() -> None:
@@ -30,16 +30,16 @@ def test_a_place_that_nobody_asked_for_meanwhile_is_waited_for_anew() -> None:
 def test_only_so_many_places_are_remembered() -> None:
     waits = Patience(10.0)
     waits.is_over(PLACE, 0.0)
-    for number in range(patience.PLACES_MAX):
-        waits.is_over(Place("full", number), 5.0)
+    for number in range(patience.OFFSETS_MAX):
+        waits.is_over(WantedOffset("full", number), 5.0)
     assert not waits.is_over(PLACE, 10.0)
 
 
 def test_whether_anything_is_waited_for_is_known() -> None:
     waits = Patience(10.0)
-    known = [waits.has_places]
+    known = [waits.has_any]
     waits.is_over(PLACE, 0.0)
-    known.append(waits.has_places)
+    known.append(waits.has_any)
     waits.got(PLACE)
-    known.append(waits.has_places)
+    known.append(waits.has_any)
     assert known == [False, True, False]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headwater.gateway import server
 from headwater.gateway.connection import PeerGone
 from headwater.gateway.response import Records, Response
-from headwater.gateway.server import BUFFERS_MAX, READ_BYTES, behind, send
+from headwater.gateway.server import BUFFERS_MAX, READ_BYTES, after_bytes, send
 from hydration.answers import Slice
 from hydration.disk_threads import DiskThreads
 from hydration.runfile import RunFile
@@ -178,6 +178,6 @@ def test_more_pieces_than_one_system_call_takes(file: RunFile, content: bytes) -
 def test_what_was_not_sent_is_sent_next(pieces: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(pieces)
     sent_bytes = data.draw(st.integers(0, len(whole)))
-    left = behind(list(pieces), sent_bytes)
+    left = after_bytes(list(pieces), sent_bytes)
     assert b"".join(left) == whole[sent_bytes:]
     assert bool(left) == (sent_bytes < len(whole))

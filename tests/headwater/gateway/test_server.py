@@ -21,7 +21,7 @@ from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.connection import RECEIVE_BYTES
 from headwater.gateway.messages import Schema
-from headwater.gateway.patience import Patience, Place
+from headwater.gateway.patience import Patience, WantedOffset
 from headwater.gateway.server import GatewayServer
 from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Snapshot, TopicSnapshots
 from headwater_core.clock import SystemClock
@@ -695,7 +695,7 @@ def test_a_fetch_that_waits_for_nothing_asks_for_no_places(
     server: GatewayServer, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many partitions it names."""
-    asked: list[Place] = []
+    asked: list[WantedOffset] = []
     monkeypatch.setattr(Patience, "got", lambda _, place: asked.append(place))
     assert client.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
     assert not asked
