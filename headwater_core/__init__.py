@@ -1,1 +1,1 @@
-"""Words: offsets, partitions, clock, errors. Standard library only."""
+"""What every package stands on: errors, partitions, epochs, clock, files. These modules need the standard library only."""

@@ -52,8 +52,8 @@ def status(into: Path) -> RecoveryStatus | None:
 
 
 def is_finished(into: Path, mark: Mark) -> bool:
-    """Is there nothing left to do? meta.properties says so, which is written when everything is verified; our very bytes, for any tool
-    can format a directory. Once a broker has started there the rest is its own business.
+    """Is there nothing left to do? meta.properties says so, which is written when everything is verified. Its bytes must be ours, as any
+    tool can format a directory. Once a broker has started there, the other files are the broker's.
 
     Raises VerificationFailed when meta.properties is not ours, or when files of a finished recovery are gone.
     """
@@ -68,7 +68,7 @@ def is_finished(into: Path, mark: Mark) -> bool:
             f"is not what recovery wrote. Remove {name} and {layout.BOOTSTRAP}, and run the same command again"
         )
     if started and found is None:
-        raise VerificationFailed(f"{into}: a broker has been at work in an unfinished recovery; recover into a new directory")
+        raise VerificationFailed(f"{into}: a broker has started in an unfinished recovery; recover into a new directory")
     if not finished and not started:
         return False  # a run that is killed before its mark is finished says nothing: verify again
     if found is not None and not started and (gone := _gone(into, mark)):

@@ -68,7 +68,7 @@ class Commits:
                 self.current[key] = committed
 
     def outcome(self) -> Iterator[tuple[CommitKey, Committed]]:
-        """What a group may come to see: of each key the last commit, and what transactions that are left open hold, were they to commit."""
+        """What a group may see later: of each key the last commit, and what open transactions would commit."""
         yield from self.current.items()
         for commits in self.pending.values():
             yield from ((key, committed) for key, committed in commits.items() if self._is_newest(key, committed))
@@ -100,7 +100,7 @@ class States:
             self.current[transactional_id] = state
 
     def unfinished(self) -> Mapping[tuple[str, int], frozenset[int]]:
-        """By (topic, partition), the producer ids whose transactions there a coordinator will end."""
+        """The producer ids whose transactions a coordinator will end, by (topic, partition)."""
         found: dict[tuple[str, int], set[int]] = {}
         for state in self.current.values():
             if state.unfinished:

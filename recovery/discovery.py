@@ -50,9 +50,9 @@ class Found:
 def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Found:
     """The named topics, NAME or NAME@TOPIC_ID for an incarnation that the name may no longer mean; with None every one that can be read.
 
-    Raises what is wrong with a named topic, NotFound for a name that the archive does not know among it. With None raises
-    NothingExamined when there is nothing at all, for a wrong bucket must not look like an empty cluster, and
-    VerificationFailed when nothing of what there is can be read.
+    Raises what is wrong with a named topic, such as NotFound for a name that the archive does not have. With None raises
+    NothingExamined when there is nothing at all, as a wrong bucket must not look like an empty cluster, and
+    VerificationFailed when nothing of it can be read.
     """
     if topics is None:
         manifests, unreadable = repository.survey_topics()
@@ -85,7 +85,7 @@ def _named(repository: ManifestRepository, topics: Iterable[str]) -> list[TopicM
 
 
 def _archived(repository: ManifestRepository, manifest: TopicManifest) -> ArchivedTopic | HeadwaterError:
-    """The topic with its heads, or what is wrong with it when no head of it can be read; raises what keeps the store from answering."""
+    """The topic with its heads, or what is wrong with it when no head of it can be read; raises what the store raises otherwise."""
     heads: dict[int, Head] = {}
     damaged: dict[int, HeadwaterError] = {}
     try:
@@ -104,8 +104,8 @@ def _archived(repository: ManifestRepository, manifest: TopicManifest) -> Archiv
 
 
 def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
-    """Runs that the archive lists and does not have, or not in their length. One listing per partition; an absence is the store's
-    definite word."""
+    """Runs that the archive lists and that are missing or of another length. One listing per partition; an absence is the store's
+    definite answer."""
 
     def of(place: tuple[TopicPlan, PartitionPlan]) -> list[LostRun]:
         topic, partition = place
@@ -142,5 +142,5 @@ def _notes(repository: ManifestRepository) -> Sequence[str]:
     try:
         repository.owner()
     except CorruptData as error:
-        return [f"{error}; whose archive this is was taken from the topics"]
+        return [f"{error}; the owner of this archive was taken from the topics"]
     return ()

@@ -1,7 +1,7 @@
 """Where recovered logs end: transactions that are open there, and offsets that groups committed beyond.
 
-Tails are archived at different moments. A log that ends inside a transaction stops every reader of committed data there, and does not
-end unless a coordinator comes back that knows of it; a group that committed more than came back would skip what is
+Tails are archived at different moments. A log that ends inside a transaction stops every reader of committed data there, until a
+coordinator that knows of the transaction ends it; a group that committed more than came back would skip what is
 produced next.
 """
 

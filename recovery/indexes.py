@@ -13,7 +13,7 @@ _RELATIVE_MAX = 2**31 - 1
 
 
 def most_index_bytes(segment_bytes: int, interval_bytes: int = INTERVAL_BYTES) -> int:
-    """As much as the index files of such a segment take, the last of the time index included."""
+    """Most bytes that the index files of such a segment take, the time index's last entry included."""
     return segment_bytes // (interval_bytes + 1) * (_OFFSET_ENTRY.size + _TIME_ENTRY.size) + _TIME_ENTRY.size
 
 
@@ -23,7 +23,7 @@ class Indexes:
     def __init__(self, base_offset: int, interval_bytes: int = INTERVAL_BYTES) -> None:
         """
         base_offset     the one in the segment's name
-        interval_bytes  as much lies between the beginnings of two indexed batches, and more
+        interval_bytes  at least so many bytes lie between the beginnings of two indexed batches
         """
         self._base_offset, self._interval_bytes = base_offset, interval_bytes
         self._offsets, self._times = bytearray(), bytearray()
@@ -44,7 +44,7 @@ class Indexes:
             self._indexed_to = position
 
     def files(self) -> dict[str, bytes]:
-        """By suffix. None for a segment that is larger than an index can say: a broker splits it first."""
+        """Contents by suffix; empty for a segment that is larger than an index can describe, which a broker splits first."""
         if max(self._last_offset, self._position) > _RELATIVE_MAX:
             return {}
         self._add_time()  # the largest timestamp of all comes last

@@ -124,8 +124,8 @@ def identity_files(plan: RecoveryPlan, directory_id: str) -> Files:
 def cleaned_end(partition: PartitionPlan) -> int | None:
     """The end of the oldest entries that were clean when they were archived; None when there are none.
 
-    The cleaner looks for doubled keys only past this offset. Were it too high, a deleted key would come back for good: its
-    tombstone, taken for clean, is dropped in time, and the older value below is never looked at again. Were it too low, the
+    The cleaner looks for doubled keys only past this offset. If it is too high, a deleted key comes back for good: its
+    tombstone, taken for clean, is dropped in time, and the older value below it is never read again. If it is too low, the
     cleaner only does its work again.
     """
     end = None

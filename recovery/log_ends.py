@@ -27,7 +27,7 @@ class LogEnds:
         self._how = plan.request.options.open_transactions
 
     def of(self, topic: TopicPlan, partition: PartitionPlan) -> PartitionPlan:
-        """`partition` as it ends, decided without what was decided before. What cannot be read is noted, and stays open."""
+        """`partition` as it ends, whatever was decided before. What cannot be read is noted, and stays open."""
         partition = replace(partition, written=(), open_from=None)
         if all(entry.open_from is None for entry in partition.entries):
             return partition

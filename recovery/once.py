@@ -49,7 +49,7 @@ def record(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str
     except Unauthorised as error:
         raise Unauthorised(
             f"{error}. The bucket must say that this plan is applied here, or it could be applied twice: allow writing {key}, or, with a "
-            "bucket that can only be read, run with --unrecorded and see to it yourself"
+            "bucket that can only be read, run with --unrecorded and make sure of it yourself"
         ) from error
     if held.directory_id == directory_id or (held.host, held.directory) == (mine.host, mine.directory):
         return held.directory_id

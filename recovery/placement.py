@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 
 
 class Placement:
-    """One run over one marked directory."""
+    """The work on one directory that has a mark."""
 
     def __init__(self, mark: Mark, into: Path, store: ObjectStore, progress: Progress, workers: int) -> None:
         self._mark, self._plan, self._into, self._store, self._workers = mark, mark.plan, into, store, workers

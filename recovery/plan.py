@@ -139,7 +139,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     open_from: int | None = None
 
     def __post_init__(self) -> None:
-        """What a broker could not serve is `check_partition`'s: an archive may hold that."""
+        """Partitions that a broker could not serve pass here: an archive may hold them. `check_partition` refuses them."""
         if self.partition < 0 or not 0 <= self.start_offset <= self.next_offset <= OFFSET_MAX + 1 or self.leader_epoch < 0:
             raise ValueError(f"partition {self.partition} from {self.start_offset} to {self.next_offset}, leader epoch {self.leader_epoch}")
         if min(self.max_producer_id + 1, self.manifest_version, self.below_retention, self.open_from or 0) < 0:
@@ -152,7 +152,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_epoch(self) -> int:
-        """The leader epoch that the recovered partition is given; a broker begins one above. What recovery writes behind the
+        """The leader epoch that the recovered partition is given; a broker begins one above. What recovery writes after the
         archived records has an epoch of its own, in which no other leader ever wrote."""
         return self.leader_epoch + (self.log_end > self.next_offset)
 

@@ -192,7 +192,7 @@ def _configs(topic: ArchivedTopic, options: Options) -> tuple[dict[str, str], di
 
 
 def _retention(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[int | None, int | None]:
-    """Timestamp and bytes that bound each partition, None where nothing does."""
+    """The oldest timestamp and the bytes that each partition keeps; None without a bound."""
     if "delete" not in _policy(topic):
         return None, None
     ms, size = options.retention_ms, options.retention_bytes
@@ -242,7 +242,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def plan_partition(head: Head, before_ms: int | None = None, retention_bytes: int | None = None) -> PartitionPlan:
-    """The partition that `head` describes: entries that lie wholly below its start, or that retention leaves out, stay away.
+    """The partition that `head` describes: entries wholly below its start, or that retention leaves out, are dropped.
 
     before_ms        entries whose newest record is older are left out, from the oldest on, as a broker's retention does
     retention_bytes  at least so many bytes are kept
@@ -272,7 +272,7 @@ def _from_first_record(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _is_made_up(entry: Entry) -> bool:
-    """It holds a producer id that no coordinator gave: not one to count on from."""
+    """It holds a producer id that no coordinator gave: new ids do not begin above it."""
     return entry.max_producer_id > PRODUCER_ID_MAX
 
 

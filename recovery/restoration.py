@@ -1,4 +1,4 @@
-"""Carrying out a plan: fetch, verify, place, and only then make it a log directory."""
+"""A recovery from beginning to end: begun once, resumed after any interruption, reported."""
 
 import socket
 from dataclasses import replace
@@ -36,7 +36,7 @@ MILESTONES = (
     "recover.identity",
     "recover.finished",
 )
-"""Those on the way, in order."""
+"""The milestones of a recovery, in order."""
 
 WORKERS = 4  # downloads at a time; each holds runs.PIECE_BYTES
 
@@ -114,7 +114,7 @@ def _begin(
 
 
 def _announce(control: ControlLog | None, record: Record) -> None:
-    """The control log is for others to know; a recovery from nothing but the bucket does not wait for it."""
+    """The control log informs other agents; a recovery from nothing but the bucket does not wait for it."""
     if control is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""One archived run becomes one segment file, verified on both ends of its journey, and Kafka's indexes beside it."""
+"""One archived run becomes one segment file, verified as it is downloaded and as it is written, and Kafka's indexes beside it."""
 
 import os
 from collections.abc import Iterator

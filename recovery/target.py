@@ -1,4 +1,4 @@
-"""The directory that a recovery writes, and the mark in it: a recovery is begun once, resumed, and never done twice."""
+"""The directory that a recovery writes, and the mark in it: a recovery is begun once, may be resumed, and is never done twice."""
 
 import fcntl
 import gzip
@@ -59,7 +59,7 @@ class Mark:
 
 @contextmanager
 def locked(into: Path) -> Iterator[None]:
-    """Make the directory if need be, and keep others out of it. A foreign directory is refused before a lock file is left in it.
+    """Make the directory if need be, and lock it against other recoveries. A foreign directory is refused before a lock file is left in it.
 
     The lock is on a file: a file system over the network takes none on a directory. Raises UsageError when it is no directory or holds
     something else, Locked when another recovery runs there.
@@ -100,7 +100,7 @@ def read_mark(into: Path) -> Mark | None:
 
 
 def write_mark(into: Path, mark: Mark) -> Mark:
-    """The plan first, where it has no file yet; then the mark that names it; then what an earlier mark named goes.
+    """The plan first, where it has no file yet; then the mark that names it; then what an earlier mark named is deleted.
 
     Raises UsageError for a plan that is too large to be read back.
     """

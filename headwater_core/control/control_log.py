@@ -1,4 +1,4 @@
-"""The seam between those who publish and read control records and the machinery that replicates them."""
+"""The interface between the agents that publish and read control records, and what replicates these."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ PUBLISH_TIMEOUT_S = 10.0
 
 
 class ControlLog(Protocol):
-    """Where agents coordinate. A hint for everyone, never a permission: truth is in the bucket (design §3)."""
+    """Where agents coordinate. A hint to every agent, never a permission: truth is in the bucket (design §3)."""
 
     def publish(self, *records: Record, timeout_s: float = PUBLISH_TIMEOUT_S) -> None:
         """Return when the records are agreed and applied here. Repeating a publish is harmless.

@@ -1,4 +1,4 @@
-"""The control log's file: what this node has accepted and promised, each line under a checksum.
+"""The control log's file: what this node has accepted and promised, each frame with a checksum.
 
 pysyncobj's own journal has neither checksums nor fsync, compacts in place and writes through a memory map, where a full
 disk kills the process. This one only appends; compaction writes a new file and renames it. A frame is
@@ -37,7 +37,7 @@ Entry = tuple[bytes, int, int]  # command, index, term
 class Journal:
     """Entries are kept in memory too, as many as lie between two compactions.
 
-    with_peers  sync every write before it is acknowledged to a peer; alone, `sync` before anyone is answered is enough
+    with_peers  sync every write before it is acknowledged to a peer; alone, `sync` before a caller is answered is enough
     salvage     cut a damaged file before the damage; of what follows only the promises are kept, so that none is given twice
     torn        the file did not end with a whole frame when it was opened: the end was cut off
 

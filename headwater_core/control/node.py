@@ -4,7 +4,7 @@
   never ours. Journal and snapshot are our own files (headwater_core/control/journal.py, headwater_core/control/snapshot.py).
 * A lone node has no transport: it opens no port, and its files say nothing of an address.
 * The library ticks in a thread of ours, which ends with the node and turns a full disk into an error for the callers.
-* Every call has its own time-out; the library has been seen to forget callbacks.
+* Every call has its own time-out; the library sometimes loses callbacks.
 * What peers may send: headwater_core/control/peer_transport.py.
 """
 
@@ -183,7 +183,7 @@ class ControlNode:
                     self._raft.doTick(0.0 if self._ready.is_set() else 0.005)
                 else:
                     self._tick_with_peers()
-                self._journal.sync()  # before the next tick answers for what this one wrote
+                self._journal.sync()  # before the next tick acknowledges what this one wrote
             self._journal.onOneSecondTimer()
             self._journal.sync()
         except HeadwaterError as error:
@@ -234,7 +234,7 @@ class _Replica(SyncObjConsumer):  # type: ignore[misc]
 
     @replicated  # type: ignore[untyped-decorator]
     def apply(self, command: bytes) -> None:
-        """Must not raise, and must do the same on every node: what cannot be read is left out by all of them."""
+        """Must not raise, and must do the same on every node: what cannot be read is skipped by all of them."""
         try:
             self.state = apply_all(self.state, decode(command))
         except CorruptData as error:

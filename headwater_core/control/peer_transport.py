@@ -56,7 +56,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class _PlainPickle:
-    """Stands in for the pickle module: plain values only. Protocol 4 knows bytes without calling a function for them."""
+    """Stands in for the pickle module: plain values only. Protocol 4 encodes bytes without a function call."""
 
     class _Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -94,7 +94,7 @@ class _BoundedZlib:
 
 
 class _BoundedConnection(TcpConnection):  # type: ignore[misc]
-    """Hangs up on a peer that announces a frame beyond the bound, before taking it in."""
+    """Closes the connection to a peer that announces a frame beyond the bound, before it is read."""
 
     def _TcpConnection__processRead(self) -> bool:  # noqa: N802  the library's private name
         more = bool(super()._TcpConnection__processRead())
@@ -119,7 +119,7 @@ class PeerTransport(TCPTransport):  # type: ignore[misc]
         pass
 
     def _onIncomingMessageReceived(self, conn: TcpConnection, message: Any) -> None:  # noqa: N802
-        """Take in a peer that connects to us. The library would let a stranger with a peer's name cut that link for good."""
+        """Accept a peer that connects to us. The library would let a stranger that gives a peer's name cut that peer off for good."""
         if self._syncObj.encryptor and not conn.sendRandKey:
             super()._onIncomingMessageReceived(conn, message)
             return

@@ -1,4 +1,4 @@
-"""What the journal's compaction leaves: the state, and the last two entries it reflects, which the library wants.
+"""What the journal's compaction leaves: the state, and the last two entries it reflects, which the library needs.
 
 The file is MAGIC, the CRC-32 (zlib's, 4 bytes, big-endian) of the rest, and a MessagePack map.
 """

@@ -52,10 +52,10 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlState(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of it. Topics are keyed by cluster id, then topic id.
+    """All of it. Topics are keyed by cluster id, then topic id.
 
-    retired  the newest manifest version of partitions that are gone, by "cluster/topic id/partition": what was said of them before
-             they went must not bring them back when it arrives late
+    retired  the newest manifest version of partitions that are gone, by "cluster/topic id/partition": a record from
+             before that arrives late must not bring them back
     """
 
     clusters: dict[str, dict[str, TopicState]] = {}
@@ -121,7 +121,7 @@ def decode_state(raw: bytes) -> ControlState:
 
 
 class _Draft:
-    """A state in the making: it takes its own copy of what changes, when that first changes."""
+    """A state while it is built: what changes is copied when it first changes."""
 
     def __init__(self, state: ControlState) -> None:
         self._state = state

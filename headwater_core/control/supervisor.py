@@ -50,7 +50,7 @@ class ControlSupervisor:
         self.step()
 
     def step(self) -> None:
-        """Open the node when it is due; see whether it runs and has a leader; report what has changed."""
+        """Open the node when it is due; see whether it runs and has a leader; log what has changed."""
         with self._lock:
             if self._stop.is_set():
                 return
@@ -141,7 +141,9 @@ class ControlSupervisor:
             return
         self._reason = reason
         if reason:
-            log.error("control_log_unavailable", reason=reason, consequence="archiving and reading go on; the other agents learn later")
+            log.error(
+                "control_log_unavailable", reason=reason, consequence="archiving and reading continue; other agents learn of it later"
+            )
         else:
             log.info("control_log_available")
 

@@ -41,7 +41,7 @@ class Digest:
 
 
 def digest_in_store(store: ObjectStore, key: str, size_bytes: int) -> str:
-    """Of the first `size_bytes` of an object, all of them read. Raises NotFound, TruncatedData when there are fewer."""
+    """The digest of the first `size_bytes` of an object, all of them read. Raises NotFound, TruncatedData when there are fewer."""
     digest = Digest()
     buffer = memoryview(bytearray(min(size_bytes, _READ_BYTES)))
     for start in range(0, size_bytes, _READ_BYTES):

@@ -1,1 +1,1 @@
-"""Matter: Kafka's log directories, batches, records and indexes; what a run of batches is."""
+"""Kafka's log directories, batches, records and indexes; what a run of batches is."""

@@ -32,7 +32,7 @@ def walk(file: BinaryIO, start: int, end: int, *, where: str, end_offset: int | 
 def headers(file: BinaryIO, start: int, end: int, *, where: str) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of every batch in file[start:end] from headers alone: bodies are skipped, no CRC is verified.
 
-    For finding a place, never for trusting one. Raises as walk does. A batch that runs past `end` is still yielded; the
+    To find a place, never to trust one. Raises as walk does. A batch that runs past `end` is still yielded; the
     walk ends with TruncatedData after it, when the next is requested.
     """
     window = _Window(file, end, where)
@@ -83,7 +83,7 @@ def check_batches(content: memoryview, *, where: str) -> tuple[int, int]:
         if first < 0:
             first = base
         last_offset, last_epoch, position = base + delta, epoch, batch_end
-    if position < end:  # something is wrong: let the walk say what
+    if position < end:  # something is wrong: the walk finds what
         for _ in BatchWalk(content, 0, end, where=where):
             pass
     return first, last_offset
@@ -206,7 +206,7 @@ class _Window:
             self.filled += got
 
     def header(self, position: int) -> int:
-        """Where in `view` the header at `position` of the file lies, read if need be."""
+        """Where in `view` the header at `position` of the file lies, read if needed."""
         if not self.start <= position <= self.start + self.filled - HEADER_BYTES:
             self.fill(position)
             if self.filled < HEADER_BYTES:

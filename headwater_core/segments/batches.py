@@ -26,7 +26,7 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
-NO_BASE_TIMESTAMP = LOG_APPEND_TIME | DELETE_HORIZON  # with either, the field of that name is no record's
+NO_BASE_TIMESTAMP = LOG_APPEND_TIME | DELETE_HORIZON  # with either, the base timestamp is no record's
 
 
 class BatchHeader(NamedTuple):
@@ -92,7 +92,7 @@ class BatchHeader(NamedTuple):
 def read_batch_header(buffer: bytes | bytearray | memoryview, position: int = 0, *, where: str = "batch") -> BatchHeader:
     """The header of the batch at `position`, checked; its body may lie beyond the buffer.
 
-    Raises TruncatedData when the header itself does, CorruptData when a field is impossible, UnsupportedFormat for
+    Raises TruncatedData when the buffer ends inside the header, CorruptData when a field is impossible, UnsupportedFormat for
     the formats before Kafka 0.11. The checksum is check_batch's business.
     """
     view = memoryview(buffer)

@@ -39,7 +39,7 @@ class CommitValue(NamedTuple):
 
 
 class UnknownRecord(Exception):
-    """A record of a kind or version that this version does not know: for the caller to leave alone."""
+    """A record of a kind or version that this version does not know: the caller leaves it alone."""
 
 
 def decode_commit_key(key: bytes, where: str) -> CommitKey | None:
@@ -103,7 +103,7 @@ def decode_transaction_value(value: bytes, where: str) -> TransactionState:
 
 
 def _count(reader: flexible.Reader, is_flexible: bool) -> int:
-    """Of an array whose items end the reading where it says too much; null is none."""
+    """Of an array; null is 0. A count that is too high ends the reading with the first item that is not there."""
     return max(0, reader.uvarint() - 1 if is_flexible else reader.i32())
 
 

@@ -42,14 +42,13 @@ class LocalLog:
     """One partition directory. Segments are in offset order; the last is the active one.
 
     high_watermark  first offset not known to be replicated, from the checkpoint: up to 5 s old, so that after a truncation it
-                    may be ahead as long;
-                    None when no checkpoint names the partition: then nothing may be archived
+                    may be ahead for as long; None when no checkpoint names the partition: then nothing may be archived
     log_start       first offset a client may read: the checkpoint's, else the first segment's base offset
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
     delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not say
-    leader          what the broker's own metadata log says; None when it is not known
+    leadership      what the broker's own metadata log says; None when it is not known
     settled         False while .swap files are there: a compaction is in the middle of its renames
-    leftovers       names of those .swap files when there is no broker that would finish
+    leftovers       names of those .swap files when there is no broker to finish the compaction
     """
 
     partition: PartitionId
@@ -62,7 +61,7 @@ class LocalLog:
     compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log says
     delete_retention_ms: int | None = None
     leadership: "Leadership | None" = None
-    leadership_unread: bool = False  # the broker's metadata log is there and cannot be read: it would say more than is known here
+    leadership_unread: bool = False  # the broker's metadata log is there and cannot be read: who leads is not known then
     settled: bool = True
     leftovers: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ _SEQUENCES = 2**31  # sequence numbers wrap from 2**31 - 1 to 0
 
 
 class ProducerState(NamedTuple):
-    """One producer, as one entry of a .snapshot file says it, in its field order.
+    """One producer, as one entry of a .snapshot file has it, in its field order.
 
     last_sequence, last_offset, offset_delta   of its last data batch; -1, -1, 0 when its epoch has none
     timestamp_ms       of its last batch, the largest of the records'

@@ -183,6 +183,6 @@ def scan_run(
 
 
 def _check_open(transactions: Transactions, where: str) -> None:
-    """At every point, so that a hostile log is refused before what it opens fills the memory."""
+    """Called at every point, so that a hostile log is refused before its transactions fill the memory."""
     if len(transactions.first_offsets) > runindex.OPEN_MAX:
         raise UnsupportedFormat(f"{where}: {len(transactions.first_offsets)} transactions are open, an index holds {runindex.OPEN_MAX}")

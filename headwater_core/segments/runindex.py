@@ -57,7 +57,7 @@ class RunIndex:
 
     epochs             where each leader epoch begins in this run; batches older than leader epochs have none
     aborted            transactions whose abort marker lies in this run, in marker order
-    open_transactions  still open after the run's last batch, oldest first, whatever run they began in
+    open_transactions  still open after the run's last batch, oldest first, no matter in which run they began
     producers          state of the producers seen in this run, as of its end; by producer id
     """
 
@@ -81,7 +81,7 @@ class RunIndex:
 
 
 def new_points() -> Points:
-    """Without rows."""
+    """Columns without rows."""
     return Points(array("q"), array("q"), array("q"))
 
 
@@ -159,7 +159,7 @@ def decode_index(raw: bytes | bytearray | memoryview, *, where: str = "run index
 
 
 def _check(index: RunIndex, where: str) -> RunIndex:
-    """The checksum says the bytes are as written; this says the writer meant a run."""
+    """The checksum says the bytes are as written; this checks that they describe a run."""
 
     def bad(reason: str) -> CorruptData:
         return CorruptData(where, 0, reason)

@@ -14,7 +14,7 @@ def decode_txnindex(raw: bytes | memoryview, base_offset: int, next_offset: int,
 
     base_offset, next_offset   of the segment: its markers lie in there
 
-    The file has no checksum. What a marker's place and the order of markers say is checked: each lies in the segment and after
+    The file has no checksum. What the places and the order of markers imply is checked: each lies in the segment and after
     the one before, a last stable offset never falls and is not past its marker, and no transaction begins before the last stable
     offset of the entry before it, when it was open already. Raises TruncatedData, CorruptData, UnsupportedFormat.
     """

@@ -246,7 +246,7 @@ class DirectoryStore:
     # The directory itself
 
     def _check_root(self) -> None:
-        """An archive that is not there, on a disk that is not mounted perhaps, must not look like an empty one."""
+        """An archive that is missing, perhaps on a disk that is not mounted, must not look like an empty one."""
         if not self._root.is_dir():
             raise StoreGone(f"no archive at {self.url}: there is no such directory")
 

@@ -15,7 +15,7 @@ from headwater_core.files import sync_path
 
 
 class DurableNames:
-    """The record of one store. Safe to use from many threads."""
+    """The names of one store. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class DurableNames:
             except OSError as error:
                 raise TransientError(f"{url}: {error.strerror} while syncing {each}; what was written there may be lost") from error
             with self._lock:
-                if self._failed.get(each) is failure:  # none that came later, of a name that this sync knew nothing of
+                if self._failed.get(each) is failure:  # none that came later, of a name that this sync did not cover
                     del self._failed[each]
 
 

@@ -1,4 +1,4 @@
-"""The lock in front of what is read and then changed: replacing and deleting."""
+"""The lock that replacing and deleting hold between reading and changing."""
 
 import contextlib
 import fcntl

@@ -44,7 +44,7 @@ class MultipartUploads:
         """
         where: Any = {"Bucket": self._bucket.name, "Key": self._bucket.full(key)}
         client = self._bucket.client
-        with self._bucket.translated(key, write=False):  # an upload of which only the store knows is no outcome
+        with self._bucket.translated(key, write=False):  # nothing that others see has happened yet
             upload = client.create_multipart_upload(**where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT")
         where["UploadId"] = upload["UploadId"]
         try:
@@ -60,10 +60,10 @@ class MultipartUploads:
                     ChecksumType="FULL_OBJECT",
                     IfNoneMatch="*",
                 )
-        except NotFound as error:  # the upload, not the object: completed by our own lost request, or aborted by somebody
+        except NotFound as error:  # the upload, not the object: completed by our own lost request, or aborted by another client
             raise UnknownOutcome(f"{self._bucket.url}/{key}: the multipart upload is gone") from error
         except BaseException:
-            # Also after a lost answer: once this is through, whether the object is there will not change any more.
+            # Also after a lost answer: once this is done, whether the object is there does not change any more.
             with contextlib.suppress(*FOREIGN):
                 client.abort_multipart_upload(**where)
             raise

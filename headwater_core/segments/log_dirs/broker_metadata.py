@@ -1,4 +1,4 @@
-"""What a broker's own metadata log says, whichever of its disks has it and whether that one answers or not."""
+"""A broker's own metadata log, on whichever of its disks it is, also while that disk does not answer."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,8 @@ class BrokerMetadata:
         self._known: KnownMetadata | None = None
 
     def read(self) -> ClusterMetadata | None:
-        """What it says by now; None when there is none in these directories. While its disk hangs: what it said last, and it says
-        no more to the broker either.
+        """The newest state; None when there is no such log in these directories. While its disk hangs, the last known one: the broker
+        gets no more from that disk either.
 
         Raises UsageError when there is none where it should be, ForeignOwner when it is another broker's, UnsupportedFormat
         when it holds what only a later version can read, and DiskHangs when it was never read.
@@ -53,7 +53,8 @@ class BrokerMetadata:
             return self._known.state
 
     def known(self) -> KnownMetadata:
-        """After an upgrade of Kafka the log may hold what we do not know, and its disk may hang. That is no reason to stop.
+        """The same, but what cannot be read is a part of the answer: after an upgrade of Kafka the log may hold what this version does
+        not know, and its disk may hang. That is no reason to stop.
 
         Raises what `read` raises otherwise.
         """

@@ -90,8 +90,8 @@ class LogDirs:
     def survey(self) -> Survey:
         """Look at every partition, by topic and number.
 
-        Raises UsageError when a log directory is missing, Unauthorised when it cannot be read, and whatever makes the
-        whole of it unusable: directories of two clusters, a damaged metadata log. What concerns one partition, or one
+        Raises UsageError when a log directory is missing, Unauthorised when it cannot be read, and what makes all
+        of it unusable: directories of two clusters, a damaged metadata log. What concerns one partition, or one
         of several log directories, is among the problems.
         """
         metadata = self._metadata.known()
@@ -123,9 +123,9 @@ class LogDirs:
         return Survey(logs=tuple(logs[each] for each in sorted(logs)), problems=tuple(problems))
 
     def listing(self) -> Listing:
-        """What survey would look at. Costs a listing of each log directory and two file stamps a partition, however much that holds.
+        """What survey would look at. It costs a listing of each log directory and two file stamps a partition, however many files that has.
 
-        Raises what survey raises for the whole. What it would say of single partitions is for `look` to find.
+        Raises what survey raises for the whole. What is wrong with single partitions is left to `look`.
         """
         metadata = self._metadata.known()
 

@@ -78,7 +78,7 @@ def _assemble(
     cluster = metadata.state
     topic = cluster.topics.get(topic_partition.topic) if cluster else None
     if topic is not None and topic.topic_id != topic_id:
-        topic = None  # another incarnation: what the cluster says now is not about this directory
+        topic = None  # another incarnation: the cluster's metadata is not about this directory
     state = topic.partitions.get(topic_partition.partition) if topic else None
     first = listing.segments[0].base_offset if listing.segments else 0
     try:
@@ -105,7 +105,7 @@ def _assemble(
             settled=listing.settled,
             leftovers=listing.leftovers,
         )
-    except ValueError as error:  # a checkpoint, or the metadata log, says what cannot be
+    except ValueError as error:  # a checkpoint or the metadata log holds an impossible value
         raise CorruptData(str(path), 0, str(error)) from error
 
 
@@ -145,8 +145,8 @@ class _Listing(NamedTuple):
 
 
 def _segments(directory: Path, owned: bool) -> _Listing:
-    """A compaction shows in the log from its first .swap file to its last. The .cleaned files that it writes before are nothing yet,
-    for as long as that takes: the cleaner may still give up, and a broker that starts deletes them."""
+    """A compaction shows in the log from its first .swap file to its last. The .cleaned files that it writes before do not count,
+    however long that takes: the cleaner may still give up, and a broker that starts deletes them."""
     found: list[tuple[int, os.stat_result, str]] = []
     unsettled: list[str] = []
     with os.scandir(directory) as entries:
@@ -177,7 +177,7 @@ def _segments(directory: Path, owned: bool) -> _Listing:
 
 
 def _topic_id(directory: Path, listing: "_Listing") -> str:
-    """Raises SourceChanged while a broker may still have to write it: some moments after it has made the directory."""
+    """Raises SourceChanged while a broker may still have to write it: a moment after it has made the directory."""
     path = directory / checkpoints.PARTITION_METADATA
     raw = read_optional(path)
     if raw:

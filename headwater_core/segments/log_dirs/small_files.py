@@ -52,7 +52,7 @@ class _SmallFile(NamedTuple):
 
 
 def is_directory(path: Path) -> bool:
-    """Path.is_dir takes a failing disk for an exception of its own."""
+    """As Path.is_dir, whose OSError of a failing disk becomes ours."""
     try:
         return path.is_dir()
     except OSError as error:

@@ -54,7 +54,7 @@ class ClusterMetadata:
     def delete_retention_ms_of(self, topic: str, node: int) -> int:
         """delete.retention.ms on broker `node`: the topic's, else the broker's or the cluster's dynamic default, else Kafka's own.
 
-        0, the shortest there is, when what is said is no number.
+        0, the shortest there is, when the setting is no number.
         """
         found = self.topics.get(topic)
         text = found.configs.get("delete.retention.ms") if found else None

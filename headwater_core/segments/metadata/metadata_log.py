@@ -45,7 +45,7 @@ class MetadataLog:
         self._progressed: Callable[[], None] = _nothing
 
     def read(self, progressed: Callable[[], None] = _nothing) -> ClusterMetadata:
-        """The newest state. Raises CorruptData when log and snapshots do not make one, SourceChanged when they keep changing,
+        """The newest state. Raises CorruptData when log and snapshots make none, SourceChanged when they keep changing,
         and UnsupportedFormat for a record of a later version, without another look as long as no file has come or gone.
 
         progressed  called as the read proceeds, which may take long
