@@ -4,6 +4,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -38,17 +39,22 @@ WITNESSES = (
 )
 
 
+_result_of = cache(run_seed)  # for the two tests below, which are in one process
+
+
+@pytest.mark.xdist_group("power")
 @pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
 def test_no_power_loss_violates_an_invariant(first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
-        result = run_seed(seed)
+        result = _result_of(seed)
         assert not result.violation, "\n".join([*result.trace, f"seed {seed}", result.violation])
 
 
+@pytest.mark.xdist_group("power")
 def test_the_seeds_reach_what_is_interesting() -> None:
     seen = Counter[str]()
     for seed in range(SEEDS):
-        seen += run_seed(seed).seen
+        seen += _result_of(seed).seen
         if all(seen[witness] for witness in WITNESSES):
             return
     pytest.fail(f"never reached: {[witness for witness in WITNESSES if not seen[witness]]}")
