@@ -9,7 +9,6 @@ from tests.test_layers import ROOT, sources
 LINES_MAX = 80
 
 ELSEWHERE = {  # module: the test file to open first
-    "archival/entries.py": "tests/archival/test_lineage.py",
     "archival/fleet.py": "tests/archival/test_scheduler.py",
     "archival/looks.py": "tests/archival/test_cleaner.py",
     "archival/source.py": "tests/archival/test_archiver.py",
@@ -39,14 +38,11 @@ ELSEWHERE = {  # module: the test file to open first
     "headwater/wiring.py": "tests/headwater/test_verbs.py",
     "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
     "headwater_core/objectstore/store.py": "tests/headwater_core/objectstore/contract.py",
-    "headwater_core/segments/encoder.py": "tests/headwater_core/segments/test_coordinator_records.py",
-    "headwater_core/segments/flexible.py": "tests/headwater_core/segments/metadata/test_metadata_records.py",
     "headwater_core/segments/local_log.py": "tests/headwater_core/segments/log_dirs/test_log_dirs.py",
     "headwater_core/segments/producers.py": "tests/headwater_core/segments/test_run_scan.py",
     "hydration/answers.py": "tests/hydration/test_partition_log.py",
     "hydration/archive/archive_tier.py": "tests/hydration/test_partition_log.py",
     "hydration/local/open_segment.py": "tests/hydration/test_local_tier.py",
-    "hydration/ranges.py": "tests/hydration/test_local_tier.py",
     "hydration/reader.py": "tests/hydration/test_fixtures.py",
     "hydration/runfile.py": "tests/hydration/test_chunk_cache.py",
     "recovery/coordinators.py": "tests/recovery/test_coordinator_logs.py",
