@@ -1,4 +1,4 @@
-"""The program, and what other programs use of it: `headwater.scan(...)` and `headwater.spark`. Nothing is loaded before it is used."""
+"""The program, and what other programs use of it: `headwater.scan(...)` and `headwater.spark`. Both are loaded on first use."""
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""The agent: archives what the log directories hold and serves it, in one process, until it is told to stop."""
+"""The agent: archives the log directories and serves them, in one process, until it is stopped."""
 
 import asyncio
 import os
@@ -34,9 +34,11 @@ log = structlog.get_logger()
 
 
 def run(config: Config, *, started: Callable[[Address], None] = lambda _: None) -> signal.Signals:
-    """Archive and serve until SIGTERM or SIGINT; returns which. `started` is told where the gateway listens.
+    """Archive and serve until SIGTERM or SIGINT; returns which.
 
-    Raises Locked when another agent holds the data directory, and what stops the gateway from listening.
+    started  called with the gateway's address when it listens
+
+    Raises Locked when another agent holds the data directory, and why the gateway cannot listen.
     """
     with open_session(config, patient=True) as session, open_logs(config, session.bucket, indexed=True, patient=True) as logs:
         try:
@@ -47,19 +49,19 @@ def run(config: Config, *, started: Callable[[Address], None] = lambda _: None) 
 
 async def _run(session: Session, logs: Logs, started: Callable[[Address], None]) -> signal.Signals:
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[signal.Signals] = loop.create_future()
+    signalled: asyncio.Future[signal.Signals] = loop.create_future()
     stop = threading.Event()
-    # Each kind of work has threads of its own: none waits for another's.
+    # Each kind of work has its own threads: none waits for another.
     archiver, verbs = ThreadPoolExecutor(1, "archiver"), ThreadPoolExecutor(agent_socket.CLIENTS_MAX, "verb")
     answers = _Answers(session, verbs)
 
     def stopping(by: signal.Signals) -> None:
-        if told.done():
-            os._exit(128 + by)  # asked twice: whatever is under way may be cut off anywhere
-        told.set_result(by)
+        if signalled.done():
+            os._exit(128 + by)  # the second signal: work in progress may be interrupted anywhere
+        signalled.set_result(by)
         stop.set()
         answers.stop()
-        log.info("stop_requested", signal=by.name)  # last: whatever becomes of it, the agent stops
+        log.info("stop_requested", signal=by.name)  # last: even if it fails, the agent stops
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping, each)
@@ -75,7 +77,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
                 session.fleet.committed = logs.update_manifest
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, session.fleet, session.config, stop)))
             try:
-                received = await told
+                received = await signalled
             finally:
                 stop.set()
                 gateway.cancel()
@@ -98,21 +100,21 @@ async def _run_in(threads: Executor, work: Callable[[], T]) -> T:
 
 
 class _Answers:
-    """What the agent does for one-shot verbs. Lives on the event loop; the work is done beside it."""
+    """What the agent does for one-shot commands. Belongs to the event loop; the work is done in threads."""
 
     def __init__(self, session: Session, threads: Executor) -> None:
         self.session, self._threads = session, threads
-        self._stops: set[threading.Event] = set()  # one for each answer that is under way
+        self._stops: set[threading.Event] = set()  # one for each answer in progress
         self._stopped = False
 
     def stop(self) -> None:
-        """End every answer soon, and let none begin."""
+        """End all answers soon, and start no others."""
         self._stopped = True
         for each in self._stops:
             each.set()
 
     async def answer(self, question: agent_socket.Ask) -> AsyncGenerator[dict[str, Any], None]:
-        """The rows. A client that goes away ends the pass that it asked for, and nobody waits for that end on the event loop."""
+        """The rows. When a client disconnects, the pass that it requested ends, without blocking the event loop."""
         if self._stopped:
             raise TransientError("the agent is stopping")
         stop, one_by_one = threading.Event(), threading.Lock()
@@ -123,7 +125,7 @@ class _Answers:
                 return next(rows, None)
 
         def close() -> None:
-            with one_by_one:  # a cancelled answer leaves its thread at work on the next row
+            with one_by_one:  # the thread of a cancelled answer may still work on the next row
                 rows.close()
 
         self._stops.add(stop)
@@ -163,7 +165,7 @@ class _Answers:
 
 
 def _announce(session: Session, gateway: str) -> None:
-    """Tell the other agents that we are here. A courtesy that nobody waits for: without a leader to tell, nothing is lost."""
+    """Announce this agent to the others. Nothing depends on it: without a leader of the control log, the announcement is left out."""
     try:
         session.control.publish(
             Node(node_id=session.config.node.id, started_ms=SystemClock().now_ms(), version=__version__, gateway=gateway)

@@ -1,7 +1,7 @@
-"""The agent's local socket: one-shot verbs hand their work to the agent that holds the data directory.
+"""The agent's local socket: one-shot commands pass their work to the agent that holds the data directory.
 
 A frame is a 4-byte big-endian length and one msgpack message. A client sends one Ask; the agent answers with any number of
-Rows and ends with one Done. The socket lies in the data directory, which is the agent's user's alone.
+Rows and ends with one Done. The socket is in the data directory, which only the agent's user can access.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from headwater_core import errors
 NAME = "agent.sock"
 FRAME_BYTES_MAX = 1 << 20
 CLIENTS_MAX = 16  # answered at once
-CONNECTIONS_MAX = 64  # with those that wait for that; one more is closed
-QUESTION_S = 10.0  # for a client to ask
+CONNECTIONS_MAX = 64  # with those that wait; another connection is closed
+QUESTION_S = 10.0  # for a client to send its question
 _LENGTH = struct.Struct(">I")
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True):
-    """What to do: a verb and its arguments, as the command line would have them."""
+    """What to do: a command and its arguments, as on the command line."""
 
     verb: str
     arguments: dict[str, Any] = {}
 
 
 class Row(msgspec.Struct, tag="row", frozen=True):
-    """One line of the answer, as the verb would print it."""
+    """One line of the answer, as the command would print it."""
 
     values: dict[str, Any]
 
 
 class Done(msgspec.Struct, tag="done", frozen=True):
-    """The end. exit_code 0, or what went wrong."""
+    """The end. exit_code 0, or the code and message of an error."""
 
     exit_code: int = 0
     message: str = ""
@@ -47,7 +47,7 @@ class Done(msgspec.Struct, tag="done", frozen=True):
 
 _decoder: msgspec.msgpack.Decoder[Ask | Row | Done] = msgspec.msgpack.Decoder(Ask | Row | Done)
 
-# The error a client raises for what the agent's verb ended with. CorruptData needs more than a message; its code says enough.
+# The error that a client raises for an exit code. CorruptData needs more than a message, so it becomes VerificationFailed.
 _RAISED: dict[int, type[errors.HeadwaterError]] = {
     2: errors.UsageError,
     3: errors.Partial,
@@ -61,11 +61,12 @@ _RAISED: dict[int, type[errors.HeadwaterError]] = {
 
 
 class NoAgent(errors.HeadwaterError):
-    """Nobody listens on the data directory's socket."""
+    """No agent listens on the data directory's socket."""
 
 
 def ask(data_dir: Path, question: Ask, *, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of the agent's answer, as they come. Raises NoAgent, and whatever the verb raised over there."""
+    """The rows of the agent's answer, as they arrive. Raises NoAgent, what the command raised in the agent, and TransientError when the
+    connection fails or is silent for `timeout_s`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout_s)
         try:
@@ -74,7 +75,7 @@ def ask(data_dir: Path, question: Ask, *, timeout_s: float | None = None) -> Ite
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             raise NoAgent(f"no agent is running on {data_dir}") from None
         except PermissionError:
-            raise errors.Unauthorised(f"not allowed to talk to the agent on {data_dir}") from None
+            raise errors.Unauthorised(f"not allowed to connect to the agent on {data_dir}") from None
         try:
             client.sendall(_frame(question))
             with client.makefile("rb") as answers:
@@ -92,9 +93,9 @@ Handler = Callable[[Ask], AsyncGenerator[dict[str, Any], None]]
 
 @contextlib.asynccontextmanager
 async def serving(data_dir: Path, handler: Handler) -> AsyncIterator[None]:
-    """Answer clients until the block ends; whoever holds the data directory's lock may call this, and nobody else.
+    """Answer clients until the block ends. Only for the process that holds the data directory's lock.
 
-    At most CLIENTS_MAX at once: others that have asked wait for them, and those that do not ask are let go after QUESTION_S.
+    At most CLIENTS_MAX at once; others wait for them. A client that sends no question within QUESTION_S gets an error.
     """
     places = asyncio.Semaphore(CLIENTS_MAX)
     talks: set[asyncio.Task[None]] = set()
@@ -107,7 +108,7 @@ async def serving(data_dir: Path, handler: Handler) -> AsyncIterator[None]:
             if len(talks) <= CONNECTIONS_MAX:
                 await _answer(handler, places, reader, writer)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the client has gone, or we are going
+            pass  # the client has disconnected, or the agent stops
         finally:
             talks.discard(task)
             writer.close()
@@ -127,7 +128,7 @@ async def serving(data_dir: Path, handler: Handler) -> AsyncIterator[None]:
 async def _answer(handler: Handler, places: asyncio.Semaphore, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         question = await _question(reader)
-        async with places, contextlib.aclosing(handler(question)) as rows:  # a client that goes away ends the work at once, not some day
+        async with places, contextlib.aclosing(handler(question)) as rows:  # a client that disconnects ends the work at once
             async for row in rows:
                 writer.write(_frame(Row(row)))
                 await writer.drain()
@@ -150,12 +151,12 @@ async def _question(reader: asyncio.StreamReader) -> Ask:
     except TimeoutError:
         raise errors.UsageError(f"no question within {QUESTION_S:g} s") from None
     if not isinstance(question, Ask):
-        raise errors.UsageError("a question expected")
+        raise errors.UsageError("expected a question")
     return question
 
 
 def _listener(data_dir: Path) -> socket.socket:
-    """A bound socket. What a killed agent left under the name goes: the caller holds the lock, so nobody listens there."""
+    """A bound socket. Removes the socket of a killed agent: the caller holds the lock, so no process listens on it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         (data_dir / NAME).unlink()
@@ -167,7 +168,7 @@ def _listener(data_dir: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def _address(data_dir: Path) -> Iterator[str]:
-    """A name for the socket that fits into the 107 bytes an address has, however long the directory's own path is."""
+    """A name for the socket that fits into the 107 bytes of an address, however long the directory's own path is."""
     directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{NAME}"
@@ -183,11 +184,11 @@ def _frame(message: Ask | Row | Done) -> bytes:
 def _read(read: Callable[[int], bytes]) -> Ask | Row | Done:
     prefix = read(_LENGTH.size)
     if len(prefix) < _LENGTH.size:
-        raise ConnectionError("the connection ended in mid-answer")
+        raise ConnectionError("the connection ended within an answer")
     length = _LENGTH.unpack(prefix)[0]
     if length > FRAME_BYTES_MAX:
         raise ConnectionError(f"a frame of {length} bytes, limit {FRAME_BYTES_MAX}")
     body = read(length)
     if len(body) < length:
-        raise ConnectionError("the connection ended in mid-answer")
+        raise ConnectionError("the connection ended within an answer")
     return _decoder.decode(body)

@@ -1,7 +1,7 @@
 """The layout of a table for people: which columns a window shows, and where free text goes.
 
 A number, a name or a state is shown whole or not at all. In a window that is too narrow, free text moves below its row; then columns
-leave, in an order that they state; then a long name gets a line of its own. Without a window, as in a pipe, a row is one line.
+are left out, in a stated order; then a long name gets its own line. Without a window, as in a pipe, a row is one line.
 """
 
 import textwrap
@@ -15,7 +15,7 @@ from headwater.units import duration_text, size_text
 Row = Mapping[str, Any]
 _GAP = "  "
 _INDENT = " " * 4
-_FREE_TEXT_MIN = 40  # narrower beside its row, free text makes more lines than below it
+_FREE_TEXT_MIN = 40  # in a narrower column, free text needs more lines than below its row
 
 
 def as_text(value: object) -> str:
@@ -31,16 +31,16 @@ def as_duration(value: Any) -> str:
 
 
 def as_end(value: Any) -> str:
-    """The end offset after a last offset, which is the way Kafka counts: what ends where the log ends has all of it."""
+    """The end offset after a last offset, as Kafka counts: the archive is complete when its end offset is the log's."""
     return "" if value is None else str(value + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: the row's key, its title, and how its values read.
+    """One column of a table: the row's key, the title, and the text of a value.
 
-    free    free text, which may fold or stand below its row; the last column, if any
-    leaves  when a narrow window loses it: 1 first, then 2; 0 never
+    free    free text, which may fold or move below its row; the last column, if any
+    leaves  its turn to be left out of a narrow window: 1 first, then 2; 0 never
     """
 
     key: str
@@ -53,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as lines of text. left_out: the titles of the columns that the window is too narrow for."""
+    """A table as lines of text. left_out: the titles of the columns for which the window is too narrow."""
 
     head: tuple[str, ...]
     body: tuple[str, ...]
@@ -62,7 +62,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The columns that are shown beside each other, and how wide each is."""
+    """The columns that are shown side by side, and their widths."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
@@ -82,7 +82,7 @@ class _Grid:
 
 
 def lay_out(columns: Sequence[Column], rows: Iterable[Row], width: int | None) -> Table:
-    """Lines of at most `width` cells; only a name or value that is longer than the window makes a longer one. None: no window."""
+    """Lines of at most `width` cells, unless a name or a value alone is longer. None: no window."""
     cells = [{column.key: _printable(column.text(row.get(column.key))) for column in columns} for row in rows]
     free = next((column for column in columns if column.free and any(row[column.key] for row in cells)), None)
     shown = [column for column in columns if not column.free]
@@ -100,13 +100,13 @@ def lay_out(columns: Sequence[Column], rows: Iterable[Row], width: int | None) -
         left_out.append(leaving.title)
     assert width is not None
     room = width - (grid.width - grid.widths[0])
-    if room >= _longest_word(shown[0].title):  # with long names on lines of their own the rest fits; else lines are longer than the window
+    if room >= _longest_word(shown[0].title):  # with long names on their own lines the rest fits; else lines are longer than the window
         grid = _Grid(grid.columns, (room, *grid.widths[1:]))
     return Table(grid.head(), tuple(_with_notes(grid, free, cells, width)), tuple(left_out))
 
 
 def _beside(shown: Sequence[Column], free: Column, cells: Sequence[Mapping[str, str]], width: int | None) -> _Grid | None:
-    """The grid with free text as its last column; None where that would be too narrow."""
+    """The grid with free text as its last column; None when that column would be too narrow."""
     texts = [free.title, *(row[free.key] for row in cells)]
     longest = max(map(_cells, texts))
     least = max(_longest_word(text) for text in texts)
@@ -143,13 +143,13 @@ def _with_notes(grid: _Grid, free: Column | None, cells: Sequence[Mapping[str, s
                 name = ""
             yield grid.line([name, *others])
         if note:
-            whose = "" if len(rows) == 1 else f"the {len(rows)} rows above: "
+            prefix = "" if len(rows) == 1 else f"the {len(rows)} rows above: "
             room = max((width or 0) - len(_INDENT), _FREE_TEXT_MIN)
-            yield from (_INDENT + line for line in _wrapped(whose + note, room))
+            yield from (_INDENT + line for line in _wrapped(prefix + note, room))
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines that break between words only, so that what is copied from them, such as a path, is whole."""
+    """Lines that break between words only, so that a path can be copied from them."""
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
@@ -163,7 +163,7 @@ def _longest_word(text: str) -> int:
 
 
 def _printable(text: str) -> str:
-    """One line that cannot steer a terminal."""
+    """One line without characters that control a terminal."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 

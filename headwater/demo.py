@@ -1,7 +1,7 @@
-"""The whole story on one machine: archive a log that a real Kafka broker wrote, drop it, read it back, lose everything, recover.
+"""The demo: archive a log that a real Kafka broker wrote, delete local segments, read it back, lose everything, recover, read again.
 
-Nothing here is staged: every act does what the verbs do, and every reading is compared, field by field, with what a Java
-client once read from that broker.
+Each act does what the commands do, and every record is compared, field by field, with what a Java client once read from that
+broker.
 """
 
 import shutil
@@ -48,7 +48,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One reading of everything. delivered: records that the broker once delivered; equal: of these, read back equal in every field."""
+    """One reading of all topics. delivered: records that the broker delivered; equal: those that were read back equal in every field."""
 
     reading: str
     isolation: str
@@ -58,7 +58,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What one act came to, for people."""
+    """The result of one act, for people."""
 
     title: str
     told: str
@@ -66,7 +66,7 @@ class Act:
 
 
 class Demo:
-    """A stage below `root`: the broker's log, the bucket, the agent's state, later the recovered log, and the configuration."""
+    """The demo in the directory `root`: the broker's log, the bucket, the agent's state, later the recovered log, and the configuration."""
 
     def __init__(self, root: Path, track: Track) -> None:
         self.root = root
@@ -80,7 +80,7 @@ class Demo:
         return self.root / "headwater.toml"
 
     def play(self) -> Iterator[Act]:
-        """Each act as it is done. Raises VerificationFailed as soon as anything read is not what it should be."""
+        """Each act when it is done. Raises VerificationFailed for the first record that differs."""
         for title, act in (
             ("a log", self.unpack),
             ("archive", self.archive),
@@ -91,11 +91,11 @@ class Demo:
             ("read again", self.read_recovered),
         ):
             started = time.monotonic()
-            told = act()
-            yield Act(title, told, time.monotonic() - started)
+            result = act()
+            yield Act(title, result, time.monotonic() - started)
 
     def unpack(self) -> str:
-        """The log.dirs of a broker after a clean stop."""
+        """Unpack the log directory of a broker after a clean stop."""
         with _data(f"{CLUSTER}.tar.xz") as archive, tarfile.open(archive) as tar:
             tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has it from 3.11.4 on
             tar.extractall(self.root / "kafka")
@@ -107,37 +107,37 @@ class Demo:
         return f"{len(logs)} partitions of {len(self.topics)} topics, {size_text(size_bytes)}, as a Kafka broker left them"
 
     def archive(self) -> str:
-        """Sealed segments go to the bucket, and then from the disk."""
+        """Archive sealed segments and delete them from the disk."""
         objects, archived_bytes, released_bytes = self._pass(PassRequest())
         return (
             f"{objects} sealed segments, {size_text(archived_bytes)}, are in the bucket; {size_text(released_bytes)} are gone from the disk"
         )
 
     def flush(self) -> str:
-        """What is committed in active segments, too."""
+        """Archive the committed part of active segments."""
         objects, archived_bytes, _ = self._pass(PassRequest(tail_older_than_s=0))
         return f"{objects} committed tails of active segments, {size_text(archived_bytes)}"
 
     def read_back(self) -> str:
-        """Old offsets come from the bucket, new ones from the disk; a consumer sees one log."""
+        """Read everything as one log: old offsets come from the bucket, new ones from the disk."""
         records, from_archive, downloads = self._read(self._config(), "bucket and local log", count=True)
         return (
             f"{records} records equal what the broker delivered; {from_archive} of them came from the bucket, in {downloads} ranged reads"
         )
 
     def lose(self) -> str:
-        """Every local byte and all of the agent's state."""
+        """Delete the log and the agent's state."""
         shutil.rmtree(self.log_dir)
         shutil.rmtree(self.root / "state")
         left = [path for path in (self.root / "bucket").rglob("*") if path.is_file()]
         return f"all that is left is the bucket: {len(left)} objects, {size_text(sum(path.stat().st_size for path in left))}"
 
     def recover(self) -> str:
-        """A finished log directory, from nothing but the bucket; under the lost cluster's own id, so that its archive goes on."""
+        """Recover the log directory from the bucket, with the lost cluster's id, so that its archive continues."""
         bucket = open_bucket(self._config())
         owner = bucket.manifests.owner()
         if owner is None:
-            raise NotFound(f"{bucket.store.url} is nobody's archive")
+            raise NotFound(f"{bucket.store.url} is not an archive")
         plan = recovery.plan(bucket.manifests, None, recovery.Options(cluster_id=owner.cluster_id))
         with self._track("recovering", plan.size_bytes, True) as shown:
             done = recovery.apply(plan, self.recovered_dir, bucket.store, progress=shown.advance)
@@ -147,14 +147,14 @@ class Demo:
         return f"{len(done.topics)} topics, {done.records} records, {size_text(done.size_bytes)}, verified batch by batch"
 
     def read_recovered(self) -> str:
-        """From the recovered directory alone."""
+        """Read everything from the recovered directory alone."""
         config = load(self.config_file, {}, {"hydration.read_priority": "local-only"})
         records, _, _ = self._read(config, "recovered log", count=False)
         return f"{records} records equal what the broker delivered"
 
     @contextmanager
     def endpoint(self) -> Iterator[str]:
-        """The gateway over what there is now."""
+        """The gateway over the present log and bucket."""
         config = self._config()
         with open_logs(config, open_bucket(config)) as logs, running_gateway(logs, config.gateway) as address:
             yield address
@@ -186,7 +186,7 @@ listen = "127.0.0.1:0"       # any free port
         return self.topics.setdefault(topic, TopicFacts(topic))
 
     def _pass(self, request: PassRequest) -> tuple[int, int, int]:
-        """Objects, bytes archived, bytes released."""
+        """(objects, bytes archived, bytes released) of one pass."""
         objects = archived_bytes = released_bytes = 0
         with (
             open_session(self._config()) as session,
@@ -206,7 +206,7 @@ listen = "127.0.0.1:0"       # any free port
         return objects, archived_bytes, released_bytes
 
     def _read(self, config: Config, reading: str, *, count: bool) -> tuple[int, int, int]:
-        """Read everything twice, once per isolation, and compare: records, those below the local start, downloads."""
+        """(records, those below the local start, downloads) of reading and comparing everything once per isolation level."""
         records = from_archive = 0
         with open_logs(config, open_bucket(config)) as logs, running_gateway(logs, config.gateway) as address:
             starts: dict[Place, int | None] = {}

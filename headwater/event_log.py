@@ -1,7 +1,7 @@
-"""structlog, configured by the verbs. Importing this module is cheap; configuring is not.
+"""structlog, configured by the commands. Importing this module is cheap; configuring is not.
 
-Every event goes to stderr: as a line for people on a terminal, as one JSON object a line elsewhere, unless a setting says otherwise.
-Trouble that repeats is counted (headwater/repeated_events.py). What libraries log, at warning and above, becomes an event too, so that each
+Every event is written to stderr: as text on a terminal, as one JSON object per line elsewhere, unless a setting says otherwise.
+Repeated trouble is counted (headwater/repeated_events.py). What libraries log at warning and above becomes an event too, so that each
 line can be parsed.
 """
 
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 if TYPE_CHECKING:
     from headwater.repeated_events import RepeatedEvents
 
-_LOOK_S = 5.0  # between two looks for summaries that are due
+_SUMMARY_CHECK_S = 5.0  # between two checks for summaries that are due
 
 
 class LogLevel(Enum):
-    """AUTO is the verb's own: info for the agent, warning for what ends by itself and prints its result."""
+    """AUTO is the command's default: info for the agent, warning for commands that end by themselves and print their result."""
 
     AUTO = "auto"
     DEBUG = "debug"
@@ -31,7 +31,7 @@ class LogLevel(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        raise ValueError(f"{value!r} is none of {', '.join(each.value for each in cls)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(each.value for each in cls)}")
 
 
 class LogFormat(Enum):
@@ -43,14 +43,14 @@ class LogFormat(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        raise ValueError(f"{value!r} is none of {', '.join(each.value for each in cls)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(each.value for each in cls)}")
 
 
 class _Stderr:
-    """Whatever sys.stderr is when an event happens.
+    """Writes to sys.stderr as it is when an event happens.
 
-    An event that cannot be written, as on a full disk or into a pipe without a reader, is dropped and counted: it must not
-    fail the code that reported it.
+    An event that cannot be written, because of a full disk or a pipe without a reader, is dropped and counted: it must not
+    raise in the code that logs it.
     """
 
     def __init__(self) -> None:
@@ -69,14 +69,14 @@ class _Stderr:
 
 
 class _Libraries(logging.Handler):
-    """Libraries have no handler of their own: Python would print their bare text between our lines."""
+    """Handles what libraries log. Without a handler, Python would print their text between our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         import structlog
 
         log = structlog.get_logger()
         try:
-            (log.error if record.levelno >= logging.CRITICAL else log.warning)(  # what a person must see to has an event of ours, too
+            (log.error if record.levelno >= logging.CRITICAL else log.warning)(  # where a person must act, there is also an event of ours
                 "library_reported", library=record.name, reason=record.getMessage(), exc_info=record.exc_info
             )
         except Exception:
@@ -87,7 +87,7 @@ _LIBRARIES = _Libraries(logging.WARNING)
 
 
 class _Limit:
-    """The processor that drops what is no news. A thread of its own, started by the first event that is counted, writes the counts."""
+    """The processor that drops repeated events. A thread, started by the first event that is counted, writes the counts."""
 
     def __init__(self, repeated: "RepeatedEvents", stderr: _Stderr) -> None:
         self._repeated, self._stderr = repeated, stderr
@@ -107,14 +107,14 @@ class _Limit:
         raise DropEvent
 
     def close(self) -> None:
-        """Write what has been counted. May be called twice."""
+        """Write the counts. May be called twice."""
         self._stop.set()
         if self._thread:
             self._thread.join()
         self._write_counts(all_of_them=True)
 
     def _run(self) -> None:
-        while not self._stop.wait(_LOOK_S):
+        while not self._stop.wait(_SUMMARY_CHECK_S):
             self._write_counts()
 
     def _write_counts(self, *, all_of_them: bool = False) -> None:
@@ -134,9 +134,9 @@ class _Limit:
 
 
 def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO, *, default: LogLevel = LogLevel.WARNING) -> None:
-    """Events to stderr. Within a verb, what was counted is written when the verb ends.
+    """Write events to stderr. Within a command, the counts are written when the command ends.
 
-    default   what AUTO means for this verb
+    default   what AUTO means for this command
     """
     import click
     import structlog
@@ -170,7 +170,7 @@ def configure(level: LogLevel = LogLevel.AUTO, form: LogFormat = LogFormat.AUTO,
 
 
 def _facts_first(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """What every event has comes first in its JSON object, for people who read it as it is."""
+    """The fields that every event has come first in its JSON object, for people who read it."""
     return {**{name: event.pop(name) for name in ("timestamp", "level", "event") if name in event}, **event}
 
 

@@ -1,4 +1,4 @@
-"""The gateway in a thread of its own, for as long as a block lasts."""
+"""The gateway in its own thread, for the time of a block."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from hydration.logs import Logs
 
 @contextmanager
 def running_gateway(logs: Logs, config: GatewayConfig) -> Iterator[str]:
-    """Serve `logs`; the block gets "host:port". Raises what keeps the gateway from listening."""
+    """Serve `logs`; the block gets "host:port". Raises why the gateway cannot listen."""
     address: Future[Address] = Future()
     loop = asyncio.new_event_loop()
 

@@ -1,4 +1,4 @@
-"""What `headwater status` shows people: the worst first, one row per topic, and a line that sums up.
+"""What `headwater status` shows people: the worst first, one row per topic, and a summary.
 
 Plain functions on rows of `headwater status -o json`.
 """
@@ -12,19 +12,19 @@ from headwater.columns import Row, as_size
 from headwater.units import duration_text
 from headwater_core.errors import NothingExamined, VerificationFailed
 
-TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or nobody can tell
-UNMEASURED = ("archive-only", "recovered")  # there is no log here that a broker writes, so nothing that could lag
+TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or that is unknown
+UNMEASURED = ("archive-only", "recovered")  # there is no local log that a broker writes, so there is no lag
 UNKNOWN = "unknown"
 _NAMED_MAX = 5  # partitions that a message names
 
 
 def is_current(row: Row) -> bool:
-    """Everything that is committed is archived."""
+    """Whether everything that is committed is archived."""
     return row["lag_bytes"] == 0 and row["state"] not in TROUBLE and _is_measured(row)
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
-    """What is in trouble; then by how long it lags, unknown as the longest; then by name, internal topics last."""
+    """Partitions in trouble first; then by lag time, unknown ones first; then by name, internal topics last."""
 
     def urgency(row: Row) -> tuple[Any, ...]:
         lag_s = 0.0 if not _is_measured(row) else math.inf if row["lag_s"] is None else row["lag_s"]
@@ -34,9 +34,9 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
 
 
 def partition_rows(rows: Iterable[Row], *, explained: bool) -> list[dict[str, Any]]:
-    """For people: the archive's end offset beside the high watermark, and what is unknown by that word.
+    """Rows for people: with the archive's end offset beside the high watermark, and `unknown` for unknown lags.
 
-    explained  give the reason of what is archived, too
+    explained  with a reason also for archived partitions
     """
     return [
         dict(row)
@@ -86,11 +86,11 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def check_lag(rows: Sequence[Row], lag_max_s: float) -> None:
-    """Raises VerificationFailed when a partition lags more, is not archived for some trouble, or when its lag is unknown; NothingExamined
-    when no partition has a log here that could lag."""
+    """Raises VerificationFailed when a partition lags more, is in trouble, or its lag is unknown; NothingExamined when no partition has a
+    local log that a broker writes."""
     measured = list(filter(_is_measured, worst_first(rows)))
     if not measured:
-        raise NothingExamined("no partition has a local log here that a broker writes: there is no lag to measure")
+        raise NothingExamined("no partition has a local log that a broker writes: there is no lag to measure")
     late = [row for row in measured if row["state"] in TROUBLE or row["lag_s"] is None or row["lag_s"] > lag_max_s]
     if late:
         named = [f"{_name(row)} ({row['state']}, lag {_lag_time([row])})" for row in late[:_NAMED_MAX]]
@@ -107,23 +107,23 @@ def _name(row: Row) -> str:
 
 
 def _archive_end(row: Row) -> int | None:
-    """Exclusive, as a high watermark is. An archive in which nothing was ever written ends where it begins."""
+    """The end offset, exclusive as a high watermark is. An empty archive ends at its start."""
     end: int | None = row["archive_start"] if row["last_offset"] is None else row["last_offset"] + 1
     return end
 
 
 def _lag_bytes(rows: Sequence[Row]) -> str:
-    """Of those that can lag, in all."""
+    """The sum over partitions that can lag."""
     values = [row["lag_bytes"] for row in filter(_is_measured, rows)]
     return UNKNOWN if None in values else as_size(sum(values)) if values else ""
 
 
 def _lag_time(rows: Sequence[Row]) -> str:
-    """Of the one that lags most."""
+    """The largest of partitions that can lag."""
     values = [row["lag_s"] for row in filter(_is_measured, rows)]
     return UNKNOWN if None in values else duration_text(max(values)) if values else ""
 
 
 def _reason(row: Row) -> str:
-    """Nothing of what the bucket has just said is archived: the state says it all."""
+    """The reason, unless the state is `archived` and certain: then it says everything."""
     return "" if row["state"] == "archived" and row["known_age_s"] == 0 else row["reason"]

@@ -1,4 +1,4 @@
-"""Which log events are news. Trouble that repeats is written once, then counted, with a summary each minute."""
+"""Which log events are news. Repeated trouble is written once, then counted, with a summary each minute."""
 
 import re
 import sys
@@ -14,9 +14,9 @@ Fields = Mapping[str, Any]
 
 WINDOW_S = 60.0
 LINES_MAX = 20  # of one event in WINDOW_S; the rest is counted: when a store fails, all partitions do
-FORGOTTEN_S = 600.0  # trouble that was away for so long is news again; the longest pause between two attempts is a minute
-SUBJECTS_MAX = 10_000  # beyond it the trouble that was seen the longest ago may be written again early
-REASONS_MAX = 16  # of one subject, likewise: clients choose some of their words
+FORGOTTEN_S = 600.0  # trouble that was absent for this long is news again; the longest pause between two retries is a minute
+SUBJECTS_MAX = 10_000  # with more, the trouble that was seen longest ago may be written again early
+REASONS_MAX = 16  # of one subject, likewise: some texts come from clients
 REASON_CHARS_MAX = 500
 SUBJECTS = ("partition", "topic", "key", "path", "directory", "name", "peer", "library")  # fields that say what an event is about
 OPPOSITES = (
@@ -26,18 +26,18 @@ OPPOSITES = (
     ("leadership_unknown", "leadership_known"),
     ("control_log_unavailable", "control_log_available"),
     ("announcements_postponed", "announcements_resumed"),
-)  # each ends the other: what follows is news
+)  # each ends the other: the next one is news
 COUNTED_ELSEWHERE = "events_dropped"
 _OPPOSITE = dict(OPPOSITES) | {end: beginning for beginning, end in OPPOSITES}
 _ENDS = frozenset(end for _, end in OPPOSITES)
-_VARYING = re.compile(r"\b[0-9a-f-]{16,}\b|\d+", re.ASCII)  # ids, ports and offsets differ from try to try, the reason does not
+_VARYING = re.compile(r"\b[0-9a-f-]{16,}\b|\d+", re.ASCII)  # ids, ports and offsets differ in each retry, the reason does not
 _TROUBLE = ("warning", "error", "critical")
 
 _Subject = tuple[str, ...]
 
 
 class Summary(NamedTuple):
-    """`fields` are those of the last event, with `repeats`, how many are summed up, and `subjects`, how many things they were about."""
+    """`fields` are those of the last event, with `repeats`, the number of events, and `subjects`, the number of different subjects."""
 
     level: str
     event: str
@@ -57,19 +57,19 @@ class _Window:
 
 
 class RepeatedEvents:
-    """Decides per event whether to write it. Safe to use from many threads; the caller writes, and asks for `summaries` now and then.
+    """Decides whether to write an event. Safe to use from many threads. The caller writes, and calls `summaries` from time to time.
 
-    Two events are the same trouble when they have one name, one level and one subject (partition, key, peer, ...), and their other
-    words differ in numbers only. Information is always news, except the end of a trouble, which many partitions may reach at once.
+    Two events are the same trouble when their name, level and subject (partition, key, peer, ...) are equal and their other texts
+    differ in numbers only. Information is always news, except the end of a trouble, which many partitions may reach at once.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._seen_s: OrderedDict[_Subject, OrderedDict[str, float]] = OrderedDict()  # by event and subject: when each reason was seen last
+        self._seen_s: OrderedDict[_Subject, OrderedDict[str, float]] = OrderedDict()  # by event and subject: the last time of each reason
         self._windows: dict[str, _Window] = {}
 
     def is_news(self, level: str, event: Fields) -> bool:
-        """Whether to write `event`; counted when not."""
+        """Whether to write `event`; otherwise it is counted."""
         name = str(event["event"])
         if "repeats" in event or name == COUNTED_ELSEWHERE or not (level in _TROUBLE or name in _ENDS):
             return True
@@ -93,7 +93,7 @@ class RepeatedEvents:
             return False
 
     def summaries(self, *, all_of_them: bool = False) -> list[Summary]:
-        """What was counted in windows that are over (`all_of_them`: in the others too). Each count is returned once."""
+        """The counts of windows that are over (`all_of_them`: of the others too). Each count is returned once."""
         now_s = self._clock.monotonic_s()
         found = []
         with self._lock:
@@ -106,7 +106,7 @@ class RepeatedEvents:
         return found
 
     def _note(self, subject: _Subject, reason: str, now_s: float) -> bool:
-        """Remember that `subject` has this trouble; whether it had it a short while ago."""
+        """Remember that `subject` has this trouble. Whether it had the same trouble less than FORGOTTEN_S ago."""
         reasons = self._seen_s.setdefault(subject, OrderedDict())
         self._seen_s.move_to_end(subject)
         before_s = reasons.get(reason)
@@ -122,11 +122,11 @@ class RepeatedEvents:
 def _subject(name: str, event: Fields) -> str:
     value = event.get(name)
     text = "" if value is None else str(value)
-    return text.rpartition(":")[0] if name == "peer" else text  # its port is another one each time
+    return text.rpartition(":")[0] if name == "peer" else text  # its port changes with each connection
 
 
 def _reason(event: Fields) -> str:
-    """What `event` says apart from its subject, numbers left out."""
+    """The texts of `event` apart from its subject, without numbers."""
     words = [value for name, value in event.items() if name not in SUBJECTS and name != "event" and isinstance(value, str)]
     error = event.get("exc_info")
     if error is not None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from headwater_core.errors import TransientError, VerificationFailed
 
-VALUE_BYTES_MAX = 2048  # of a longer value the expectation holds length and SHA-256
-SILENCE_S = 20.0  # without a record or an end of partition for so long, the endpoint is taken for stuck
+VALUE_BYTES_MAX = 2048  # for a longer value the expectation has length and SHA-256
+SILENCE_S = 20.0  # without a record or an end of partition for this long, the endpoint counts as stuck
 TIMESTAMP_TYPES = {1: "CreateTime", 2: "LogAppendTime"}
 
 Record = dict[str, Any]
@@ -23,10 +23,10 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One reading of everything, counted per (topic, partition). `differences` are in words, at most a handful."""
+    """The result of one reading, counted per (topic, partition). `differences`: at most five, for people."""
 
     records: Counter[Place]
-    below_start: Counter[Place]  # of them, those below the given local starts
+    below_start: Counter[Place]  # records below the given local starts
     differences: list[str]
     elapsed_s: float
 
@@ -36,7 +36,7 @@ class Compared:
 
     def check(self) -> None:
         if self.differences:
-            raise VerificationFailed("what was read differs: " + "; ".join(self.differences))
+            raise VerificationFailed("the records that were read differ: " + "; ".join(self.differences))
 
 
 def expected_records(path: Path) -> Iterator[Record]:
@@ -54,7 +54,13 @@ def compare(
     starts: Mapping[Place, int | None] | None = None,
     progressed: Callable[[int], None] = lambda _: None,
 ) -> Compared:
-    """Consume every partition, internal topics aside, from its beginning to its end, and compare record by record."""
+    """Consume every partition, except those of internal topics, from its beginning to its end, and compare record by record.
+
+    starts      local start offset of each (topic, partition)
+    progressed  called with each number of records that have been compared
+
+    Raises TransientError when the endpoint does not answer, VerificationFailed when it reports an error.
+    """
     wanted: dict[Place, list[Record]] = {}
     for record in expected_records(expected):
         wanted.setdefault((record["topic"], record["partition"]), []).append(record)
@@ -79,7 +85,7 @@ def compare(
 
 
 def consume(bootstrap: str, *, committed: bool, keep: Callable[[str], bool]) -> Iterator[Record]:
-    """Every record of every topic that `keep` wants, each partition in its order, from the beginning to where it ends now."""
+    """Every record of the topics for which `keep` is true, each partition in its order, from its beginning to its present end."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
     consumer = Consumer(
@@ -91,7 +97,7 @@ def consume(bootstrap: str, *, committed: bool, keep: Callable[[str], bool]) -> 
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "check.crcs": True,
-            "fetch.queue.backoff.ms": 2,  # the default second of it would be all that is measured
+            "fetch.queue.backoff.ms": 2,  # its default, a second, would dominate the time
             "fetch.wait.max.ms": 50,
             "log_level": 2,
         }
@@ -102,7 +108,7 @@ def consume(bootstrap: str, *, committed: bool, keep: Callable[[str], bool]) -> 
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in open_places])
         heard_s = time.monotonic()
         while open_places:
-            messages = consumer.consume(1000, 0.1)  # returns late when it gets fewer than it was asked for
+            messages = consumer.consume(1000, 0.1)  # returns late when there are fewer
             if messages:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > SILENCE_S:

@@ -1,4 +1,4 @@
-"""What holds a data directory while it archives: lock, control node, bucket, archivers. One-shot passes and the agent share it."""
+"""All that is open while a process archives: lock, control node, bucket, archivers. For the agent and for one-shot passes."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -30,16 +30,16 @@ from manifests.repository import ManifestRepository
 
 log = structlog.get_logger()
 
-_CONTROL_WAIT_S = 2.0  # a lone node needs a twentieth of that; nothing depends on it
+_CONTROL_WAIT_S = 2.0  # a single node needs a twentieth of it; nothing depends on it
 _REBUILD_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRequest:
-    """One pass, as a one-shot verb asks for it.
+    """One pass, as a one-shot command requests it.
 
-    tail_older_than_s  archive committed tails that have waited so long, too; None: sealed segments only
-    before             only what lies wholly below this offset
+    tail_older_than_s  also archive committed records of active segments that have waited this long; None: sealed segments only
+    before             only segments whose offsets are all below this one; None: all
     """
 
     selection: str | None = None
@@ -61,7 +61,7 @@ class PassRequest:
 class Session:
     """What is open while the lock is held.
 
-    bucket     for reading. Like the one for archiving it opens only to the store that the data directory belongs to
+    bucket     for reading. Like the one for archiving, it works only with the store that the data directory belongs to
     fleet      None without log directories
     """
 
@@ -73,15 +73,18 @@ class Session:
 
 @contextmanager
 def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
-    """Take the data directory and open everything an archiver needs. Raises Locked when another process has it.
+    """Lock the data directory and open everything that an archiver needs.
 
-    patient  go on without a store that cannot be reached now: nothing is archived or released before it can, and has been checked
+    patient  continue if the store cannot be reached now: nothing is archived or released before it answers and has been checked
+
+    Raises Locked when another process has the data directory, WrongStore and StoreGone for another store than it belongs to, and,
+    unless `patient`, what the store raises.
     """
     with ExitStack() as stack:
         stack.enter_context(DataDirLock(config.node.data_dir))
         dirs = open_log_dirs(config) if config.log.dirs else None
         if dirs is not None:
-            listing = dirs.listing()  # says at once what is wrong with the directories as a whole
+            listing = dirs.listing()  # raises errors of the directories as a whole
             if not listing.unread and dirs.metadata() is None and not config.log.owned:
                 log.warning(
                     "leadership_unknown",
@@ -134,7 +137,7 @@ def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
 
 
 def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dirs: LogDirs | None) -> None:
-    """Raises what speaks against archiving to this store, or keeps it from being asked; nothing is written then."""
+    """Raises why this store must not be archived to, or what the store raises; then nothing has been written."""
     if dirs is None:
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
         return
@@ -150,7 +153,7 @@ def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dir
 
 
 def _check_to_read(config: Config, bucket: Bucket) -> None:
-    """An archive that is not mounted must not look to readers like one that is empty: what they ask for is unknown until it is."""
+    """Raises TransientError for an archive that is not mounted: readers must not take it for an empty one."""
     try:
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
     except StoreGone as error:
@@ -159,9 +162,9 @@ def _check_to_read(config: Config, bucket: Bucket) -> None:
 
 @contextmanager
 def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, again: bool) -> Iterator[None]:
-    """Beside everything else, fill a control log whose files were missing or damaged from the bucket.
+    """In a thread, fill a control log whose files were missing or damaged from the bucket.
 
-    again  as often as it takes, and as often as it is needed, until the end; else one attempt, whose end is waited for
+    again  repeat until the block ends; else one attempt, for whose end the block's end waits
     """
     stop = threading.Event()
 
@@ -169,7 +172,7 @@ def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, ag
         while not stop.is_set():
             try:
                 rebuild_control_if_needed(manifests, control, over=stop.is_set)
-            except Exception as error:  # whatever it is, the control log is a help only
+            except Exception as error:  # of any kind: nothing depends on the control log
                 log.warning("rebuild_postponed", reason=str(error) or repr(error))
             if not again:
                 return
@@ -189,9 +192,11 @@ def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, ag
 
 
 def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, Any]], None]) -> None:
-    """One pass here, or by the agent that holds the data directory; `on_row` is called with each partition as it is done.
+    """One pass in this process, or by the agent that holds the data directory.
 
-    Raises Partial when some partitions could not be archived, their error when none could.
+    on_row  called with each partition that is done
+
+    Raises Partial when some partitions could not be archived, and their error when none could.
     """
     open_log_dirs(config)
     try:
@@ -212,20 +217,20 @@ def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, A
 
 
 def pass_rows(fleet: ArchiverFleet, request: PassRequest, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of one pass; its end raises what the pass as a whole came to. Setting `stop` ends it soon, as a temporary failure."""
+    """Rows of one pass. At the end raises the error of the pass as a whole, if there is one. `stop` ends it early: TransientError."""
     failed: list[PartitionOutcome] = []
-    looked_at = 0
+    count = 0
     for outcome in fleet.run(request.policy, wanted=request.wants, stop=stop):
-        looked_at += 1
+        count += 1
         if outcome.error:
             failed.append(outcome)
         yield row(outcome)
     if stop is not None and stop.is_set():
-        raise TransientError("the pass was stopped before its end; the next one goes on")
-    if request.selection and not looked_at:
-        raise NotFound(f"{request.selection} is in none of the log directories")
+        raise TransientError("the pass was stopped before its end; the next one continues")
+    if request.selection and not count:
+        raise NotFound(f"{request.selection} is not in the log directories")
     if failed:
-        raise _summary(failed, looked_at)
+        raise _summary(failed, count)
 
 
 def row(outcome: PartitionOutcome) -> dict[str, Any]:
@@ -242,9 +247,9 @@ def row(outcome: PartitionOutcome) -> dict[str, Any]:
     }
 
 
-def _summary(failed: list[PartitionOutcome], looked_at: int) -> HeadwaterError:
+def _summary(failed: list[PartitionOutcome], count: int) -> HeadwaterError:
     first = failed[0]
     assert first.error is not None
-    if len(failed) == looked_at and len({type(each.error) for each in failed}) == 1:
+    if len(failed) == count and len({type(each.error) for each in failed}) == 1:
         return first.error
-    return Partial(f"{len(failed)} of {looked_at} partitions could not be archived; {first.place}: {first.error}")
+    return Partial(f"{len(failed)} of {count} partitions could not be archived; {first.place}: {first.error}")

@@ -1,4 +1,4 @@
-"""Archived topics in Spark: `format("headwater")`, for a Spark that does not find it by itself (docs/spark.md)."""
+"""Archived topics in Spark: `format("headwater")`, where Spark does not find it by itself (docs/spark.md)."""
 
 from typing import TYPE_CHECKING
 
@@ -15,5 +15,5 @@ __all__ = ["HeadwaterSource", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("headwater")` known to this session. May be done again, and where Spark knows it already."""
+    """Make `format("headwater")` known to this session. Repeating it does no harm."""
     spark.dataSource.register(HeadwaterSource)

@@ -1,7 +1,7 @@
 """Which store a data directory belongs to (design §3): store.json here and headwater.json there repeat one random id.
 
-Another store than the one that a data directory has archived to, or an archive whose disk is not mounted, looks empty. To begin
-there would hide what is archived, so nothing is written before both documents agree.
+Another store than the one that a data directory has archived to, or an archive whose disk is not mounted, looks empty. A new
+archive there would hide what is archived, so nothing is written before both documents agree.
 """
 
 import threading
@@ -20,12 +20,12 @@ from manifests.topic import Owner
 
 NAME = "store.json"
 RETRY_S = 10.0
-AGAIN_S = 10.0  # one small request in that time
+AGAIN_S = 10.0  # between two checks, each of one small request
 
 
 @prepared
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """store.json. `url` is for people: a store that was moved, or mounted elsewhere, keeps its id."""
+    """store.json. `url` is for people: a store that is moved, or mounted elsewhere, keeps its id."""
 
     format: tuple[int, int] = FORMAT
     url: str
@@ -33,11 +33,11 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
     store_id: str
 
     def __post_init__(self) -> None:
-        Owner(cluster_id=self.cluster_id, store_id=self.store_id)  # the same rules
+        Owner(cluster_id=self.cluster_id, store_id=self.store_id)  # checks the same rules
 
 
 def read_identity(data_dir: Path) -> StoreIdentity | None:
-    """What the data directory says; None when it has not archived yet. Raises CorruptData and UnsupportedFormat."""
+    """The data directory's store; None when it has not archived yet. Raises CorruptData and UnsupportedFormat."""
     path = data_dir / NAME
     with disk_errors(path):
         try:
@@ -48,15 +48,15 @@ def read_identity(data_dir: Path) -> StoreIdentity | None:
 
 
 def check_known(known: StoreIdentity | None, owner: Owner | None, url: str, data_dir: Path) -> None:
-    """Refuse a store that is not the one `known` of: WrongStore, StoreGone."""
+    """Raises WrongStore or StoreGone unless the store is the `known` one."""
     if known is None:
         return
     if owner is None:
         if url != known.url:
             raise _wrong(known, url, data_dir)
         raise StoreGone(
-            f"{url} was an archive and has no headwater.json now: mount it, or restore the bucket. To begin anew in a store that was "
-            f"emptied on purpose, remove {data_dir / NAME} and {data_dir / 'control'}"
+            f"{url} was an archive, but has no headwater.json now: mount it, or restore the bucket. If the store was emptied on purpose, "
+            f"remove {data_dir / NAME} and {data_dir / 'control'} to start a new archive"
         )
     if (owner.store_id or known.store_id) != known.store_id or (owner.store_id is None and url != known.url):
         raise _wrong(known, url, data_dir)
@@ -65,11 +65,11 @@ def check_known(known: StoreIdentity | None, owner: Owner | None, url: str, data
 def _wrong(known: StoreIdentity, url: str, data_dir: Path) -> WrongStore:
     if url == known.url:
         return WrongStore(
-            f"{url} is not the archive that {data_dir} has written to: another one has taken its place. Mount or restore the right one, "
+            f"{url} is not the archive that {data_dir} has written to: another archive is in its place. Mount or restore the right one, "
             "or use another data directory (--data-dir)"
         )
     return WrongStore(
-        f"this data directory ({data_dir}) belongs to {known.url}, not to {url}: use another one for it (--data-dir), or {known.url} as "
+        f"the data directory {data_dir} belongs to {known.url}, not to {url}: use another data directory (--data-dir), or {known.url} as "
         "the store"
     )
 
@@ -77,9 +77,9 @@ def _wrong(known: StoreIdentity, url: str, data_dir: Path) -> WrongStore:
 def decide_owner(
     known: StoreIdentity | None, owner: Owner | None, *, url: str, data_dir: Path, cluster_id: str, fresh_id: str
 ) -> Owner | None:
-    """The headwater.json to write, None when it is right; WrongStore, StoreGone and ForeignOwner when nothing may be written.
+    """The headwater.json to write, or None when it is right. Raises WrongStore, StoreGone and ForeignOwner when nothing may be written.
 
-    fresh_id  the id of a store that has none yet
+    fresh_id  the id for a store that has none yet
     """
     check_known(known, owner, url, data_dir)
     if owner is not None and owner.cluster_id != cluster_id:
@@ -99,18 +99,18 @@ def settle(
     remembered: bool,
     before_writing: Callable[[], object],
 ) -> None:
-    """Make both documents agree, or raise why they never will. Agents that settle one store at once come to one id.
+    """Make both documents agree. Agents that do this at the same time agree on one id. Raises what decide_owner does.
 
-    remembered      the data directory knows of archived partitions, whether or not it has a store.json: one of before format 1.1
-    before_writing  called when nothing speaks against the store, and before the first write to it
+    remembered      the data directory knows of archived partitions, even without a store.json, as before format 1.1
+    before_writing  called when the store may be used, before the first write to it
     """
     known = read_identity(data_dir)
 
     def decide(owner: Owner | None) -> Owner | None:
         if known is None and owner is None and remembered:
             raise StoreGone(
-                f"{url} has no headwater.json, though {data_dir} remembers what was archived: mount the archive, restore the bucket, or "
-                f"use another --data-dir. To begin anew in a store that was emptied on purpose, remove {data_dir / 'control'}"
+                f"{url} has no headwater.json, though {data_dir} knows of archived partitions: mount the archive, restore the bucket, or "
+                f"use another --data-dir. If the store was emptied on purpose, remove {data_dir / 'control'} to start a new archive"
             )
         return decide_owner(known, owner, url=url, data_dir=data_dir, cluster_id=cluster_id, fresh_id=fresh_id)
 
@@ -124,9 +124,9 @@ def settle(
 
 
 def check_belongs(manifests: ManifestRepository, *, url: str, data_dir: Path) -> Owner | None:
-    """For those that only look: raise what `settle` would refuse, and what keeps the store from being asked. Writes nothing.
+    """For readers: the owner of the archive; None while the data directory belongs to no store. Writes nothing.
 
-    Returns whose archive it is; None while the data directory belongs to no store.
+    Raises WrongStore and StoreGone, as `settle` does, and what the store raises.
     """
     known = read_identity(data_dir)
     if known is None:
@@ -140,15 +140,15 @@ def _owner(manifests: ManifestRepository) -> Owner | None:
     try:
         return manifests.owner()
     except StoreGone:
-        return None  # not even its directory is there: the decision is the same as for an empty one
+        return None  # its directory is missing: the same as an empty store
 
 
 class Gate:
-    """Lets calls pass once `check` has succeeded; until then each raises what it failed with, and it is tried again after a pause.
+    """Lets calls pass once `check` has succeeded. Until then each call raises the check's error; the check is retried after RETRY_S.
 
-    again   is asked now and then after that: StoreGone and WrongStore close the gate. A disk may be unmounted, or another one mounted
-            in its place, while everything runs
-    opened  is called when the check has succeeded after all
+    again   called every AGAIN_S after that; StoreGone and WrongStore close the gate. A disk may be unmounted, or another one mounted
+            in its place, at any time
+    opened  called when the check succeeds after a failure
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Gate:
         self._lock = threading.Lock()
         self._passed = threading.Event()
         self._failure: HeadwaterError | None = None
-        self._due_at_s = float("-inf")  # of the next attempt, or of the next look
+        self._due_at_s = float("-inf")  # of the next check
 
     @contextmanager
     def passing(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Where all partitions stand: the local logs, the bucket and what a running agent knows, put side by side."""
+"""The status of all partitions, from the local logs, the bucket and what a running agent knows."""
 
 import threading
 from collections import deque
@@ -38,19 +38,19 @@ from manifests.head import Head
 from manifests.repository import Lost, ManifestRepository
 from recovery import awaits_broker
 
-SILENCE_S = 5.0  # a person waits for the answer
-LOADERS = 8  # heads at once
+SILENCE_S = 5.0  # a person waits for the result
+LOADERS = 8  # heads that are loaded at once
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """What a running agent knows without asking the store.
+    """What a running agent knows without the store.
 
     heads     of the partitions that it archives itself
-    offsets   (archive start, last offset) of these and others, as the control log has them
-    troubles  what stops which partition
+    offsets   (archive start, last offset) of these and others, by the control log
+    troubles  why the archiving of a partition has stopped
     """
 
     heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
@@ -66,16 +66,16 @@ def survey_partitions(
     bucket: Bucket | None = None,
     known: Knowledge | None = None,
 ) -> Iterator[PartitionStatus]:
-    """One status per partition that is local, archived, or both, by topic and number. `recovered` in a directory that recovery made
-    and no broker has started on: nothing new is in there, whatever its leader epochs say.
+    """One status per partition that is local, archived, or both, by topic and number. `recovered` in a directory that a recovery made
+    and no broker has started on: it holds nothing new, whatever its leader epochs are.
 
-    A store that does not answer for SILENCE_S is waited for no longer: what is known without it is reported, and how old that is.
+    When the store does not answer for SILENCE_S, reports what is known without it, and its age.
 
-    Raises NotFound when there is none; what keeps the bucket from being asked, after everything which is known without it; and
-    Partial, after everything else, when the bucket does not tell the partitions of some topic.
+    Raises NotFound when there is no partition. Raises after the last status: the store's error when it did not answer, and Partial
+    when the partitions of some topic in the bucket are unknown.
 
     policy_for  what a pass may archive of a topic with these settings
-    bucket      opened already; None: opened here
+    bucket      already open; None: opened here
     """
     known = known or Knowledge()
     topic, number = parse_selection(selection) if selection else (None, None)
@@ -86,32 +86,32 @@ def survey_partitions(
     local: dict[PartitionId, LocalLog] = {}
     unreadable: dict[TopicPartition, str] = {}
     if config.log.dirs:
-        look = open_log_dirs(config).survey()
-        local = {log.partition: log for log in look.logs if wanted(log.partition.topic_partition)}
-        for path, error in look.problems:
+        found_local = open_log_dirs(config).survey()
+        local = {log.partition: log for log in found_local.logs if wanted(log.partition.topic_partition)}
+        for path, error in found_local.problems:
             place = parse_directory_name(path.name)
             if place is None:
                 raise error
             if wanted(place):
                 unreadable[place] = str(error)
-    asking = _Asking(bucket or _bucket(config), config.node.data_dir, selection, local, _own(known.heads, local))
+    answers = _BucketAnswers(bucket or _bucket(config), config.node.data_dir, selection, local, _own(known.heads, local))
     remembered = {partition for partition in (*known.heads, *known.offsets) if wanted(partition.topic_partition)}
-    everywhere = set(local) | asking.partitions | (remembered if asking.error else set())
+    everywhere = set(local) | answers.partitions | (remembered if answers.error else set())
     if not everywhere and not unreadable:
-        if asking.error:
-            raise asking.error
-        for each in asking.lost:
+        if answers.error:
+            raise answers.error
+        for each in answers.lost:
             raise each.error
         raise NotFound(f"{selection or 'no partition'} is neither in a log directory nor in {config.store.url}")
     tails = Tails(config.node.data_dir / "tails.json", SystemClock())
-    damaged = {each.topic: str(each.error) for each in asking.lost}
+    damaged = {each.topic: str(each.error) for each in answers.lost}
     cached = _cached(config)
     now_ms = SystemClock().now_ms()
     recovered = {directory for directory in map(Path, config.log.dirs) if awaits_broker(directory)}
     for partition in sorted(everywhere, key=lambda each: (each.topic, each.partition, each not in local)):
         place = partition.topic_partition
-        head, age_s = asking.heads.get(partition), 0.0
-        if partition not in asking.heads and partition in known.heads:
+        head, age_s = answers.heads.get(partition), 0.0
+        if partition not in answers.heads and partition in known.heads:
             head, age_s = known.heads[partition].head, known.heads[partition].age_s
         found = status_of(
             partition,
@@ -121,7 +121,7 @@ def survey_partitions(
             tail_age_ms=tails.age_ms(partition, head.next_offset) if head else 0,
             now_ms=now_ms,
             cached_bytes=cached.get(folder(partition), 0),
-            trouble=asking.damage.get(partition, "")
+            trouble=answers.damage.get(partition, "")
             or unreadable.pop(place, "")
             or damaged.get(place.topic, "")
             or known.troubles.get(place, ""),
@@ -129,27 +129,30 @@ def survey_partitions(
         if partition in local and local[partition].directory.parent in recovered and found.state != "stopped":
             found = replace(found, state="recovered", reason="read-only until a broker starts on it")
         found = replace(found, known_age_s=age_s)
-        if asking.error and partition not in asking.heads:
-            found = _without_bucket(found, asking.error, head, local.get(partition), known.offsets.get(partition))
+        if answers.error and partition not in answers.heads:
+            found = _without_bucket(found, answers.error, head, local.get(partition), known.offsets.get(partition))
         yield found
     for place, problem in sorted(unreadable.items()):
         yield replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
-    if asking.error:
-        raise asking.error
-    if asking.lost:
-        raise Partial("of these topics the archive does not tell all: " + "; ".join(f"{topic}: {why}" for topic, why in damaged.items()))
+    if answers.error:
+        raise answers.error
+    if answers.lost:
+        raise Partial(
+            "these topics are damaged in the archive, and some of their partitions may be missing here: "
+            + "; ".join(f"{topic}: {why}" for topic, why in damaged.items())
+        )
 
 
 def _own(heads: Mapping[PartitionId, KnownHead], local: Mapping[PartitionId, LocalLog]) -> set[PartitionId]:
-    """Those that this agent archives now: nobody else has moved their heads."""
+    """The partitions that this agent archives now: no other agent changes their heads."""
     return {partition for partition in heads if partition in local and isinstance(archiving_role(local[partition]), Acting)}
 
 
 def _without_bucket(
     found: PartitionStatus, error: HeadwaterError, head: Head | None, log: LocalLog | None, offsets: tuple[int, int] | None
 ) -> PartitionStatus:
-    """`found` while the bucket cannot be asked: by the last known head, else by the control log's numbers, else unknown."""
-    why = f"the bucket cannot be asked: {error}"
+    """`found` while the bucket does not answer: by the last known head, else by the control log's offsets, else unknown."""
+    why = f"the bucket does not answer: {error}"
     if head is not None:
         return replace(found, reason=f"{found.reason}; {why}")
     found = replace(found, lag_bytes=None, lag_s=None, state="unknown", reason=why, known_age_s=None)
@@ -169,16 +172,16 @@ def _without_bucket(
     )
 
 
-class _Asking:
-    """What the bucket says of its partitions, asked in threads that nobody waits for: a store that hangs must not hold up what is
-    known without it.
+class _BucketAnswers:
+    """What the bucket says of its partitions. Requests run in daemon threads: a store that hangs must not delay what is known without it.
 
     partitions  that are in the bucket, or local
-    heads       of those that were asked for; None: the bucket's definite word that there is none
+    heads       of those that were loaded; None: the bucket has no head
     damage      why a head cannot be used
-    error       what kept the bucket from being asked; the rest may be incomplete then
+    lost        the documents of topics that cannot be read
+    error       why the bucket did not answer; then the other fields may be incomplete
 
-    Raises WrongStore and StoreGone when it is not the one that the data directory archives to.
+    Raises WrongStore and StoreGone when it is not the store of the data directory.
     """
 
     def __init__(
@@ -223,7 +226,7 @@ class _Asking:
                 except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
                     self.heads[partition] = None
                     self.damage[partition] = str(error)
-                except Exception as error:  # whatever it is: a head that was not read must not pass for one that is not there
+                except Exception as error:  # of any kind: a head that was not read must not pass for a missing one
                     failed.append(error)
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(min(LOADERS, len(todo)))]
@@ -235,7 +238,7 @@ class _Asking:
             raise error
 
     def _bounded(self, ask: Callable[[], _T]) -> _T:
-        """What `ask` returns; TransientError when the store is silent for too long. Its thread is left behind then."""
+        """The result of `ask`. Raises TransientError when the store makes no progress for SILENCE_S; then the thread is abandoned."""
         answers: SimpleQueue[_T | Exception] = SimpleQueue()
 
         def work() -> None:
@@ -278,13 +281,13 @@ _NOTHING = PartitionStatus(
 
 
 def _bucket(config: Config) -> Bucket | None:
-    """None while the first pass has not made the archive's directory: then nothing is archived. Raises StoreGone when it was there."""
+    """None before the first pass has made the archive's directory: nothing is archived. Raises StoreGone when it existed before."""
     bucket = open_bucket(config)
     if config.log.dirs and config.store.url.startswith("file:"):
         path = Path(unquote(urlsplit(config.store.url).path))
         if not path.exists():
             check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
-            say(f"nothing is archived yet: there is no {path}")
+            say(f"nothing is archived yet: {path} does not exist")
             return None
     return bucket
 

@@ -18,12 +18,12 @@ _SIZES = {
     "tib": 1 << 40,
 }
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_MOST = 1e18  # bytes or seconds: more than anybody has
+_MOST = 1e18  # bytes or seconds: more than makes sense
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(text: str) -> int:
-    """Bytes: "4MiB", "20 GB", "1048576"."""
+    """Bytes, from "4MiB", "20 GB" or "1048576". Raises UsageError."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match or match[2].lower() not in _SIZES:
         raise UsageError(f"not a size: {text!r} (a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB)")
@@ -34,7 +34,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds: "30m", "24h", "250ms". A bare number is refused: it would not say of what."""
+    """Seconds, from "30m", "24h" or "250ms". Raises UsageError, also for a number without a unit."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match or match[2].lower() not in _SECONDS:
         raise UsageError(f"not a duration: {text!r} (a number and ms, s, m, h, d or w)")
@@ -45,13 +45,11 @@ def parse_duration(text: str) -> float:
 
 
 def parse_time(text: str) -> datetime:
-    """A place in a log given as ISO 8601; UTC unless it says otherwise."""
+    """A time in ISO 8601, UTC if it has no time zone. Raises UsageError: where a time may stand, so may an offset."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(
-            f"not a place in a log: {text[:80]!r} (earliest, latest, an offset, or a time such as 2026-01-31T12:00:00Z)"
-        ) from None
+        raise UsageError(f"{text[:80]!r} is neither earliest nor latest, an offset or a time such as 2026-01-31T12:00:00Z") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 

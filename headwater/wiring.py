@@ -1,4 +1,4 @@
-"""Opens what verbs need from a configuration: the bucket, the local log, the cache, the catalogue of readable partitions."""
+"""Opens what commands need by the configuration: the bucket, the log directories, the cache, the logs to read."""
 
 import secrets
 from collections.abc import Iterator
@@ -34,18 +34,20 @@ if TYPE_CHECKING:
     from hydration.logs import Logs
 
 
-LISTING_WAIT_S = 2.0  # at the start of an agent; readers ask again
+LISTING_WAIT_S = 2.0  # when an agent starts; readers retry
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
+    """A store, and the manifests in it."""
+
     store: ObjectStore
     manifests: ManifestRepository
 
 
 def open_bucket(config: Config) -> Bucket:
-    """For readers. Nothing is asked of the store yet. Within a verb its connections are closed when the verb ends, and a store that
-    is silent while somebody waits for it is reported.
+    """The bucket, without any request yet. Raises UsageError for a wrong URL. Within a command, a store that does not answer is
+    reported, and the connections are closed at the command's end.
     """
     store = open_store(config.store.url, endpoint_url=config.store.endpoint_url, region=config.store.region)
     verb, close = click.get_current_context(silent=True), getattr(store, "close", None)
@@ -72,27 +74,27 @@ def _log_answer(line: str) -> None:
 
 
 def check_conditional_writes(config: Config, bucket: Bucket) -> None:
-    """For archivers: finds out whether the store refuses to overwrite, on which all agreement rests.
-
-    Raises UsageError when it does not, unless the configuration says that this is the bucket's only agent.
+    """For archivers: raises UsageError when the store does not keep conditional writes, on which agents rely to share a bucket,
+    unless the configuration says that this is the only agent.
     """
     if not probe_store(bucket.store).many_agents:
-        told = f"{bucket.store.url} does not keep conditional writes: two agents could overwrite each other's commits"
+        problem = f"{bucket.store.url} does not keep conditional writes: two agents could overwrite each other's commits"
         if not config.node.only_agent:
-            raise UsageError(f"{told}. Set node.only_agent = true if no other agent will ever write there")
-        say(f"warning: {told}; this must stay its only agent")
+            raise UsageError(f"{problem}. Set node.only_agent = true if no other agent will ever write there")
+        say(f"warning: {problem}; this must remain its only agent")
 
 
 def open_log_dirs(config: Config) -> LogDirs:
     if not config.log.dirs:
-        raise UsageError("no log directory is given (log.dirs, or --log-dir DIR)")
+        raise UsageError("a log directory is needed: log.dirs, or --log-dir DIR")
     return LogDirs(config.log.dirs, metadata_dir=config.log.metadata_dir, owned=config.log.owned)
 
 
 def writer_id(config: Config) -> str:
-    """Who this agent is in heads: the node's id and a word of chance that stays with the data directory.
+    """This agent's name in heads: the node's id and a random suffix, which is kept in the data directory.
 
-    Two agents that were given one id must not take each other's claims for their own. The caller holds the directory's lock.
+    Two agents with one node id must not take each other's claims for their own. The caller holds the directory's lock. Raises
+    DiskFull and UsageError.
     """
     path = config.node.data_dir / "writer"
     if path.exists():
@@ -115,9 +117,9 @@ def cache_directory(config: Config) -> Path:
 
 
 def archived(bucket: Bucket, selection: str | None, lost: list[Lost]) -> Iterator[tuple[TopicManifest, PartitionId]]:
-    """The partitions in the bucket that `selection` names: current incarnations only. Raises NotFound when it names none.
+    """The partitions in the bucket that `selection` names, of current incarnations. Raises NotFound when there are none.
 
-    lost  is told, before the first partition, of the topics whose partitions nobody can tell
+    lost  gets, before the first partition, the topics whose documents cannot be read
     """
     topic, partition = parse_selection(selection) if selection else (None, None)
     topics, unreadable = bucket.manifests.survey_topics(topic)
@@ -139,10 +141,10 @@ def load_head(bucket: Bucket, partition: PartitionId) -> Head | None:
 
 @contextmanager
 def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False, patient: bool = False) -> Iterator["Logs"]:
-    """Everything that reading needs, listed once.
+    """The logs to read, listed once.
 
     indexed  keep the manifest index in the data directory, whose lock the caller holds; else in memory
-    patient  go on without a listing where it takes long or cannot be had now: what is not listed is unknown until it is
+    patient  continue without a listing if that takes long or fails now: topics are unknown until they are listed
     """
     from hydration import logs
     from manifests.index import ManifestIndex

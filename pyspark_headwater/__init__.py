@@ -1,7 +1,7 @@
 """Where Spark finds `format("headwater")` by itself: it looks for a DefaultSource in the top-level modules named pyspark_….
 
 Only pyspark is imported before the format is used. Spark imports all these modules when it meets the first format that Java does
-not know, and one that fails takes the others along.
+not know, and if one of them fails, Spark finds none of them.
 """
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """`headwater.spark.HeadwaterSource`, loaded when it is used."""
+    """`headwater.spark.HeadwaterSource`, loaded on first use."""
 
     @classmethod
     def name(cls) -> str:

@@ -126,7 +126,7 @@ def test_damage_in_quarantine_is_a_partial_result(filled: Stage) -> None:
         (("nobody",), 6, "nobody"),
         (("no*body",), 6, "no topic"),
         (("*", "--columns", "values"), 2, "value"),
-        (("*", "--from", "yesterday"), 2, "not a place"),
+        (("*", "--from", "yesterday"), 2, "neither earliest nor latest"),
         (("*", "--on-corrupt", "quarantine"), 2, "quarantinePath"),
     ],
 )

@@ -46,7 +46,7 @@ def test_another_store_is_refused() -> None:
     for owner in (None, Owner(cluster_id="kitchen", store_id=OTHER), Owner(cluster_id="kitchen")):
         with pytest.raises(WrongStore, match="belongs to file:///a, not to file:///b"):
             decided(KNOWN, owner, "file:///b")
-    with pytest.raises(WrongStore, match="another one has taken its place"):
+    with pytest.raises(WrongStore, match="another archive is in its place"):
         decided(KNOWN, Owner(cluster_id="kitchen", store_id=OTHER))
 
 
@@ -205,7 +205,7 @@ def test_a_store_that_was_emptied_on_purpose_is_begun_anew_when_somebody_says_so
     (stage.data_dir / NAME).unlink()
     remembered = stage.run("archive", log=log)
     assert remembered.code == 2
-    assert "remembers what was archived" in remembered.err.replace("\n", " ")
+    assert "knows of archived partitions" in remembered.err.replace("\n", " ")
     shutil.rmtree(stage.data_dir / "control")
     again = stage.run("archive", "-o", "jsonl", log=log)
     assert again.code == 0

@@ -1,1 +1,1 @@
-"""Checks of the archive against its manifests: every head, every object, what nothing lists."""
+"""Checks of the archive against its manifests: heads, objects, and objects that no head lists."""

@@ -1,4 +1,4 @@
-"""What a check found wrong, and what sort of wrong it is."""
+"""What a check found wrong, by kind."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,16 +6,16 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """Of objects, of what heads say, of the other documents; and what could not be looked at, which is no damage."""
+    """Damage of objects, of heads and of other documents; and what could not be examined, which is no damage."""
 
     MISSING = "missing"
     TRUNCATED = "truncated"
     TOO_LONG = "too-long"
-    FLIPPED = "flipped"  # the right length, other bytes; or a batch that contradicts its own checksum
-    SWAPPED = "swapped"  # whole, and another object's content
+    FLIPPED = "flipped"  # the right length, but other bytes; or a batch with a wrong checksum
+    SWAPPED = "swapped"  # the whole content of another object
     EXTRA = "extra"  # no head lists it
-    INDEX = "index"  # whole, and no index of these data
-    DISAGREES = "disagrees"  # whole, and not what the head says of it
+    INDEX = "index"  # undamaged, but not the index of these data
+    DISAGREES = "disagrees"  # undamaged, but not what the head says of it
     GAP = "gap"
     OVERLAP = "overlap"
     EPOCHS = "epochs"  # leader epochs that fall
@@ -29,8 +29,8 @@ class Kind(StrEnum):
 class Finding:
     """One thing that is wrong.
 
-    topic, partition  whose: partition None for a topic's own documents, topic "" for what belongs to none
-    found_digest      of what lies under the key instead, when that could be read whole; "" otherwise
+    topic, partition  partition None for a topic's own documents, topic "" for what belongs to no topic
+    found_digest      digest of the content under the key, when that could be read completely; "" otherwise
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""What of a partition is to be examined, and what its head says that cannot be. Pure: a head and a listing in, checks and findings out."""
+"""Which objects of a partition to examine, and what is wrong with its head. Pure: a head and a listing in, checks and findings out."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,10 @@ from manifests.head import Entry, Head, check_entry, check_head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One data object with its index, and everything that a head says of them. Crosses processes.
+    """One data object with its index, and everything that a head says of them. Can be pickled.
 
-    entries       never empty; they name the same bytes: after an unclean election one object may be listed in two parts
-    listed_bytes, listed_index_bytes  lengths as the listing has them; None for what it does not show
+    entries       at least one; all name the same bytes: after an unclean election one object may be listed in two parts
+    listed_bytes, listed_index_bytes  lengths by the listing; None for an object that it does not show
     """
 
     partition: PartitionId
@@ -29,41 +29,41 @@ class Check:
 
     @property
     def entry(self) -> Entry:
-        """Any of them, for what they all say: key, lengths, digests, layout."""
+        """The first one; key, lengths, digests and layout are equal in all."""
         return self.entries[0]
 
     @property
     def token(self) -> str:
-        """Changes when the object or anything that is said of it does."""
+        """Changes when the object or anything in its entries changes."""
         return token_of(*self.entries)
 
     @property
     def is_as_listed(self) -> bool:
-        """All that can be told without a request."""
+        """Whether the listing has the lengths of the head: all that is known without a request."""
         return (self.listed_bytes, self.listed_index_bytes) == (self.entry.size_bytes, self.entry.index_bytes)
 
 
 def token_of(*entries: Entry) -> str:
-    """Stands for one object and all that its entries say of it."""
-    said = repr(sorted(entries, key=lambda entry: (entry.base_offset, entry.live_bytes)))
-    return f"{entries[0].uid}/{hashlib.blake2b(said.encode(), digest_size=8).hexdigest()}"
+    """A short text for one object and all that its entries say of it."""
+    text = repr(sorted(entries, key=lambda entry: (entry.base_offset, entry.live_bytes)))
+    return f"{entries[0].uid}/{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def faults(head: Head) -> Iterator[Finding]:
-    """What is wrong with a head by itself, each thing by its own name; nothing for a valid one.
+    """What is wrong with a head by itself, each fault with its own kind; nothing for a valid one.
 
-    Leaves aside what check_head knows no name for, unless it is all there is to tell.
+    An error of check_head is left out when a fault explains it.
     """
-    told = False
+    is_explained = False
     for finding in (*_seams(head), *_bad_entries(head)):
-        told = told or finding.kind is not Kind.EPOCHS
+        is_explained = is_explained or finding.kind is not Kind.EPOCHS
         yield finding
     try:
         check_head(head)
     except UnsupportedFormat as error:
         yield _of(head, Kind.UNEXAMINED, str(error))
     except HeadwaterError as error:
-        if not told:
+        if not is_explained:
             yield _of(head, Kind.HEAD, str(error))
 
 
@@ -101,7 +101,7 @@ def _of(head: Head, kind: Kind, problem: str) -> Finding:
 
 
 def checks_of(head: Head, listed: Mapping[str, ObjectInfo]) -> list[Check]:
-    """One check for each object that `head` lists, superseded ones too; gaps hold nothing, and keys that are not ours are not followed."""
+    """One check for each object that `head` lists, superseded ones too; without gaps, and without invalid entries."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for entry in (*head.entries, *head.superseded):
         if entry.gap or not _is_valid(head.partition_id, entry):
@@ -129,17 +129,17 @@ def _is_valid(partition: PartitionId, entry: Entry) -> bool:
 
 
 def extras(head: Head, listed: Mapping[str, ObjectInfo], *, before_ms: int) -> Iterator[Finding]:
-    """Objects that `head` does not list and that are older than `before_ms`; younger ones may be an upload under way.
+    """Orphans: objects that `head` does not list and that are older than `before_ms`. Younger ones may be uploads in flight.
 
-    listed  as it was before the head was read: what has become listed since is in the head
+    listed  the listing from before the head was read: what was committed in between is in the head
     """
     if any(not _is_known(entry.layout) for entry in (*head.entries, *head.superseded)):
         return  # a newer version's layout may keep objects that only it can name
-    told = "nothing reads them" if next(faults(head), None) is None else "keep them, for the manifest itself is damaged"
+    advice = _UNUSED if next(faults(head), None) is None else "keep it: the manifest itself is damaged"
     named = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key)}
     for key, info in listed.items():
         if key not in named and info.modified_ms < before_ms:
-            yield extra(info, told, topic=head.topic, partition=head.partition)
+            yield extra(info, advice, topic=head.topic, partition=head.partition)
 
 
 def _is_known(layout: str) -> bool:
@@ -150,20 +150,23 @@ def _is_known(layout: str) -> bool:
     return True
 
 
-def extra(info: ObjectInfo, told: str = "nothing reads them", *, topic: str = "", partition: int | None = None) -> Finding:
+_UNUSED = "it is not used"
+
+
+def extra(info: ObjectInfo, advice: str = _UNUSED, *, topic: str = "", partition: int | None = None) -> Finding:
     return Finding(
         kind=Kind.EXTRA,
         topic=topic,
         partition=partition,
         key=info.key,
-        problem=f"{info.size_bytes} bytes that no manifest lists: an interrupted upload left them, or somebody else; {told}",
+        problem=f"an orphan of {info.size_bytes} bytes, of an interrupted upload or another program; {advice}",
     )
 
 
 def swaps(findings: list[Finding], digests: Mapping[str, str]) -> list[Finding]:
-    """The findings, with the name of the object whose content lies under the wrong key.
+    """The findings; where an object has the content of another, the other's key is named.
 
-    digests  of whole objects, as heads list them, to their keys
+    digests  digest to key, of all objects that heads list
     """
     return [
         _swapped(each, digests[each.found_digest]) if digests.get(each.found_digest, each.key) != each.key else each for each in findings

@@ -1,4 +1,4 @@
-"""What there is to examine in a bucket, by its listing and its small documents; and one partition of it, looked at closely."""
+"""What there is to examine in a bucket, by its listing and its small documents, and in one partition of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from manifests.prefixes import data_prefixes
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 
-NAMED_MAX = 1000  # partitions of one topic, or strays, that are told one by one
+NAMED_MAX = 1000  # partitions of one topic, or orphans, that are reported one by one
 
 
 class Place(NamedTuple):
@@ -29,10 +29,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Where to look, in key order, and what the documents of topics and bucket have already shown to be wrong.
+    """The partitions to examine, in key order, and what is wrong with the documents of topics and bucket.
 
-    cluster_id    whose archive it is; None when nothing says
-    size_bytes    all data and index objects, by the listing
+    cluster_id    the cluster that owns the archive; None when unknown
+    size_bytes    of all data and index objects, by the listing
     """
 
     cluster_id: str | None
@@ -42,8 +42,8 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One partition: what of it to examine, and what is wrong with its head and its listing."""
+class PartitionInventory:
+    """One partition: what to examine of it, and what is wrong with its head and its listing."""
 
     place: Place
     checks: tuple[Check, ...] = ()
@@ -54,9 +54,9 @@ class Look:
 def take_inventory(store: ObjectStore, topic: str | None, partition: int | None, *, before_ms: int) -> Inventory:
     """List what `topic` and `partition` name, None for all.
 
-    before_ms  strays younger than this are not told: whoever wrote them may not be done
+    before_ms  orphans younger than this are not reported: they may be uploads in flight
 
-    Raises NotFound for a name that the bucket does not know, and what keeps the store from answering.
+    Raises NotFound for a topic or partition that is not in the bucket, and what the store raises.
     """
     repository = ManifestRepository(store)
     manifests, lost = repository.survey_topics(topic, earlier=True)
@@ -92,13 +92,13 @@ def take_inventory(store: ObjectStore, topic: str | None, partition: int | None,
 
 
 def _without_manifest(store: ObjectStore, topic: str) -> set[Place]:
-    """Partitions of a topic that nothing but data speaks of."""
+    """Partitions of a topic of which there are only data objects."""
     found = map(keys.parse_data_prefix, data_prefixes(store))
     return {Place(*place) for place in found if place and place[0] == topic}
 
 
 def _owner(repository: ManifestRepository, findings: list[Finding]) -> str | None:
-    """Whose archive it is, in a bucket that is somebody's."""
+    """The cluster that owns the archive, in a bucket that has one."""
     try:
         owner = repository.owner()
     except (TransientError, Unauthorised):
@@ -119,22 +119,22 @@ def _document(topic: str, key: str, error: HeadwaterError) -> Finding:
 
 
 def _absent(manifest: TopicManifest, heads: set[Place], only: int | None) -> Iterator[Place]:
-    """Partitions without a head, as many as are told one by one."""
+    """Partitions without a head, at most NAMED_MAX."""
     numbers = range(manifest.partitions) if only is None else range(only, min(only + 1, manifest.partitions))
-    told = 0
+    count = 0
     for number in numbers:
         place = Place(manifest.topic, manifest.topic_id, number)
         if place not in heads:
             yield place
-            told += 1
-            if told == NAMED_MAX:
+            count += 1
+            if count == NAMED_MAX:
                 return
 
 
 def _missing(manifest: TopicManifest, places: set[Place], only: int | None) -> Iterator[Finding]:
-    """A finding for each partition that the topic has by its manifest and of which nothing is there.
+    """A finding for each partition that the topic has by its manifest and of which there is nothing in the bucket.
 
-    Whether its head was lost or no agent has archived it yet, nobody can tell; a recovery would come back without it.
+    Its head may be lost, or no agent has archived it yet; in both cases a recovery would come back without it.
     """
     mine = {place.partition for place in places if place[:2] == (manifest.topic, manifest.topic_id)}
     more = manifest.partitions - sum(number < manifest.partitions for number in mine) - NAMED_MAX
@@ -146,9 +146,9 @@ def _missing(manifest: TopicManifest, places: set[Place], only: int | None) -> I
 
 
 def _objects(store: ObjectStore, places: set[Place] | None, findings: list[Finding], before_ms: int) -> Iterator[tuple[Place, int]]:
-    """The partition and the bytes of every object, of these partitions or of all. What lies in no partition's folder is a finding."""
+    """The partition and the bytes of every object, of these partitions or of all. An object in no partition's folder is a finding."""
     prefixes = [keys.DATA] if places is None else [_prefix(place) for place in sorted(places)]
-    strays = 0
+    orphans = 0
     for prefix in prefixes:
         folder, place = "", None
         for info in store.list(prefix):
@@ -159,20 +159,20 @@ def _objects(store: ObjectStore, places: set[Place] | None, findings: list[Findi
             if place:
                 yield place, info.size_bytes
             elif info.modified_ms < before_ms:
-                strays += 1
-                if strays <= NAMED_MAX:
+                orphans += 1
+                if orphans <= NAMED_MAX:
                     findings.append(extra(info))
-    if strays > NAMED_MAX:
-        findings.append(Finding(kind=Kind.EXTRA, key=keys.DATA, problem=f"{strays - NAMED_MAX} more objects in no partition's folder"))
+    if orphans > NAMED_MAX:
+        findings.append(Finding(kind=Kind.EXTRA, key=keys.DATA, problem=f"{orphans - NAMED_MAX} more objects in no partition's folder"))
 
 
-def look(store: ObjectStore, place: Place, inventory: Inventory, *, before_ms: int) -> Look:
+def take_partition_inventory(store: ObjectStore, place: Place, inventory: Inventory, *, before_ms: int) -> PartitionInventory:
     """List one partition's objects, then read its head: what was uploaded and committed in between is in the head."""
     key = _head_key(place)
 
-    def found(kind: Kind, problem: str) -> Look:
+    def found(kind: Kind, problem: str) -> PartitionInventory:
         finding = Finding(kind=kind, topic=place.topic, partition=place.partition, key=key, problem=problem)
-        return Look(place=place, findings=(finding,))
+        return PartitionInventory(place=place, findings=(finding,))
 
     listed: dict[str, ObjectInfo] = {}
     try:
@@ -180,14 +180,14 @@ def look(store: ObjectStore, place: Place, inventory: Inventory, *, before_ms: i
         raw, _ = store.get(key)
     except NotFound:
         size_bytes = sum(info.size_bytes for info in listed.values())
-        there = f"{len(listed)} objects of {size_bytes} bytes are there" if listed else "listed, and gone"
+        there = f"{len(listed)} objects of {size_bytes} bytes are there" if listed else "it was listed, but it does not exist"
         return found(Kind.NO_MANIFEST, f"no manifest: {there}")
     except (TransientError, Unauthorised) as error:
         return found(Kind.UNEXAMINED, str(error))
     except HeadwaterError as error:
         return found(Kind.HEAD, str(error))
     try:
-        # Without check_head: what a head lists may be whole though it does not hang together, and `faults` says where it does not.
+        # Without check_head: the objects of an inconsistent head may be undamaged, and `faults` reports the inconsistencies.
         head = unseal(raw, Head, f"manifest of {place.topic}:{place.partition}")
         cluster_id = inventory.cluster_id or head.cluster_id
         if head.partition_id != _partition(place, cluster_id) or head.topic != place.topic:
@@ -197,7 +197,7 @@ def look(store: ObjectStore, place: Place, inventory: Inventory, *, before_ms: i
     except HeadwaterError as error:
         return found(Kind.HEAD, str(error))
     findings = (*faults(head), *extras(head, listed, before_ms=before_ms))
-    return Look(place=place, checks=tuple(checks_of(head, listed)), findings=findings, has_head=True)
+    return PartitionInventory(place=place, checks=tuple(checks_of(head, listed)), findings=findings, has_head=True)
 
 
 def _prefix(place: Place) -> str:

@@ -1,7 +1,7 @@
-"""Examines one archived object and its index: are they there, whole, and what the head says they are?
+"""Examines one archived object and its index: do they exist, are they undamaged, and do they agree with the head?
 
-In one pass over the bytes: every batch's CRC, offsets and epochs, the digest of the whole object, and the index made once
-more, to be compared with the one that is there. Only what turns out damaged is read again, to say how.
+One pass over the bytes checks each batch's CRC, offsets and epochs and the object's digest, and builds the index again to compare
+it with the stored one. Only a damaged object is read again, to find out how it is damaged.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from manifests.head import Entry, decode_head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedObject:
-    """What came of one check. is_replaced: the head no longer lists the object, so whatever became of it is no finding."""
+    """The result of one check. is_replaced: the head no longer lists the object, so its damage is no finding."""
 
     check: Check
     size_bytes: int
@@ -32,9 +32,9 @@ class CheckedObject:
 
 
 def check_object(store: ObjectStore, check: Check, *, data: bool) -> CheckedObject:
-    """Examine one object; memory stays bounded by three pieces of a read.
+    """Examine one object. Memory: three pieces of a read.
 
-    data  read every byte; else ask the store for length and digest, and read the index only
+    data  read every byte; else only the index, and length and digest as the store has them
     """
     size_bytes = check.entry.size_bytes if data else 0
     findings: list[Finding] = []
@@ -61,14 +61,14 @@ def _findings(store: ObjectStore, check: Check, data: bool) -> Iterator[Finding]
         if data:
             yield from _read(store, check, index)
         else:
-            _ask(store, entry)
+            _check_stat(store, entry)
     except (CorruptData, NotFound) as error:
         yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=Kind.FLIPPED)
     except UnsupportedFormat as error:  # a flipped bit may look like another format
         yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=Kind.UNEXAMINED)
 
 
-def _ask(store: ObjectStore, entry: Entry) -> None:
+def _check_stat(store: ObjectStore, entry: Entry) -> None:
     found = store.stat(entry.key)
     if found.size_bytes != entry.size_bytes:
         raise CorruptData(entry.key, 0, f"{found.size_bytes} bytes, the manifest says {entry.size_bytes}")
@@ -85,7 +85,7 @@ def _read(store: ObjectStore, check: Check, index: RunIndex | None) -> Iterator[
         raise CorruptData(entry.key, 0, f"its bytes have digest {scan.digest}, the manifest says {entry.digest}")
     _check_length(store, entry.key, check.listed_bytes, entry.size_bytes)
     if index is not None and _comparable(index) != _comparable(scan.index):
-        yield _finding(check, Kind.INDEX, entry.index_key, "whole, and not the index of these data")
+        yield _finding(check, Kind.INDEX, entry.index_key, "undamaged, but not the index of these data")
     for each in check.entries:
         part = _scan(store, each, each.live_bytes, index) if each.is_cut else scan
         if part is None or part.end_position != each.live_bytes:
@@ -96,7 +96,7 @@ def _read(store: ObjectStore, check: Check, index: RunIndex | None) -> Iterator[
 
 
 def _check_length(store: ObjectStore, key: str, listed_bytes: int | None, size_bytes: int) -> None:
-    """What was read is all there is. The listing has told it, unless the object is newer."""
+    """Raises CorruptData when the object is longer than what was read. The store has the length of an object that is not listed yet."""
     found = store.stat(key).size_bytes if listed_bytes is None else listed_bytes
     if found != size_bytes:
         raise CorruptData(key, min(found, size_bytes), f"{found} bytes, the manifest says {size_bytes}")
@@ -108,8 +108,8 @@ def _scan(store: ObjectStore, entry: Entry, end: int, index: RunIndex | None) ->
 
 
 def _carried(index: RunIndex | None) -> tuple[OpenTransaction, ...]:
-    """Transactions that the index says were open before the run: what began there and ended in it, or has not. (Those that
-    were committed in it are missing: they leave no trace in an index, or in what a scan would find.)"""
+    """Transactions that were open before the run, by the index: aborted in the run, or still open. Those that were committed in the
+    run leave no trace in an index or a scan."""
     if index is None:
         return ()
     aborted = (OpenTransaction(each.producer_id, each.first_offset) for each in index.aborted if each.first_offset < index.base_offset)
@@ -123,7 +123,7 @@ def _comparable(index: RunIndex) -> RunIndex:
 
 
 def _index_problems(check: Check, index: RunIndex) -> Iterator[str]:
-    """What can be told from an index alone."""
+    """What is wrong with an index by itself."""
     entry = check.entry
     name = keys.parse_data(entry.key)
     if index.size_bytes != entry.size_bytes:
@@ -133,9 +133,9 @@ def _index_problems(check: Check, index: RunIndex) -> Iterator[str]:
 
 
 def _contradictions(entry: Entry, scan: RunScan, index: RunIndex | None) -> Iterator[str]:
-    """Where the data are not what the entry says of them. `scan` is of the entry's live part.
+    """Where the data differ from what the entry says. `scan` is of the entry's live part.
 
-    Of an object's later part, as a dead branch leaves it behind, an entry says little: only its end is compared.
+    For the later part of an object, which is listed after a dead branch, an entry says little: only its end is compared.
     """
     name = keys.parse_data(entry.key)
     if name is not None and not name.base_offset <= scan.base_offset <= scan.last_offset <= name.last_offset:
@@ -144,20 +144,20 @@ def _contradictions(entry: Entry, scan: RunScan, index: RunIndex | None) -> Iter
         yield f"offsets up to {scan.last_offset}, the manifest says {entry.last_offset}"
     if name is None or entry.base_offset != name.base_offset:
         return
-    told: list[tuple[str, object, object]] = [
+    facts: list[tuple[str, object, object]] = [
         ("records", entry.records, scan.records),
         ("first timestamp", entry.first_timestamp_ms, scan.first_timestamp_ms),
         ("last timestamp", entry.last_timestamp_ms, scan.last_timestamp_ms),
         ("leader epochs", entry.epochs, tuple(step for step in scan.epochs if step[1] <= entry.last_offset)),
         ("highest producer id", entry.max_producer_id, scan.max_producer_id),
     ]
-    if index is not None and not entry.is_cut:  # else what was open before it is not known
-        told += [("aborted transactions", entry.aborted, len(scan.aborted)), ("open transaction", entry.open_from, scan.open_from)]
-    yield from (f"{what} {found}, the manifest says {says}" for what, says, found in told if says != found)
+    if index is not None and not entry.is_cut:  # else the transactions that were open before it are unknown
+        facts += [("aborted transactions", entry.aborted, len(scan.aborted)), ("open transaction", entry.open_from, scan.open_from)]
+    yield from (f"{what} {found}, the manifest says {says}" for what, says, found in facts if says != found)
 
 
 def _diagnosis(store: ObjectStore, check: Check, key: str, size_bytes: int, digest: str, error: HeadwaterError, *, whole: Kind) -> Finding:
-    """How an object is damaged: its length, and whose content it has; `whole` when neither is wrong."""
+    """How an object is damaged: its length, or its digest; kind `whole` when both are right."""
     found_digest = ""
     try:
         found_bytes = store.stat(key).size_bytes
@@ -169,12 +169,12 @@ def _diagnosis(store: ObjectStore, check: Check, key: str, size_bytes: int, dige
         return _finding(check, kind, key, f"{found_bytes} bytes, the manifest says {size_bytes}", found_digest)
     if digest in ("", found_digest):
         return _finding(check, whole, key, str(error))
-    told = str(error) if "digest" in str(error) else f"{error}; its digest is {found_digest}, the manifest says {digest}"
-    return _finding(check, Kind.FLIPPED, key, told, found_digest)
+    problem = str(error) if "digest" in str(error) else f"{error}; its digest is {found_digest}, the manifest says {digest}"
+    return _finding(check, Kind.FLIPPED, key, problem, found_digest)
 
 
 def _is_still_listed(store: ObjectStore, check: Check) -> bool:
-    """Asked before damage is told: the head may have left the object behind, and garbage collection taken it."""
+    """Read before damage is reported: the head may have replaced the object meanwhile, and garbage collection removed it."""
     try:
         head = decode_head(store.get(keys.head(check.partition))[0], check.partition)
     except (NotFound, CorruptData, ForeignOwner):

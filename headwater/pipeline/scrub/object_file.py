@@ -1,4 +1,4 @@
-"""One archived run as a file that is read from front to back, with the next piece under way while this one is looked at."""
+"""One archived run as a file that is read from front to back. The next piece is in flight while this one is examined."""
 
 import io
 from collections import deque
@@ -9,14 +9,14 @@ from headwater_core.objectstore.store import ObjectStore
 from manifests.archivedrun import ArchivedRun
 from manifests.head import Entry
 
-_KEPT = 2  # pieces: a walk steps back by less than one batch window, which may lie across a border
+_KEPT = 2  # pieces: a walk steps back by less than one batch window, which may span two pieces
 
 
 class ObjectFile(ArchivedRun):
-    """The same with fewer, larger GETs. Holds three pieces: two to read from and one on its way.
+    """The same with fewer, larger GETs. Holds three pieces: two to read from and one in flight.
 
-    Reads go forward, or back within the piece before the newest. For one thread at a time; close it, or a GET may still be
-    running when its owner has moved on.
+    Reads go forward, or back within the piece before the newest. For one thread at a time. Close it, or a GET may still run after
+    its owner has finished.
     """
 
     def __init__(self, store: ObjectStore, entry: Entry, *, piece_bytes: int = PIECE_BYTES) -> None:
@@ -51,7 +51,7 @@ class ObjectFile(ArchivedRun):
         super().close()
 
     def _advance(self) -> None:
-        """Take the next piece, and ask for the one behind it."""
+        """Take the next piece, and start to fetch the one after it."""
         if len(self._pieces) == _KEPT:
             self._pieces.popleft()[1].release()
         piece = self._next.result() if self._next else self._fetch(self._fetched_to)

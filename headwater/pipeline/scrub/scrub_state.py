@@ -1,4 +1,4 @@
-"""What a scrub has found whole, so that the next one reads only what is new. A file of its own, beside no archive."""
+"""The objects that a scrub has found undamaged, so that the next one reads only new ones. A file outside the bucket."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,7 +22,7 @@ class SeenDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScrubState:
-    """The objects that were found whole, by partition. Kept in `path`, or nowhere. For one process at a time."""
+    """The objects that were found undamaged, by partition. Kept in the file `path`, or in memory. For one process at a time."""
 
     def __init__(self, store_url: str, path: Path | None = None, objects: dict[str, set[str]] | None = None) -> None:
         self._store_url, self._path = store_url, path
@@ -30,7 +30,7 @@ class ScrubState:
 
     @classmethod
     def load(cls, path: Path, store_url: str) -> "ScrubState":
-        """What `path` says, nothing when it is not there. Raises CorruptData for a damaged file, UsageError for another archive's."""
+        """The state in `path`, empty when there is no file. Raises CorruptData for a damaged file, UsageError for another archive's."""
         try:
             raw = path.read_bytes()
         except FileNotFoundError:
@@ -55,12 +55,12 @@ class ScrubState:
         self._objects.get(partition, set()).discard(token)
 
     def keep(self, partition: str, tokens: Iterable[str]) -> None:
-        """Forget what is no longer listed."""
+        """Forget all others: they are no longer listed."""
         if partition in self._objects:
             self._objects[partition] &= set(tokens)
 
     def save(self) -> None:
-        """Atomically. Raises DiskFull and UsageError; what was saved before stays."""
+        """Save atomically. Raises DiskFull and UsageError; then the file is as before."""
         if self._path is None:
             return
         objects = {partition: sorted(tokens) for partition, tokens in sorted(self._objects.items()) if tokens}

@@ -1,7 +1,7 @@
-"""Re-reads an archive against its manifests. The check of `headwater verify`, `headwater jobs scrub`, and of both on Spark.
+"""Compares an archive with its manifests: the check of `headwater verify` and `headwater jobs scrub`, also on Spark.
 
-Nothing healthy is told: what is gone or different counts only while a head, read after that, still lists it; what no head
-lists only when it is older than an upload can be.
+No false alarms: a missing or different object counts only if a head that is read afterwards still lists it, and an orphan only if
+it is older than any upload.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from itertools import chain
 from headwater.pipeline.runner import Runner, Threads
 from headwater.pipeline.scrub.findings import Finding
 from headwater.pipeline.scrub.head_check import Check, swaps
-from headwater.pipeline.scrub.inventory import Inventory, Look, Place, look, take_inventory
+from headwater.pipeline.scrub.inventory import Inventory, PartitionInventory, Place, take_inventory, take_partition_inventory
 from headwater.pipeline.scrub.object_check import CheckedObject, check_object
 from headwater.pipeline.scrub.scrub_state import MILESTONES as SEEN_STEPS
 from headwater.pipeline.scrub.scrub_state import ScrubState
@@ -25,7 +25,7 @@ from headwater_core.objectstore.store import ObjectStore
 MILESTONES = ("scrub.examined", *SEEN_STEPS)
 GRACE_MS = 24 * 3600 * 1000
 _DAY_MS = 24 * 3600 * 1000
-_LOOKERS = 8  # heads and listings under way: they wait for the store
+_LISTERS = 8  # heads and listings in flight: they wait for the store
 _SAVE_EVERY_S = 30.0
 _PERIOD_MAX = 10_000
 _PACK_BYTES = 32 << 20  # of one task
@@ -34,16 +34,16 @@ _PACK_OBJECTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One of `period` shares of the objects: another one every day, all of them within `period` days of daily runs."""
+    """One of `period` shares of the objects: another one every day, all objects within `period` days of daily runs."""
 
     slot: int
     period: int
 
     @classmethod
     def of_day(cls, fraction: float, now_ms: int) -> "Sample":
-        """The day's share: at least `fraction` of the objects. Raises UsageError unless it is above 0 and at most 1."""
+        """The day's share: at least `fraction` of the objects, in (0, 1]. Raises UsageError for another fraction."""
         if not 1 / _PERIOD_MAX <= fraction <= 1:
-            raise UsageError(f"a sample of {fraction:.6%}: at least {1 / _PERIOD_MAX:.2%}, at most 100%")
+            raise UsageError(f"a sample of {fraction:.6%} is not between {1 / _PERIOD_MAX:.2%} and 100%")
         period = int(1 / fraction + 1e-9)
         return cls(now_ms // _DAY_MS % period, period)
 
@@ -55,11 +55,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a scrub is asked for.
+    """What a scrub examines.
 
     data      read every byte; else lengths, stored digests and indexes
-    sample    read only these, and what has not been seen; None: all
-    grace_ms  how old an object that no head lists must be to be told
+    sample    read only these, and objects that no earlier run has read; None: all
+    grace_ms  age from which an orphan is reported
     """
 
     topic: str | None = None
@@ -71,10 +71,10 @@ class Scope:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What a scrub came to.
+    """The result of a scrub.
 
-    skipped   objects that were not due: seen before, or in another day's sample
-    replaced  objects that their head left behind meanwhile
+    skipped   objects that were not due: read before, or in another day's sample
+    replaced  objects that their head replaced meanwhile
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -89,23 +89,23 @@ class Report:
         return sum(each.damage for each in self.findings)
 
     def verdict(self, url: str) -> HeadwaterError | None:
-        """What to end with; None when all is well."""
+        """The error to end with; None when there is no finding."""
         if self.damaged:
-            return VerificationFailed(f"{self.damaged} of what was examined is damaged, or should not be there")
+            return VerificationFailed(f"{self.damaged} findings of damage, or of objects that should not be there")
         if self.findings:
-            return Partial(f"{len(self.findings)} could not be examined")
+            return Partial(f"{len(self.findings)} objects or documents could not be examined")
         if not self.examined and not self.skipped:
             return NothingExamined(f"there is nothing to examine in {url}")
         return None
 
 
 class Scrubber:
-    """One scrub of one store. Making it lists the bucket and reads its small documents; then `run`, or `due` to see what it would do.
+    """One scrub of one store. The constructor lists the bucket and reads its small documents; then call `run`, or `due` for a dry run.
 
-    clock  should agree with the one that stamps the store's objects, to within the grace period
-    state  what earlier runs have found whole; None: nothing is remembered
+    clock  should agree with the clock of the store, to within the grace period
+    state  the objects that earlier runs found undamaged; None: nothing is remembered
 
-    Raises NotFound for a topic or partition that the bucket does not know, and what keeps the store from answering.
+    Raises NotFound for a topic or partition that is not in the bucket, and what the store raises.
     """
 
     def __init__(self, store: ObjectStore, scope: Scope, clock: Clock, state: ScrubState | None = None) -> None:
@@ -118,15 +118,15 @@ class Scrubber:
 
     @property
     def size_bytes(self) -> int:
-        """Of all objects, those included that are not due."""
+        """Of all objects, including those that are not due."""
         return self._inventory.size_bytes
 
     def due(self, passed: Callable[[int], None] = lambda _: None) -> Iterator[Check]:
-        """What is to be examined, partition by partition; what heads and listings alone show goes into the report.
+        """The objects to examine, partition by partition. Findings of heads and listings go into the report.
 
-        passed  told of the bytes of what is not due
+        passed  called with the bytes of each object that is not due
         """
-        for each in self._looks():
+        for each in self._partitions():
             self.report.findings += each.findings
             self.report.partitions += each.has_head
             if each.has_head and self._state:
@@ -139,9 +139,9 @@ class Scrubber:
                     passed(_size(check))
 
     def run(self, runner: Runner, progressed: Callable[[int], None] = lambda _: None) -> Report:
-        """Examine everything that is due. Killed at any point and run again, it ends like an undisturbed run.
+        """Examine everything that is due. After a kill at any point, another run has the result of an undisturbed one.
 
-        progressed  told of bytes as they are done, of about `size_bytes` in all
+        progressed  called with bytes that are done, of about `size_bytes` in all
         """
         work = partial(_examine_all, data=self._scope.data)
         saved_s = self._clock.monotonic_s()
@@ -158,12 +158,12 @@ class Scrubber:
         self.report.findings.sort(key=lambda each: (each.topic, -1 if each.partition is None else each.partition, each.key, each.kind))
         return self.report
 
-    def _looks(self) -> Iterator[Look]:
-        work = partial(_look, inventory=self._inventory, before_ms=self._before_ms)
-        return Threads(self._store, _LOOKERS).each(work, self._inventory.places)
+    def _partitions(self) -> Iterator[PartitionInventory]:
+        work = partial(_take_partition_inventory, inventory=self._inventory, before_ms=self._before_ms)
+        return Threads(self._store, _LISTERS).each(work, self._inventory.places)
 
     def _is_due(self, place: Place, check: Check) -> bool:
-        """What is not there, or has another length, is due whatever was asked for: the listing tells it for nothing."""
+        """A missing object, or one of another length, is always due: the listing shows it without a request."""
         if not check.is_as_listed:
             return True
         sample, state = self._scope.sample, self._state
@@ -182,12 +182,12 @@ class Scrubber:
             (self._state.discard if examined.findings else self._state.add)(name, examined.check.token)
 
     def _name_swaps(self) -> None:
-        """Whose content it is that lies under a wrong key: asked of all heads once more, and only when there is such a thing."""
+        """Find the keys of content that is under a wrong key. Reads all heads again, if there is such content."""
         wanted = {each.found_digest for each in self.report.findings} - {""}
         if not wanted:
             return
         owners = {}
-        for each in self._looks():
+        for each in self._partitions():
             for entry in (check.entry for check in each.checks):
                 for digest, key in ((entry.digest, entry.key), (entry.index_digest, entry.index_key)):
                     if digest in wanted:
@@ -199,12 +199,12 @@ def _examine_all(store: ObjectStore, checks: Sequence[Check], *, data: bool) -> 
     return [check_object(store, check, data=data) for check in checks]
 
 
-def _look(store: ObjectStore, place: Place, *, inventory: Inventory, before_ms: int) -> Look:
-    return look(store, place, inventory, before_ms=before_ms)
+def _take_partition_inventory(store: ObjectStore, place: Place, *, inventory: Inventory, before_ms: int) -> PartitionInventory:
+    return take_partition_inventory(store, place, inventory, before_ms=before_ms)
 
 
 def _packs(checks: Iterable[Check]) -> Iterator[list[Check]]:
-    """Small objects share a task."""
+    """Tasks, in which small objects are joined."""
     pack: list[Check] = []
     for check in checks:
         pack.append(check)

@@ -198,8 +198,8 @@ class TableExport:
         if not found:
             return self._document
         self.notes.append(
-            f"{self._table} was filled by an older version, which kept no progress: its progress is taken from its rows, once, as an export"
-            f" of this archive with {_isolation(self._query.read_committed)}; ranges whose rows were all deleted are exported again"
+            f"{self._table} was filled by an older version, which kept no progress: its progress is taken over from its rows, once, as an"
+            f" export of this archive with {_isolation(self._query.read_committed)}; ranges whose rows were all deleted are exported again"
         )
         owner = ManifestRepository(store).owner()
         cluster_id = owner.cluster_id if owner else ArchiveSnapshot.survey(store, self._query).heads[0].cluster_id
