@@ -37,7 +37,7 @@ def test_a_package_that_hides_one_is_named(tmp_path: Path) -> None:
 def test_what_hides_nothing_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "manifests").mkdir()  # no package: Python prefers one that is, wherever it lies
     for name in ("pipeline", "model", "control", "segments", "gateway"):
-        (tmp_path / f"{name}.py").write_text("raise AssertionError('nobody imports this')")
+        (tmp_path / f"{name}.py").write_text("raise AssertionError('never imported')")
     assert check_in(tmp_path) == ""
 
 

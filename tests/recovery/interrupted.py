@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """All of it, but for what is made up anew each time or names a time."""
+    """All of it, but for what is made up each time or names a time."""
     made_up = {"meta.properties", "bootstrap.checkpoint"}
     return {
         str(path.relative_to(directory)): path.read_bytes()
@@ -42,7 +42,7 @@ class Failing(MemoryStore):
 
 
 def damaged(store: MemoryStore, key: str, change: str) -> MemoryStore:
-    """A copy in which one object was changed behind everyone's back."""
+    """A copy in which one object was changed by another hand."""
     other = MemoryStore(ManualClock())
     for info in store.list(""):
         raw = bytearray(store.get(info.key)[0])

@@ -19,7 +19,7 @@ FOREIGN = b"version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.i
 
 
 @pytest.mark.parametrize("step", [step for step in recovery.MILESTONES if step not in ("recover.locked", "recover.recorded")])
-def test_killed_and_formatted_by_somebody_it_is_not_a_success_until_that_is_undone(
+def test_killed_and_formatted_it_is_not_a_success_until_that_is_undone(
     step: str, kitchen_on_disk: Path, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     into, store = tmp_path / "log", DirectoryStore(kitchen_on_disk)

@@ -42,7 +42,7 @@ def test_offsets_ahead_of_the_recovered_logs_are_set_back_to_their_ends(tmp_path
     assert record.value == flexible.i16(3) + flexible.i64(5) + flexible.i32(-1) + text("m\0") + flexible.i64(5)
 
 
-def test_offsets_ahead_are_kept_on_request_and_told_all_the_same() -> None:
+def test_offsets_ahead_are_kept_on_request_and_reported_all_the_same() -> None:
     archive = Archive()
     archive.topic("orders", [plain(0, 5)])
     archive.topic("__consumer_offsets", [commit(0, ("ahead", "orders", 0, 12))])
@@ -52,7 +52,7 @@ def test_offsets_ahead_are_kept_on_request_and_told_all_the_same() -> None:
     assert clamped(archive, keep_offsets=True) == {}
 
 
-def test_an_offset_is_compared_with_the_end_behind_the_markers_that_recovery_writes() -> None:
+def test_an_offset_is_compared_with_the_end_after_the_markers_that_recovery_writes() -> None:
     archive = Archive()
     archive.topic("orders", [plain(0, 4), data(4, 7)])
     archive.topic("__consumer_offsets", [commit(0, ("at.marker", "orders", 0, 6), ("beyond", "orders", 0, 7))])
@@ -84,7 +84,7 @@ def test_what_a_transaction_commits_counts_once_it_is_committed() -> None:
     assert clamped(archive, open_transactions="keep") == {"committed": 5, "open": 5, "known": 5}
 
 
-def test_kinds_of_records_that_nobody_knows_are_left_alone_and_noted() -> None:
+def test_unknown_kinds_of_records_are_left_alone_and_noted() -> None:
     archive = Archive()
     archive.topic("orders", [plain(0, 5)])
     later = [Record(0, 0, flexible.i16(99) + b"x", b"y", ()), Record(1, 0, flexible.i16(3) + text("g"), b"\0\0", ())]

@@ -1,4 +1,4 @@
-"""What can be recovered of an archive with damage in it: everything else, and the damage is told."""
+"""What can be recovered of an archive with damage in it: everything else, and the damage is reported."""
 
 import shutil
 from pathlib import Path
@@ -73,9 +73,9 @@ def test_one_damaged_topic_is_left_out_of_all_and_the_others_come_back(
     assert (again.again, again.left_out) == (True, plan.left_out)
     named = recovery.plan(repository, topics - {TOPIC})
     assert named.left_out == ()
-    with pytest.raises(HeadwaterError) as told:
+    with pytest.raises(HeadwaterError) as reason:
         recovery.plan(repository, [TOPIC, "menu"])
-    assert isinstance(told.value, NotFound) == (document is None)
+    assert isinstance(reason.value, NotFound) == (document is None)
 
 
 @pytest.mark.parametrize("document", [None, b"{}"])
@@ -89,9 +89,9 @@ def test_a_partition_without_a_sound_head_comes_back_empty_and_the_others_whole(
     for topics in (None, [TOPIC]):
         plan = recovery.plan(repository, topics)
         assert plan.problems == ()
-        [told] = plan.left_out
-        assert told.startswith(f"{TOPIC}:")
-        assert "empty" in told
+        [reason] = plan.left_out
+        assert reason.startswith(f"{TOPIC}:")
+        assert "empty" in reason
         [planned] = [topic for topic in plan.topics if topic.topic == TOPIC]
         assert [partition.manifest_version > 0 for partition in planned.partitions] == [False] + [True] * (count - 1)
     recovery.apply(recovery.plan(repository, None), tmp_path / "log", store)
@@ -112,7 +112,7 @@ def test_nothing_at_all_is_another_bucket() -> None:
         recovery.plan(ManifestRepository(MemoryStore()), None)
 
 
-def test_an_earlier_incarnation_that_is_damaged_concerns_nobody(store: DirectoryStore) -> None:
+def test_an_earlier_incarnation_that_is_damaged_does_not_matter(store: DirectoryStore) -> None:
     store.create(f"meta/{TOPIC}/{'A' * 22}/topic.json", b"{}")
     plan = recovery.plan(ManifestRepository(store), None)
     assert (plan.left_out, plan.problems) == ((), ())
@@ -135,7 +135,7 @@ def test_a_document_of_another_topic_is_damage(store: DirectoryStore) -> None:
         recovery.plan(ManifestRepository(store), [TOPIC])
 
 
-def test_two_damaged_topics_are_both_told(store: DirectoryStore) -> None:
+def test_two_damaged_topics_are_both_reported(store: DirectoryStore) -> None:
     put(store, documents(store, "menu")["head"], b"{}")
     put(store, documents(store, TOPIC)["topic"], b"{}")
     left_out = recovery.plan(ManifestRepository(store), None).left_out

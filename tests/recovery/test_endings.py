@@ -14,7 +14,7 @@ from tests.recovery.archived import archive, archive_in_memory, batches
 from tests.recovery.written_archive import Archive, batches_in, commit, data, marker, plain
 
 
-def test_what_is_skipped_decides_anew_where_logs_end(tmp_path: Path) -> None:
+def test_what_is_skipped_decides_again_where_logs_end(tmp_path: Path) -> None:
     archive = Archive()
     entries = archive.topic("orders", [plain(0), data(1, 7)], [marker(2, 7), plain(3)])
     archive.topic("__consumer_offsets", [commit(0, ("reader", "orders", 0, 4))])
@@ -41,8 +41,8 @@ def test_a_real_log_s_coordinator_and_groups(tmp_path: Path) -> None:
     assert [read_marker(raw).type for *_, raw in added] == [ABORT]
 
 
-def test_what_recovery_wrote_is_archived_behind_what_it_recovered(tmp_path: Path) -> None:
-    """Under the old cluster's id the archive goes on: in a leader epoch of recovery's own, so that nothing looks like a dead branch."""
+def test_what_recovery_wrote_is_archived_after_what_it_recovered(tmp_path: Path) -> None:
+    """Under the old cluster's id the archive continues: in a leader epoch of recovery's own, so that nothing looks like a dead branch."""
     store = MemoryStore(SystemClock())
     repository = archive(unpack("pantry"), store, policy=SEALED_ONLY)
     archive(unpack("pantry"), store, ["__consumer_offsets"])

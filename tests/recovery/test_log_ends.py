@@ -11,7 +11,7 @@ from recovery.plan import Abort
 from tests.recovery.written_archive import Archive, aborts, data, marker, plain, state
 
 
-def test_a_transaction_that_nobody_ends_is_aborted_where_the_log_ends(tmp_path: Path) -> None:
+def test_a_transaction_that_no_coordinator_ends_is_aborted_where_the_log_ends(tmp_path: Path) -> None:
     archive = Archive()
     archive.topic("orders", [plain(0), data(1, 7, producer_epoch=2)], [marker(2, 9), data(3, 8), plain(4)])
     assert archive.partition("orders").open_from is None
@@ -58,7 +58,7 @@ def test_an_open_transaction_is_kept_on_request_and_the_way_out_is_named() -> No
     assert "kafka-transactions.sh abort --topic orders --partition 0 --start-offset 1" in note
 
 
-def test_a_log_is_cut_on_request_before_the_first_transaction_that_nobody_ends(tmp_path: Path) -> None:
+def test_a_log_is_cut_on_request_before_the_first_transaction_that_no_coordinator_ends(tmp_path: Path) -> None:
     """What is cut may have ended another one, which is open then, too."""
     archive = Archive()
     archive.topic("orders", [plain(0, 2), data(2, 7), plain(3)], [data(4, 8), marker(5, 7), plain(6)])

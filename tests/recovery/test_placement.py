@@ -77,10 +77,10 @@ def test_objects_that_are_not_what_the_archive_says_stop_nothing_else_and_are_al
     bad = {topic: runs_of(repository, topic)[0] for topic in ("bills", "specials")}
     for _, entry in bad.values():
         store = damaged(store, entry.key, change)
-    with pytest.raises(VerificationFailed) as told:
+    with pytest.raises(VerificationFailed) as reason:
         recovery.apply(plan, tmp_path, store)
     for topic, (number, entry) in bad.items():
-        assert f"{topic}:{number} offsets {entry.base_offset}-{entry.last_offset}: " in str(told.value)
+        assert f"{topic}:{number} offsets {entry.base_offset}-{entry.last_offset}: " in str(reason.value)
         assert not (tmp_path / f"{topic}-{number}" / runs.segment_name(entry.base_offset)).exists()
     assert not (tmp_path / "meta.properties").exists()
     assert not list(tmp_path.rglob("*.partial"))
@@ -105,8 +105,8 @@ def test_what_is_damaged_can_be_skipped_and_becomes_a_gap(
             recovery.apply(recovery.plan(repository, None), tmp_path, store)
     plan = recovery.plan(ManifestRepository(store), None)
     report = recovery.apply(plan, tmp_path, store, skip_damaged=True)
-    [told] = report.left_out
-    assert told.startswith(f"bills:{number} offsets {entry.base_offset}-{entry.last_offset}: ")
+    [reason] = report.left_out
+    assert reason.startswith(f"bills:{number} offsets {entry.base_offset}-{entry.last_offset}: ")
     skipped = [each for each in batches(tmp_path) if each[:2] == ("bills", number) and each[2] in entry]
     assert skipped == []
     wanted = [each for each in batches(unpack("kitchen")) if each[:2] != ("bills", number) or each[2] not in entry]

@@ -129,7 +129,7 @@ ENTRIES = (an_entry(0, 9, last_timestamp_ms=100), an_entry(10, 19, last_timestam
         (None, None, [0, 10, 20]),
         (100, None, [0, 10, 20]),  # a record exactly that old stays
         (101, None, [10, 20]),
-        (400, None, [10, 20]),  # from the oldest on: a younger run holds back the older ones behind it
+        (400, None, [10, 20]),  # from the oldest on: a younger run keeps the older ones that follow it
         (501, None, []),
         (None, 300, [0, 10, 20]),
         (None, 299, [0, 10, 20]),  # at least so many bytes stay
@@ -152,7 +152,7 @@ def test_runs_without_user_data_are_no_reason_to_keep_what_is_older() -> None:
     ]
 
 
-def test_retention_is_held_back_unless_it_was_asked_for() -> None:
+def test_retention_is_held_back_unless_it_was_requested() -> None:
     topic = a_topic(a_head(*ENTRIES), retention_ms="600", segment_bytes="1048576")
     [held] = planned(topic).topics
     assert held.configs == {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576"}
@@ -204,11 +204,11 @@ def test_a_partition_without_a_head_comes_back_empty_at_its_number_and_is_left_o
     plan = planned(a_topic(a_head(partition=0), a_head(partition=2), partitions=4))
     assert plan.problems == ()
     assert [partition.manifest_version for partition in plan.topics[0].partitions] == [7, 0, 7, 0]
-    [told] = plan.left_out
-    assert told.startswith("orders: of partitions 1, 3 ")
+    [reason] = plan.left_out
+    assert reason.startswith("orders: of partitions 1, 3 ")
 
 
-def test_a_partition_beyond_what_is_archived_is_asked_for_and_not_left_out() -> None:
+def test_a_partition_beyond_what_is_archived_is_requested_and_not_left_out() -> None:
     assert planned(a_topic(a_head(partition=0)), partitions=3).left_out == ()
 
 
@@ -217,7 +217,7 @@ def test_a_partition_that_no_broker_could_serve_comes_back_empty_and_the_others_
     plan = planned(a_topic(a_head(an_entry(0, 9)), odd, a_head(partition=2, leader_epoch=2**31 - 1)))
     assert check_plan(plan) == plan
     assert [partition.records for partition in plan.topics[0].partitions] == [10, 0, 0]
-    assert [told.partition(" ")[0] for told in plan.left_out] == ["orders:1", "orders:2"]
+    assert [reason.partition(" ")[0] for reason in plan.left_out] == ["orders:1", "orders:2"]
     with pytest.raises(VerificationFailed, match="blocks"):
         planned(a_topic(odd, partitions=2))
 
@@ -232,16 +232,16 @@ def test_a_head_beyond_the_count_is_a_problem_and_left_out_on_request_only() -> 
     assert any("left out" in note for note in narrowed.notes)
 
 
-def test_counts_and_settings_that_no_broker_told_are_not_taken_for_true() -> None:
-    told = a_topic(a_head(), partitions=1)
-    never = ArchivedTopic(manifest=replace(told.manifest, configs=None), heads=told.heads)
-    assert (planned(told).problems, planned(told).notes) == ((), planned(told).notes)
+def test_counts_and_settings_that_no_broker_gave_are_not_taken_for_true() -> None:
+    given = a_topic(a_head(), partitions=1)
+    never = ArchivedTopic(manifest=replace(given.manifest, configs=None), heads=given.heads)
+    assert (planned(given).problems, planned(given).notes) == ((), planned(given).notes)
     [problem] = planned(never).problems
     assert "--partitions orders=1" in problem
     confirmed = planned(never, partition_counts={"orders": 1})
     assert confirmed.problems == ()
     assert [note for note in confirmed.notes if "no broker ever gave its settings" in note]
-    assert not [note for note in planned(told).notes if "no broker" in note]
+    assert not [note for note in planned(given).notes if "no broker" in note]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_directory_that_holds_anything_is_left_alone(
 ) -> None:
     store, repository = kitchen
     (tmp_path / content).parent.mkdir(exist_ok=True)
-    (tmp_path / content).write_bytes(b"somebody's")
+    (tmp_path / content).write_bytes(b"foreign")
     with pytest.raises(UsageError, match="not empty"):
         recovery.apply(recovery.plan(repository, None), tmp_path, store)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / content]
@@ -119,7 +119,7 @@ def test_the_bucket_remembers_where_a_plan_was_applied(kitchen: tuple[MemoryStor
     assert recovery.apply(plan, tmp_path / "log", store).again
 
 
-def test_a_plan_goes_on_in_its_own_directory_though_the_mark_was_lost(
+def test_a_plan_continues_in_its_own_directory_though_the_mark_was_lost(
     kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path
 ) -> None:
     store, repository = kitchen

@@ -12,7 +12,7 @@ PARTITION = PartitionId("cluster-1", TOPIC_ID, 0, "orders")
 
 
 def advanced(version: int, last_offset: int | None = None, **fields: Any) -> Advanced:
-    """Manifest `version` of partition 0, which reaches ten offsets further with each unless told."""
+    """Manifest `version` of partition 0, which reaches ten offsets further with each unless given."""
     return Advanced(**_facts(version, last_offset, fields))
 
 

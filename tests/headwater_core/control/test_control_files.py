@@ -66,7 +66,7 @@ def damaged(path: Path, how: str) -> None:
 
 
 def a_node_with_marks(tmp_path: Path) -> None:
-    """What is in no bucket: recoveries and settings, some in the snapshot, some in the journal behind it."""
+    """What is in no bucket: recoveries and settings, some in the snapshot, some in the journal after it."""
     with a_node(tmp_path) as node:
         node.rebuilt()
         node.publish(RecoveryStarted(recovery_id="in the snapshot", at_ms=1, summary=""), settings(1, read_priority="local-only"))
@@ -115,7 +115,7 @@ def test_a_snapshot_outlives_its_journal(damage: str, tmp_path: Path) -> None:
         assert "in the snapshot" in node.state().recoveries
 
 
-def test_a_journal_goes_on_before_its_damage(tmp_path: Path) -> None:
+def test_a_journal_keeps_what_lies_before_its_damage(tmp_path: Path) -> None:
     a_node_with_marks(tmp_path)
     path = tmp_path / "control" / "journal"
     raw = path.read_bytes()

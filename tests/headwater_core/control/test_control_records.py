@@ -68,8 +68,8 @@ def test_what_goes_beyond_its_bounds_is_neither_made_nor_read(record: Record, fi
         decode(a_command([{**msgspec.to_builtins(record), **fields}]))
 
 
-def a_command(told: object) -> bytes:
-    body = msgspec.msgpack.encode(told)
+def a_command(content: object) -> bytes:
+    body = msgspec.msgpack.encode(content)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
@@ -80,10 +80,10 @@ def test_a_record_of_a_kind_that_a_later_version_brought_is_left_out_and_the_oth
     assert decode(a_command([{**msgspec.to_builtins(advanced(1)), "later": [1, 2]}])) == [advanced(1)]
 
 
-@pytest.mark.parametrize("told", [[], [{"partition": 1}], [{"kind": 7}], [7], {"kind": "claim"}, [[]], [{"kind": "claim"}]])
-def test_what_is_no_record_at_all_is_refused(told: object) -> None:
+@pytest.mark.parametrize("content", [[], [{"partition": 1}], [{"kind": 7}], [7], {"kind": "claim"}, [[]], [{"kind": "claim"}]])
+def test_what_is_no_record_at_all_is_refused(content: object) -> None:
     with pytest.raises(CorruptData):
-        decode(a_command(told))
+        decode(a_command(content))
 
 
 def test_a_command_has_a_bound() -> None:

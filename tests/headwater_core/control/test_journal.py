@@ -1,4 +1,4 @@
-"""The journal gives back what it was told, or says that it cannot."""
+"""The journal gives back what was added, or says that it cannot."""
 
 import errno
 import os
@@ -127,7 +127,7 @@ def test_a_torn_end_is_cut_off_and_said(tmp_path: Path) -> None:
         lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]),
     ],
 )
-def test_whatever_a_power_loss_leaves_behind_the_last_whole_frame_is_cut_off(left: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_whatever_a_power_loss_leaves_after_the_last_whole_frame_is_cut_off(left: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = a_journal(path, 3)
     journal.add(b"the last command", 4, 3)
@@ -143,7 +143,7 @@ def test_whatever_a_power_loss_leaves_behind_the_last_whole_frame_is_cut_off(lef
     assert entries(again)[-1] == (b"after", index, 3)
 
 
-def test_damage_with_a_whole_frame_behind_it_is_no_torn_end(tmp_path: Path) -> None:
+def test_damage_with_a_whole_frame_after_it_is_no_torn_end(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     a_journal(path, 5)._destroy()
     raw = bytearray(path.read_bytes())

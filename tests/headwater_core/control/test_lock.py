@@ -15,7 +15,7 @@ _LOCK = "from headwater_core.control.lock import DataDirLock; lock = DataDirLock
 _HOLD = f"import sys; from pathlib import Path; {_LOCK}; {_WAIT}"
 
 
-def test_the_second_is_told_who_is_first(tmp_path: Path) -> None:
+def test_the_second_learns_who_is_first(tmp_path: Path) -> None:
     with DataDirLock(tmp_path / "new" / "data"), pytest.raises(Locked, match=str(os.getpid())):
         DataDirLock(tmp_path / "new" / "data")
     DataDirLock(tmp_path / "new" / "data").close()

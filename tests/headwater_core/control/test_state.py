@@ -80,13 +80,13 @@ def test_settings_outlive_the_partitions() -> None:
     assert (topic.partitions, topic.revision) == ({}, 1)
 
 
-def test_what_was_told_before_a_partition_went_does_not_bring_it_back() -> None:
+def test_a_record_from_before_a_partition_went_does_not_bring_it_back() -> None:
     assert last_offset(advanced(2), retired(2), advanced(1)) is None
     assert last_offset(advanced(1), retired(2), advanced(2)) is None
     assert last_offset(retired(2), claim(2)) is None
 
 
-def test_a_partition_that_another_agent_goes_on_with_or_that_comes_back_is_not_gone() -> None:
+def test_a_partition_that_another_agent_continues_or_that_comes_back_is_not_gone() -> None:
     assert last_offset(advanced(2), retired(1)) == 19
     assert last_offset(advanced(2), retired(2), claim(3)) == 29
     back = apply_all(EMPTY, [advanced(2), retired(2), claim(3)])

@@ -23,7 +23,7 @@ def scanned(run: bytes = RUN, *, start: int = 0) -> RunScan:
 
 
 class LossyStore(MemoryStore):
-    """Loses the reply of a put, with or without having done it, and keeps digests to itself when told to."""
+    """Loses the reply of a put, with or without having done it, and keeps digests to itself on request."""
 
     def __init__(self) -> None:
         super().__init__()

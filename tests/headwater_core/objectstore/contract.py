@@ -226,7 +226,7 @@ class ObjectStoreContract:
         for prefix in ("", "b", "b/", "b/c", "b/c/", "b/d", "b/d/", "b/d/2", "x", "x/y"):
             assert sorted(info.key for info in store.list(prefix)) == [key for key in keys if key.startswith(prefix)]
 
-    def test_a_listing_goes_on_after_any_key_it_gave(self, store: ObjectStore) -> None:
+    def test_a_listing_continues_after_any_key_it_gave(self, store: ObjectStore) -> None:
         for key in ["a", "b/c/1", "b/c/2", "b/c/3", "b/d", "b/e/1", "c"]:
             put(store, key, b"")
         whole = [info.key for info in store.list("b/")]
@@ -234,12 +234,12 @@ class ObjectStoreContract:
         for at, key in enumerate(whole):
             assert [info.key for info in store.list("b/", start_after=key)] == whole[at + 1 :]
 
-    def test_a_listing_goes_on_behind_a_name_that_is_not_there(self, store: ObjectStore) -> None:
+    def test_a_listing_continues_after_a_name_that_is_not_there(self, store: ObjectStore) -> None:
         for key in ["a", "b/c/1", "b/c/2", "b/d", "b/e/1", "c"]:
             put(store, key, b"")
-        for behind, left in (("b/a", 4), ("b/c/0", 4), ("b/c/1z", 3), ("b/c/z", 2), ("b/cz", 2), ("b/dz/1", 1), ("b/e/z", 0), ("b/z", 0)):
-            found = [info.key for info in store.list("b/", start_after=behind)]
-            assert found == ["b/c/1", "b/c/2", "b/d", "b/e/1"][4 - left :], behind
+        for name, left in (("b/a", 4), ("b/c/0", 4), ("b/c/1z", 3), ("b/c/z", 2), ("b/cz", 2), ("b/dz/1", 1), ("b/e/z", 0), ("b/z", 0)):
+            found = [info.key for info in store.list("b/", start_after=name)]
+            assert found == ["b/c/1", "b/c/2", "b/d", "b/e/1"][4 - left :], name
 
     def test_what_was_deleted_is_gone_and_may_be_made_again(self, store: ObjectStore) -> None:
         put(store, "a/b/c", b"1")

@@ -1,4 +1,4 @@
-"""A store behind a bad network, for the simulation. What it loses, delays or shows late is decided by a seeded random source.
+"""A store on a bad network, for the simulation. What it loses, delays or shows late is decided by a seeded random source.
 
 Everything it does a real store and a retrying client do too: `inner` stays strongly consistent, its promises hold, and only
 the caller's knowledge suffers.
@@ -46,7 +46,7 @@ BAD_NETWORK = Faults(refused=0.02, lost_request=0.03, lost_reply=0.05, delayed=0
 
 
 class FaultyStore:
-    """`inner` through a network with `faults`, which may be set anew at any time. One wrapper is one client's view."""
+    """`inner` through a network with `faults`, which may be set again at any time. One wrapper is one client's view."""
 
     def __init__(self, inner: ObjectStore, random: Random, faults: Faults = BAD_NETWORK) -> None:
         self.inner = inner
@@ -65,13 +65,13 @@ class FaultyStore:
         return len(self._in_flight)
 
     def land(self, count: int | None = None) -> None:
-        """Let `count` of the writes under way arrive, in any order; all of them by default."""
+        """Let `count` of the writes in flight arrive, in any order; all of them by default."""
         for _ in range(len(self._in_flight) if count is None else min(count, len(self._in_flight))):
             write = self._in_flight.pop(self._random.randrange(len(self._in_flight)))
             _unheard(write)
 
     def lose(self) -> None:
-        """None of the writes under way will ever arrive."""
+        """None of the writes in flight will ever arrive."""
         self._in_flight.clear()
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
@@ -134,7 +134,7 @@ class FaultyStore:
                 raise UnknownOutcome(f"{operation} {key}: no answer (the reply was lost)")
             case "delayed":
                 self._in_flight.append(write)
-                raise UnknownOutcome(f"{operation} {key}: no answer (the request is under way)")
+                raise UnknownOutcome(f"{operation} {key}: no answer (the request is in flight)")
             case "echoed":
                 write()
         return write()
@@ -159,6 +159,6 @@ class FaultyStore:
 
 
 def _unheard(write: Callable[[], object]) -> None:
-    """Do it; whatever it answers, nobody hears it."""
+    """Do it; whatever it answers, the answer is lost."""
     with contextlib.suppress(HeadwaterError):
         write()

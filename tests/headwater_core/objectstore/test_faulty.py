@@ -110,13 +110,13 @@ def test_what_is_heard_is_true(seed: int) -> None:
 def test_a_seed_replays_exactly() -> None:
     def story(seed: int) -> list[str]:
         _, store = a_store(BAD_NETWORK, seed)
-        told = []
+        outcomes = []
         for step in range(200):
             try:
-                told.append(store.create(f"k{step % 7}", b"%d" % step))
+                outcomes.append(store.create(f"k{step % 7}", b"%d" % step))
             except HeadwaterError as error:
-                told.append(repr(error))
-        return told
+                outcomes.append(repr(error))
+        return outcomes
 
     assert story(3) == story(3)
     assert story(3) != story(4)

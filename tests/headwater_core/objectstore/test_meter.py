@@ -28,7 +28,7 @@ def test_calls_and_bytes_are_counted() -> None:
     assert (store.calls, store.bytes_read, list(store.log)) == ({}, 0, [])
 
 
-def test_nothing_is_logged_unless_asked_for() -> None:
+def test_nothing_is_logged_unless_requested() -> None:
     store = MeteredStore(MemoryStore())
     put(store, "a", b"")
     assert list(store.log) == []

@@ -31,13 +31,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def reported() -> list[str]:
     return []
 
 
 @pytest.fixture
-def watch(clock: ManualClock, told: list[str]) -> SilenceWatch:
-    return SilenceWatch("s3://arch", told.append, clock)
+def watch(clock: ManualClock, reported: list[str]) -> SilenceWatch:
+    return SilenceWatch("s3://arch", reported.append, clock)
 
 
 def after(watch: SilenceWatch, clock: ManualClock, seconds: float) -> None:
@@ -45,32 +45,32 @@ def after(watch: SilenceWatch, clock: ManualClock, seconds: float) -> None:
     watch.look()
 
 
-def test_a_silence_is_reported_repeated_and_its_end_said(watch: SilenceWatch, clock: ManualClock, told: list[str]) -> None:
+def test_a_silence_is_reported_repeated_and_its_end_said(watch: SilenceWatch, clock: ManualClock, reported: list[str]) -> None:
     with watch.calling():
         after(watch, clock, SILENCE_S - 1)
-        assert told == []
+        assert reported == []
         with watch.calling():
             after(watch, clock, 1)
             after(watch, clock, 5)
-            assert told == ["no answer from s3://arch for 10 s, 2 requests waiting"]
+            assert reported == ["no answer from s3://arch for 10 s, 2 requests waiting"]
             after(watch, clock, REPEAT_S)
     after(watch, clock, 1)
-    assert told[1:] == ["no answer from s3://arch for 45 s, 2 requests waiting", "s3://arch answers again, after 45 s"]
+    assert reported[1:] == ["no answer from s3://arch for 45 s, 2 requests waiting", "s3://arch answers again, after 45 s"]
     after(watch, clock, 100)
-    assert len(told) == 3
+    assert len(reported) == 3
 
 
-def test_the_end_of_a_silence_can_be_reported_elsewhere(clock: ManualClock, told: list[str]) -> None:
+def test_the_end_of_a_silence_can_be_reported_elsewhere(clock: ManualClock, reported: list[str]) -> None:
     over: list[str] = []
-    watch = SilenceWatch("s3://arch", told.append, clock, over=over.append)
+    watch = SilenceWatch("s3://arch", reported.append, clock, over=over.append)
     with watch.calling():
         after(watch, clock, SILENCE_S)
     after(watch, clock, 1)
-    assert told == ["no answer from s3://arch for 10 s, 1 request waiting"]
+    assert reported == ["no answer from s3://arch for 10 s, 1 request waiting"]
     assert over == ["s3://arch answers again, after 10 s"]
 
 
-def test_bytes_that_move_and_answers_to_others_are_no_silence(watch: SilenceWatch, clock: ManualClock, told: list[str]) -> None:
+def test_bytes_that_move_and_answers_to_others_are_no_silence(watch: SilenceWatch, clock: ManualClock, reported: list[str]) -> None:
     with watch.calling():
         for _ in range(10):
             after(watch, clock, 9)
@@ -79,28 +79,28 @@ def test_bytes_that_move_and_answers_to_others_are_no_silence(watch: SilenceWatc
             after(watch, clock, 9)
             with pytest.raises(NotFound), watch.calling():
                 raise NotFound("a")
-    assert told == []
+    assert reported == []
 
 
-def test_a_call_that_gave_up_is_no_answer(watch: SilenceWatch, clock: ManualClock, told: list[str]) -> None:
+def test_a_call_that_gave_up_is_no_answer(watch: SilenceWatch, clock: ManualClock, reported: list[str]) -> None:
     with watch.calling():
         after(watch, clock, 9)
         with pytest.raises(TransientError), watch.calling():
             raise TransientError("timed out")
         after(watch, clock, 1)
-    assert told == ["no answer from s3://arch for 10 s, 1 request waiting"]
+    assert reported == ["no answer from s3://arch for 10 s, 1 request waiting"]
 
 
-def test_an_idle_store_is_not_silent(watch: SilenceWatch, clock: ManualClock, told: list[str]) -> None:
+def test_an_idle_store_is_not_silent(watch: SilenceWatch, clock: ManualClock, reported: list[str]) -> None:
     with watch.calling():
         pass
     after(watch, clock, 1000)
     with watch.calling():
         after(watch, clock, 1)
-    assert told == []
+    assert reported == []
 
 
-def test_a_consumer_that_takes_its_time_is_not_the_stores_silence(watch: SilenceWatch, clock: ManualClock, told: list[str]) -> None:
+def test_a_consumer_that_takes_its_time_is_not_the_stores_silence(watch: SilenceWatch, clock: ManualClock, reported: list[str]) -> None:
     inner = MemoryStore(clock)
     inner.put("a", io.BytesIO(bytes(10)), size_bytes=10)
     store = GuardedStore(inner, watch.calling)
@@ -112,7 +112,7 @@ def test_a_consumer_that_takes_its_time_is_not_the_stores_silence(watch: Silence
     listing = iter(store.list(""))
     next(listing)
     after(watch, clock, 100)
-    assert told == []
+    assert reported == []
 
 
 def test_stores_tell_of_the_bytes_that_move(tmp_path: Path, s3_environ: S3Server) -> None:
@@ -130,7 +130,7 @@ def test_stores_tell_of_the_bytes_that_move(tmp_path: Path, s3_environ: S3Server
         assert moved.count(kind) > sent
 
 
-def test_its_thread_reports_and_ends(told: list[str]) -> None:
+def test_its_thread_reports_and_ends(reported: list[str]) -> None:
     said = threading.Event()
 
     class Fast(SystemClock):
@@ -138,7 +138,7 @@ def test_its_thread_reports_and_ends(told: list[str]) -> None:
             return super().monotonic_s() * 100
 
     def report(line: str) -> None:
-        told.append(line)
+        reported.append(line)
         said.set()
 
     watch = SilenceWatch("s3://arch", report, Fast())
@@ -146,4 +146,4 @@ def test_its_thread_reports_and_ends(told: list[str]) -> None:
     with watch.calling():
         assert said.wait(20)
     watch.close()
-    assert told[0].startswith("no answer from s3://arch for ")
+    assert reported[0].startswith("no answer from s3://arch for ")

@@ -122,7 +122,7 @@ def a_segment(base_offset: int = 0, batches: int = 3, *, records: int = 1, epoch
 
 
 def with_crc(batch: bytes) -> bytes:
-    """`batch` with the checksum its bytes deserve; for batches damaged on purpose behind it."""
+    """`batch` with the checksum its bytes deserve; for batches damaged on purpose after it."""
     return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
 
 

@@ -31,7 +31,7 @@ def test_a_walk_takes_only_whole_batches_below_the_high_watermark(end_offset: in
     assert walked(raw, end_offset=end_offset) == [base for base in (0, 3, 6, 9) if base + 3 <= end_offset]
 
 
-def test_nothing_behind_the_high_watermark_is_touched() -> None:
+def test_nothing_past_the_high_watermark_is_read() -> None:
     assert walked(a_segment(0, 4) + b"torn", end_offset=4) == [0, 1, 2, 3]
     assert walked(a_segment(0, 4) + a_batch(4)[:-1], end_offset=4) == [0, 1, 2, 3]
 
@@ -131,7 +131,7 @@ def damaged(raw: bytes, bit: int) -> bytes:
 
 
 def test_any_flipped_bit_is_noticed_between_neighbours() -> None:
-    """Base offset and leader epoch are outside the CRC: there the order of the log tells."""
+    """Base offset and leader epoch are outside the CRC: there the order of the log is what shows it."""
     before, batch, after = a_batch(3, 2, epoch=6), a_batch(5, 2, epoch=6), a_batch(7, 2, epoch=6)
     assert walked(before + batch + after) == [3, 5, 7]
     for bit in range(len(batch) * 8):

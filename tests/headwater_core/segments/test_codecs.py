@@ -58,7 +58,7 @@ def test_a_truncation_is_noticed(codec: int, xerial: bool, data: bytes, cut: flo
 @each_codec
 @given(data=st.binary(min_size=1, max_size=500), at=st.floats(0, 0.999), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_a_typed_error_or_within_the_limit(codec: int, xerial: bool, data: bytes, at: float, bit: int) -> None:
-    """Some formats carry no checksum; the batch's CRC is what tells. Here nothing may crash or grow."""
+    """Some formats carry no checksum; the batch's CRC is what detects damage. Here nothing may crash or grow."""
     damaged = bytearray(compress(codec, data, xerial=xerial))
     damaged[int(len(damaged) * at)] ^= 1 << bit
     with suppress(CorruptData):

@@ -1,4 +1,4 @@
-"""Log directories whose disk hangs: what is in others is found as ever, and nobody waits for long."""
+"""Log directories whose disk hangs: what is in others is found as ever, and no caller waits for long."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ SOUP, TEA = TopicPartition("soup", 0), TopicPartition("tea", 0)
 
 
 def after_it_answers(ask: Callable[[], T]) -> T:
-    """The first answer of a disk that has begun to answer: what hung until then may take a moment to end."""
+    """The first answer of a disk that has begun to answer: what hung before may take a moment to end."""
     pause = threading.Event()
     for _ in range(1000):
         try:
@@ -83,23 +83,23 @@ def test_directories_that_all_hang_are_not_empty(two: Two, hung: HungDisk) -> No
         within(20, two.logs.listing)
 
 
-def test_nobody_waits_again_for_what_hangs(tmp_path: Path) -> None:
+def test_no_caller_waits_again_for_what_hangs(tmp_path: Path) -> None:
     disk, go = Disk(tmp_path, 0.5), threading.Event()
-    asked: list[int] = []
+    started: list[int] = []
 
     def hang(number: int, _: object = None) -> None:
-        asked.append(number)
+        started.append(number)
         go.wait(60)
 
     for _ in range(3):
         with pytest.raises(DiskHangs):
             disk.ask("soup", partial(hang, 0))
-    assert asked == [0]
+    assert started == [0]
     assert disk.ask("tea", lambda _: "it may be one directory only") != ""
     for number in range(1, 2 * LATE_MAX):
         with pytest.raises(DiskHangs):
             disk.ask(number, partial(hang, number))
-    assert asked == list(range(LATE_MAX)), "then it is the whole disk"
+    assert started == list(range(LATE_MAX)), "then it is the whole disk"
     go.set()
     assert after_it_answers(lambda: disk.ask("soup", lambda _: "soup")) == "soup"
 
@@ -129,5 +129,5 @@ def test_who_leads_is_what_the_metadata_log_said_last(tmp_path: Path) -> None:
     assert before.leadership is not None
     with hung_disk(first):
         assert within(20, lambda: logs.look(place)) == before
-        anew = within(20, lambda: LogDirs([first, second], patience_s=1.0).look(place))
-    assert (anew.leadership, anew.leadership_unread) == (None, True)
+        fresh = within(20, lambda: LogDirs([first, second], patience_s=1.0).look(place))
+    assert (fresh.leadership, fresh.leadership_unread) == (None, True)

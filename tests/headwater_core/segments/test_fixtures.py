@@ -164,7 +164,7 @@ def test_producer_states_are_those_of_the_brokers_snapshots(name: str) -> None:
 
 
 def carried(known: dict[int, ProducerState], scan: RunScan) -> dict[int, ProducerState]:
-    """What a broker knows behind one more segment: an index tells only what that segment says of a producer."""
+    """What a broker knows after one more segment: an index has only what that segment says of a producer."""
     merged = dict(known)
     for state in scan.index.producers:
         before = merged.get(state.producer_id)

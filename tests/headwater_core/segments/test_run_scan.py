@@ -126,7 +126,7 @@ def test_producers_are_remembered_as_a_broker_would() -> None:
     )
     assert scanned(raw).index.producers == (
         ProducerState(7, 1, 0, 2, 2, BASE_TIME + 3, 5, -1),  # the sequence wrapped
-        ProducerState(8, 1, -1, -1, 0, BASE_TIME + 7, 6, -1),  # the marker's newer epoch begins the sequence anew
+        ProducerState(8, 1, -1, -1, 0, BASE_TIME + 7, 6, -1),  # the marker's newer epoch begins a new sequence
         ProducerState(9, 0, 11, 5, 1, BASE_TIME + 5, -1, -1),
     )
 
@@ -212,7 +212,7 @@ def test_damage_names_its_place() -> None:
 
 @given(cuts=st.sets(st.integers(1, 11)), plan=st.lists(st.sampled_from("abcdA"), min_size=12, max_size=12))
 def test_scanning_in_pieces_finds_what_one_scan_finds(cuts: set[int], plan: list[str]) -> None:
-    """Letters: data of producers a, b, c; d plain; A aborts whoever has the lowest id open."""
+    """Letters: data of producers a, b, c; d plain; A aborts the open producer with the lowest id."""
     batches, opened = [], set[int]()
     for offset, letter in enumerate(plan):
         if letter == "A" and opened:

@@ -30,7 +30,7 @@ def test_any_cut_or_flipped_bit_is_noticed() -> None:
             decode_snapshot(damaged, where="test")
 
 
-def test_an_empty_file_is_no_snapshot_of_nobody() -> None:
+def test_an_empty_file_is_no_snapshot_without_producers() -> None:
     with pytest.raises(TruncatedData):
         decode_snapshot(b"", where="test")
     assert len(encode_snapshot([])) == 10

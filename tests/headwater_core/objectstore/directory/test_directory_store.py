@@ -86,7 +86,7 @@ def test_empty_directories_go_with_their_last_object(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(tmp_path)
     tag = store.create("doc", b"1")
 

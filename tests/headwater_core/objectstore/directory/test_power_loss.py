@@ -137,7 +137,7 @@ def test_what_is_read_back_survives_though_a_directory_halfway_up_could_not_be_s
     assert after_power_loss(disk, tmp_path).get("new/deep/a")[0] == b"a"
 
 
-def test_a_file_that_could_not_be_synced_is_written_anew_and_never_published(
+def test_a_file_that_could_not_be_synced_is_written_again_and_never_published(
     disk: VolatileDisk, store: DirectoryStore, tmp_path: Path
 ) -> None:
     store.create("old", b"0")

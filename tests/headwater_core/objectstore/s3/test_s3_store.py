@@ -37,7 +37,7 @@ def test_a_prefix_keeps_archives_apart(store: S3Store, bucket: str, place: str, 
     assert [info.key for info in store.list("a", start_after="a/a")] == ["a/b"]
 
 
-def test_somebody_else_s_keys_are_not_listed(store: S3Store, bucket: str, place: str, s3_environ: S3Server) -> None:
+def test_foreign_keys_are_not_listed(store: S3Store, bucket: str, place: str, s3_environ: S3Server) -> None:
     put(store, "a", b"1")
     with closing(s3_environ.client()) as client:
         client.put_object(Bucket=bucket, Key=f"{place}/odd name", Body=b"")

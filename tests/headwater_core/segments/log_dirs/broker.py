@@ -49,5 +49,5 @@ def _split(name: str) -> tuple[str, int]:
 
 
 def aged(directory: Path) -> None:
-    """An hour ago somebody has last made or removed a file in it."""
+    """An hour ago a file was last made in it or removed."""
     os.utime(directory, (time.time() - 3600, time.time() - 3600))

@@ -33,7 +33,7 @@ def test_metadata_may_lie_in_a_directory_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_metadata_directory_without_metadata_is_refused(tmp_path: Path) -> None:
-    """Whoever names it wants leadership to be known: to go on without would be another thing."""
+    """A user who names it wants leadership to be known, so doing without it would be wrong."""
     root, aside = moved_aside(tmp_path)
     shutil.rmtree(aside / "__cluster_metadata-0")
     for logs in (LogDirs([root], metadata_dir=aside), LogDirs([root], metadata_dir=tmp_path / "nowhere")):
@@ -49,7 +49,7 @@ def test_metadata_of_another_broker_is_refused(tmp_path: Path) -> None:
             logs.survey()
 
 
-def test_metadata_of_a_later_version_leaves_leadership_unknown_and_stops_nobody(tmp_path: Path) -> None:
+def test_metadata_of_a_later_version_leaves_leadership_unknown_and_stops_nothing(tmp_path: Path) -> None:
     root = private_copy("pantry-live", tmp_path)
     wanted = {log.partition for log in LogDirs([root]).partitions()}
     newer_metadata(root)

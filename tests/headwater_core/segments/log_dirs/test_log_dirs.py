@@ -29,7 +29,7 @@ def test_a_listing_names_what_a_survey_looks_at(broker: Broker) -> None:
     assert set(listing.partitions) == {log.partition.topic_partition for log in broker.logs.partitions()}
 
 
-def test_a_survey_goes_on_past_a_directory_it_cannot_use(broker: Broker) -> None:
+def test_a_survey_continues_past_a_directory_it_cannot_use(broker: Broker) -> None:
     broker.partition("soup-0")
     (broker.partition("stew-0") / "partition.metadata").unlink()
     aged(broker.root / "stew-0")
@@ -61,12 +61,12 @@ def test_an_absent_partition_is_not_found(broker: Broker) -> None:
 @pytest.mark.parametrize("name", ["pantry", "kitchen"])
 def test_every_partition_of_a_real_broker_is_found(name: str) -> None:
     logs = LogDirs([unpack(name)])
-    told = expected_cluster(name)
-    wanted = {(topic["name"], each["partition"], topic["topic_id"]) for topic in told["topics"] for each in topic["partitions"]}
+    expected = expected_cluster(name)
+    wanted = {(topic["name"], each["partition"], topic["topic_id"]) for topic in expected["topics"] for each in topic["partitions"]}
     survey = logs.survey()
     assert {(log.partition.topic, log.partition.partition, log.partition.topic_id) for log in survey.logs} == wanted
     assert not survey.problems
-    assert (logs.cluster_id, logs.node_id) == (told["cluster_id"], 1)
+    assert (logs.cluster_id, logs.node_id) == (expected["cluster_id"], 1)
 
 
 def test_a_disk_that_hangs_holds_up_its_own_partitions_only(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

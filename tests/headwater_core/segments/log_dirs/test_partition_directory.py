@@ -63,7 +63,7 @@ def test_a_compaction_is_in_the_log_while_there_are_swap_files(broker: Broker, s
     assert broker.logs.look(SOUP).settled == settled
 
 
-def test_in_an_owned_directory_nobody_finishes_a_compaction(broker: Broker) -> None:
+def test_in_an_owned_directory_no_broker_finishes_a_compaction(broker: Broker) -> None:
     """A broker that starts deletes .cleaned files and puts .swap files in the place of segments. Headwater does neither."""
     directory = broker.partition()
     owned = LogDirs([broker.root], owned=True)
@@ -105,7 +105,7 @@ def test_a_glimpse_tells_whether_anything_has_happened(broker: Broker) -> None:
     def seen() -> Glimpse:
         return logs.listing().partitions[SOUP]
 
-    assert not seen().is_as(seen())  # too young to tell
+    assert not seen().is_as(seen())  # too young to be sure
     aged(directory)
     aged(epochs)
     before = seen()
@@ -211,7 +211,7 @@ def test_compaction_and_leadership_come_from_the_metadata_log() -> None:
     assert (leadership.is_ours, leadership.all_in_sync, leadership.leader_epoch) == (True, True, 8)
 
 
-def test_nobody_leads_what_a_broker_left_on_a_clean_stop() -> None:
+def test_no_broker_leads_what_one_left_on_a_clean_stop() -> None:
     for log in LogDirs([unpack("pantry")]).partitions():
         assert log.leadership is not None
         assert log.leadership.leader == -1

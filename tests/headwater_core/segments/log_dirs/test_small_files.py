@@ -12,7 +12,7 @@ from headwater_core.segments.log_dirs import LogDirs, log_directory
 from tests.headwater_core.segments.log_dirs.broker import SOUP, Broker
 
 
-def test_missing_and_unreadable_directories_are_told_apart(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_unreadable_directories_are_distinguished(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path, words in ((tmp_path / "gone", "does not exist"), (tmp_path / "file", "not a directory")):
         for act in (LogDirs([path]).survey, lambda path=path: LogDirs([path]).look(SOUP), lambda path=path: LogDirs([path]).cluster_id):

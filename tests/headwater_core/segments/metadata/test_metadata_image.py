@@ -25,10 +25,10 @@ from tests.headwater_core.segments.metadata.written_log import SOUP, STEW, Log, 
 def test_a_brokers_metadata_is_what_its_admin_api_said(name: str) -> None:
     directory = unpack(name) / "node9" if name == "brigade" else unpack(name)
     found = MetadataLog(directory / DIRECTORY).read()
-    told = expected_cluster(name)
-    assert dict(found.features) == told["features"]
-    assert {topic["name"] for topic in told["topics"]} == set(found.topics)
-    for topic in told["topics"]:
+    expected = expected_cluster(name)
+    assert dict(found.features) == expected["features"]
+    assert {topic["name"] for topic in expected["topics"]} == set(found.topics)
+    for topic in expected["topics"]:
         ours = found.topics[topic["name"]]
         assert ours.topic_id == topic["topic_id"]
         assert dict(ours.configs) == topic["configs"]

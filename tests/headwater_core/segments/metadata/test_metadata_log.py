@@ -92,7 +92,7 @@ def test_an_unchanged_log_is_not_listed(log: Log, monkeypatch: pytest.MonkeyPatc
     assert set(follower.read().topics) == {"soup", "stew", "tea"}
 
 
-def test_a_record_of_a_later_version_is_told_again_without_reading_all_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_a_later_version_is_reported_again_without_reading_all_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(Topic(name="soup", topic_id=SOUP))
     follower = MetadataLog(log.directory)
     follower.read()
