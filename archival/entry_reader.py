@@ -1,7 +1,9 @@
 """What is archived already, read and verified again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO, cast
+
+from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, NotFound
 from headwater_core.layouts import open_layout
@@ -23,8 +25,8 @@ class ArchivedEntries:
     def open(self, entry: Entry) -> BinaryIO:
         return cast(BinaryIO, ArchivedRun(self._store, entry))
 
-    def ended(self, entry: Entry, open_transactions: tuple[OpenTransaction, ...]) -> None:
-        """Whoever has just archived `entry` knows what is open behind it; the next run will ask."""
+    def remember_open(self, entry: Entry, open_transactions: tuple[OpenTransaction, ...]) -> None:
+        """These are open after `entry`, which has just been archived: the next run needs them, and need not read its index."""
         self._last_open = entry, open_transactions
 
     def index_is_true(self, entry: Entry, scan: RunScan) -> bool:
@@ -32,6 +34,16 @@ class ArchivedEntries:
         index = self._read_index(entry)
         aborted = tuple(each for each in index.aborted if each.last_offset <= scan.last_offset)
         return aborted == scan.aborted and (entry.is_cut or index.open_transactions == scan.open_transactions)
+
+    def find_same(self, listed: Iterable[Entry], entry: Entry, scan: RunScan) -> Entry | None:
+        """`entry`, whose bytes were scanned, as it is `listed` already, byte for byte; None when it is not."""
+        for each in listed:
+            if (each.base_offset, each.last_offset, each.live_bytes) != (entry.base_offset, entry.last_offset, scan.size_bytes):
+                continue
+            held = self.scan(each, each.next_offset, ()) if each.is_cut else None
+            if (held.digest if held else each.digest) == scan.digest and self.index_is_true(each, scan):
+                return replace(each, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
+        return None
 
     def _read_index(self, entry: Entry) -> RunIndex:
         try:
@@ -46,15 +58,15 @@ class ArchivedEntries:
             raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
         return scan
 
-    def open_behind(self, entries: Sequence[Entry]) -> tuple[OpenTransaction, ...]:
-        """The transactions open behind the last of `entries`: from its index, or from its bytes when it was cut."""
+    def open_after(self, entries: Sequence[Entry]) -> tuple[OpenTransaction, ...]:
+        """The transactions open after the last of `entries`: from its index, or from its bytes when it was cut."""
         if not entries or entries[-1].gap or entries[-1].open_from is None:
             return ()
         entry = entries[-1]
         if self._last_open and self._last_open[0] == entry:
             return self._last_open[1]
         if entry.is_cut:
-            scan = self.scan(entry, entry.next_offset, self.open_behind(entries[:-1]))
+            scan = self.scan(entry, entry.next_offset, self.open_after(entries[:-1]))
             found = scan.open_transactions if scan else ()
         else:
             found = self._read_index(entry).open_transactions

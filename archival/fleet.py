@@ -14,7 +14,7 @@ from uuid import uuid4
 import structlog
 
 from archival.announcer import Announcer
-from archival.archiver import PartitionArchiver
+from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
 from archival.looks import CleanerLooks
@@ -133,6 +133,18 @@ class ArchiverFleet:
         self._topics = TopicRecords(equipment.repository, self._describe, clock=equipment.clock, owner=equipment.owner)
         self._tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
         self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
+        self._shared = ArchiverEquipment(
+            logs=equipment.dirs,
+            store=equipment.store,
+            repository=equipment.repository,
+            announcer=self.announcer,
+            topics=self._topics,
+            tails=self._tails,
+            looks=self._looks,
+            writer=equipment.writer,
+            new_uid=equipment.new_uid,
+            open_segment=equipment.open_segment,
+        )
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
@@ -413,20 +425,7 @@ class ArchiverFleet:
                 self._seen_s.pop(partition, None)
 
     def _archiver(self, partition: PartitionId) -> PartitionArchiver:
-        return PartitionArchiver(
-            partition,
-            logs=self.logs,
-            store=self._equipment.store,
-            repository=self._equipment.repository,
-            offloader=open_layout(self._equipment.settings_for(partition.topic).layout),
-            announcer=self.announcer,
-            topics=self._topics,
-            tails=self._tails,
-            looks=self._looks,
-            writer=self._equipment.writer,
-            new_uid=self._equipment.new_uid,
-            open_segment=self._equipment.open_segment,
-        )
+        return PartitionArchiver(partition, self._shared, open_layout(self._equipment.settings_for(partition.topic).layout))
 
 
 def _next(outcomes: "SimpleQueue[PartitionOutcome | None]", stop: threading.Event | None) -> PartitionOutcome | None:

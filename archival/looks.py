@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from archival.cleaner import CLOCK_STEP_MS, Look
+from archival.cleaner import CLOCK_STEP_MS, Look, overtaken
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import replace_file
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
+from manifests.head import Head
 
 LOOKS_MAX = 32  # per partition
 KEEP_MS = 90 * 24 * 3600 * 1000  # of a partition that is not looked at any more, because it is gone
@@ -55,6 +56,10 @@ class CleanerLooks:
     def of(self, partition: PartitionId) -> tuple[Look, ...]:
         with self._lock:
             return self._looks.get(_key(partition), ())
+
+    def overtaken(self, log: LocalLog, head: Head | None, first: int, stale_keys_below: int | None) -> str:
+        """Why what lies from `first` on must not follow what `head` lists (see `cleaner.overtaken`); "" when it may."""
+        return "" if head is None else overtaken(log, head, first, self.of(log.partition), self.now_ms(), stale_keys_below=stale_keys_below)
 
     def save(self) -> None:
         if self._path is None:

@@ -13,11 +13,11 @@ import structlog
 
 from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at, may_lack
-from archival.source import Logs, local_errors
+from archival.source import Logs
 from archival.step_plan import Acting, Idle, archiving_role, log_start
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged, UsageError
-from headwater_core.files import sync_path
+from headwater_core.files import disk_errors, sync_path
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Head
 from manifests.repository import ManifestRepository
@@ -116,7 +116,7 @@ class Releaser:
         """
         if not self._owned:
             raise UsageError("the log directory is not owned (log.owned = false): its broker deletes there, not headwater")
-        with archiver.lock, local_errors(archiver.partition):
+        with archiver.lock, disk_errors(archiver.partition):
             head = self._load(archiver)
             milestones.reached("release.head_read")
             log = self._logs.look(archiver.partition.topic_partition)

@@ -11,7 +11,6 @@ LINES_MAX = 80
 ELSEWHERE = {  # module: the test file to open first
     "archival/fleet.py": "tests/archival/test_scheduler.py",
     "archival/looks.py": "tests/archival/test_cleaner.py",
-    "archival/source.py": "tests/archival/test_archiver.py",
     "headwater/commands/archive.py": "tests/headwater/test_verbs.py",
     "headwater/commands/cache.py": "tests/headwater/test_verbs.py",
     "headwater/commands/export.py": "tests/headwater/pipeline/export/test_directory_export.py",

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from archival.announcer import Announcer
-from archival.archiver import Outcome, PartitionArchiver
+from archival.archiver import ArchiverEquipment, Outcome, PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.release import Releaser
-from archival.source import OpenSegment, open_segment
+from archival.source import Logs, OpenSegment, open_segment
 from archival.step_plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
@@ -25,6 +25,7 @@ from manifests.repository import ManifestRepository
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.segments.builders import a_segment
 
 PARTITION = PartitionId("kitchen-1", topic_id_text(bytes(range(16))), 0, "soup")
 EVERYTHING = Policy(tail_after_ms=0)
@@ -116,6 +117,15 @@ class Directory:
         (self.root / name).write_bytes(checkpoints.encode_offsets({self.partition.topic_partition: offset}))
 
 
+def fill(directory: Directory, *bases: int, end: int, epoch: int = 0) -> bytes:
+    """Plain segments of one-record batches from each base to the next, all committed; returns their bytes."""
+    runs = [a_segment(base, after - base, epoch=epoch) for base, after in zip(bases, (*bases[1:], end), strict=True)]
+    for base, run in zip(bases, runs, strict=True):
+        directory.segment(base, run)
+    directory.high_watermark(end)
+    return b"".join(runs)
+
+
 @dataclass(frozen=True)
 class LogsWithRetention:
     """Log directories beside a metadata log that tells how long tombstones are kept."""
@@ -150,13 +160,12 @@ class Agent:
         self.archiver = self.archiver_of(self.partition)
         self.releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.writer, owned=self.owned)
 
-    def archiver_of(self, partition: PartitionId) -> PartitionArchiver:
-        return PartitionArchiver(
-            partition,
-            logs=self.logs if self.delete_retention_ms is None else LogsWithRetention(self.logs, self.delete_retention_ms),
+    def archiver_of(self, partition: PartitionId, logs: Logs | None = None) -> PartitionArchiver:
+        own: Logs = self.logs if self.delete_retention_ms is None else LogsWithRetention(self.logs, self.delete_retention_ms)
+        equipment = ArchiverEquipment(
+            logs=logs or own,
             store=self.store,
             repository=self.repository,
-            offloader=open_layout("segment"),
             announcer=Announcer(self.control, self.clock),
             topics=TopicRecords(self.repository, lambda _: TopicFacts(partitions=1, configs={})),
             tails=Tails(None, self.clock),
@@ -165,6 +174,7 @@ class Agent:
             new_uid=self._new_uid,
             open_segment=self.open_segment,
         )
+        return PartitionArchiver(partition, equipment, open_layout("segment"))
 
     def _new_uid(self) -> str:
         self.uids += 1

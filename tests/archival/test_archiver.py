@@ -1,4 +1,3 @@
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -8,47 +7,24 @@ import structlog
 
 import headwater_core.milestones
 from archival.step_plan import Policy
-from headwater_core.epochs import EpochHistory
 from headwater_core.errors import (
     CorruptData,
     Fenced,
     SourceChanged,
-    SuspectedGap,
     TransientError,
     UnfinishedSwap,
     UnknownOutcome,
     UnrelatedLog,
 )
-from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
-from headwater_core.segments.local_log import LocalLog
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
-from manifests.head import Head
-from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, batches_of, live_bytes, load, ranges
+from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, fill, live_bytes, load, ranges
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
+from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.builders import a_gap
 
 SEALED = Policy()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "logs")
-
-
-@pytest.fixture
-def agent(directory: Directory) -> Agent:
-    return Agent(directory.root)
-
-
-def fill(directory: Directory, *bases: int, end: int, epoch: int = 0) -> bytes:
-    """Plain segments of one-record batches from each base to the next, all committed; returns their bytes."""
-    runs = [a_segment(base, after - base, epoch=epoch) for base, after in zip(bases, (*bases[1:], end), strict=True)]
-    for base, run in zip(bases, runs, strict=True):
-        directory.segment(base, run)
-    directory.high_watermark(end)
-    return b"".join(runs)
 
 
 # One step after another
@@ -70,20 +46,6 @@ def test_the_tail_goes_up_to_the_high_watermark_and_on_in_mid_segment(directory:
     agent.run()
     assert ranges(agent.head.entries) == [(0, 3), (4, 9)]
     assert live_bytes(agent.store, agent.head) == written
-
-
-def test_a_batch_across_the_high_watermark_waits_whole(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_batch(0, 3), a_batch(3, 4))
-    directory.high_watermark(5)
-    agent.run()
-    assert ranges(agent.head.entries) == [(0, 2)]
-
-
-def test_a_torn_tail_is_not_touched(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_segment(0, 5), a_batch(5)[:40])
-    directory.high_watermark(5)
-    agent.run()
-    assert agent.head.last_offset == 4
 
 
 def test_a_tail_waits_since_it_was_first_seen_or_last_committed(directory: Directory, agent: Agent) -> None:
@@ -114,14 +76,6 @@ def test_an_emptied_log_starts_where_it_ends(directory: Directory, agent: Agent)
     assert (agent.head.start_offset, agent.head.last_offset, agent.head.entries) == (54, 53, ())
 
 
-def test_the_first_object_begins_at_the_batch_that_holds_the_log_start(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_batch(0, 5), a_batch(5, 5), a_batch(10, 5))
-    directory.high_watermark(15)
-    directory.log_start(7)
-    agent.run()
-    assert (agent.head.start_offset, ranges(agent.head.entries)) == (7, [(5, 14)])
-
-
 def test_what_was_archived_elsewhere_goes_on_with_other_segment_boundaries(tmp_path: Path) -> None:
     here, there = Directory(tmp_path / "1"), Directory(tmp_path / "2")
     fill(here, 0, 10, 20, end=30)
@@ -134,106 +88,7 @@ def test_what_was_archived_elsewhere_goes_on_with_other_segment_boundaries(tmp_p
     assert live_bytes(one.store, other.head) == written[: len(live_bytes(one.store, other.head))]
 
 
-# Holes and compaction
-
-
-def test_a_hole_between_segments_stops_everything(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_segment(0, 5))
-    directory.segment(10, a_segment(10, 5))
-    directory.segment(15)
-    directory.high_watermark(15)
-    with pytest.raises(SuspectedGap, match="offset 5"):
-        agent.run()
-    assert agent.head.last_offset == 4
-
-
-def test_a_hole_inside_a_segment_stops_everything(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_batch(0), a_batch(3))
-    directory.segment(4)
-    directory.high_watermark(4)
-    with pytest.raises(SuspectedGap, match="lacks offset 1"):
-        agent.run()
-    assert agent.head.entries == ()
-
-
-def test_holes_of_a_compacted_log_belong_to_an_entry(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_batch(2), a_batch(5))
-    directory.segment(10, a_batch(12))
-    directory.segment(20, a_batch(20))
-    directory.high_watermark(21)
-    directory.cleaned(20)
-    agent.run()
-    assert ranges(agent.head.entries) == [(0, 9), (10, 19), (20, 20)]
-
-
-def test_an_entry_reaches_no_further_than_its_leader_epoch(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_batch(2, epoch=0))
-    directory.segment(10, a_batch(12, epoch=3))
-    directory.segment(20)
-    directory.epochs((0, 0), (3, 7))
-    directory.high_watermark(20)
-    directory.cleaned(20)
-    agent.run(SEALED)
-    assert ranges(agent.head.entries) == [(0, 6), (7, 19)]
-
-
-def test_a_log_compacted_after_archiving_goes_on_behind_it(directory: Directory, agent: Agent) -> None:
-    fill(directory, 0, 10, 20, end=30)
-    directory.cleaned(20)
-    agent.run(SEALED)
-    (directory.path / f"{10:020}.log").unlink()
-    directory.segment(0, a_batch(8), a_batch(18))  # cleaned into one
-    assert agent.run()[:-1] == ["archived"]
-    assert ranges(agent.head.entries) == [(0, 9), (10, 19), (20, 29)]
-
-
-def test_a_batch_across_the_archived_end_in_the_same_epoch_is_damage(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_batch(0, 5))
-    directory.high_watermark(5)
-    agent.run()
-    (directory.path / f"{0:020}.log").unlink()
-    directory.segment(0, a_batch(0, 3), a_batch(3, 5))
-    directory.high_watermark(8)
-    with pytest.raises(CorruptData, match="across the end"):
-        agent.run()
-
-
-# Lineage
-
-
-def test_an_unclean_election_supersedes_the_dead_branch(directory: Directory, agent: Agent) -> None:
-    directory.epochs((0, 0), (2, 4))
-    directory.segment(0, a_segment(0, 4), a_segment(4, 6, epoch=2))
-    directory.high_watermark(10)
-    agent.run()
-    directory.epochs((0, 0), (4, 7))
-    directory.segment(0, a_segment(0, 4), a_segment(4, 3), a_segment(7, 5, epoch=4))
-    directory.epochs((0, 0), (4, 7))
-    directory.high_watermark(12)
-    assert agent.run() == ["cut", "archived", "caught up"]
-    assert ranges(agent.head.entries) == [(0, 3), (4, 11)]
-    assert ranges(agent.head.superseded) == [(4, 9)]
-    assert agent.head.entries[0].is_cut
-    assert (agent.head.entries[0].records, agent.head.leader_epoch) == (4, 4)
-
-
-def test_a_branch_that_won_in_the_end_is_live_again_without_an_upload(directory: Directory, agent: Agent) -> None:
-    directory.epochs((0, 0), (2, 4))
-    first = a_segment(0, 4) + a_segment(4, 6, epoch=2)
-    directory.segment(0, first)
-    directory.high_watermark(10)
-    agent.run()
-    directory.segment(0, a_segment(0, 4), a_segment(4, 2, epoch=4))
-    directory.epochs((0, 0), (4, 4))
-    directory.high_watermark(6)
-    agent.run()
-    directory.segment(0, first, a_segment(10, 2, epoch=5))
-    directory.epochs((0, 0), (2, 4), (5, 10))
-    directory.high_watermark(12)
-    assert agent.run() == ["cut", "revived", "archived", "caught up"]
-    assert ranges(agent.head.entries) == [(0, 9), (10, 11)]
-    assert not agent.head.entries[0].is_cut
-    assert ranges(agent.head.superseded) == [(4, 5)]
+# Another log
 
 
 def test_an_older_log_archives_nothing_over_a_newer_one(directory: Directory, agent: Agent, tmp_path: Path) -> None:
@@ -248,21 +103,6 @@ def test_an_older_log_archives_nothing_over_a_newer_one(directory: Directory, ag
     before = agent.head
     assert "behind" in Agent(old.root, store=agent.store, writer="agent-b").run()[-1]
     assert agent.head == before
-
-
-def test_a_dead_branch_below_a_silent_history_shows_in_a_batch_that_reaches_across(directory: Directory, agent: Agent) -> None:
-    fill(directory, 0, end=20)
-    agent.run()
-    directory.segment(0)
-    (directory.path / f"{0:020}.log").unlink()
-    directory.segment(18, a_batch(18, 4, epoch=3), a_batch(22, 2, epoch=3))
-    directory.epochs((3, 21))
-    directory.log_start(21)
-    directory.high_watermark(24)
-    with pytest.raises(UnrelatedLog, match="archived from 18 on"):
-        agent.run()
-    assert agent.run(replace(EVERYTHING, begin_anew_epoch=3)) == ["cut", "archived", "caught up"]
-    assert ranges(agent.head.entries) == [(0, 17), (18, 23)]
 
 
 def test_swap_files_in_an_owned_directory_stop_the_partition_until_they_are_gone(directory: Directory, agent: Agent) -> None:
@@ -299,29 +139,6 @@ def test_a_cleaner_that_is_still_writing_stops_nothing(directory: Directory, mon
     swap.unlink()
     monkeypatch.undo()
     assert agent.step().action == "archived"
-
-
-def test_a_dead_run_under_live_ones_is_replaced_alone(directory: Directory, agent: Agent, tmp_path: Path) -> None:
-    """Broker 2's log won by an unclean election, and had dropped all up to the end of the dead branch before an agent saw it. What
-    follows was released since. Broker 1 still has all of it."""
-    fill(directory, 0, end=8)
-    agent.run()
-    second = Directory(tmp_path / "second")
-    won = a_segment(0, 8, epoch=4), a_segment(8, 4, epoch=6)
-    second.segment(8, won[1])
-    second.epochs((6, 8))
-    second.high_watermark(12)
-    assert Agent(second.root, agent.store, writer="agent-b").run() == ["claimed", "archived", "caught up"]
-    first = Directory(tmp_path / "first")
-    first.segment(0, won[0])
-    first.segment(8, won[1])
-    first.epochs((4, 0), (6, 8))
-    first.high_watermark(12)
-    third = Agent(first.root, agent.store, writer="agent-c")
-    assert third.run() == ["claimed", "cut", "refilled", "caught up"]
-    assert ranges(third.head.entries) == [(0, 7), (8, 11)]
-    assert ranges(third.head.superseded) == [(0, 7)]
-    assert live_bytes(agent.store, third.head) == b"".join(won)
 
 
 # A log that begins anew
@@ -375,20 +192,6 @@ def test_consent_is_for_one_disk(directory: Directory, agent: Agent) -> None:
         agent.run(consent)
 
 
-def test_a_log_with_an_older_branch_in_common_cuts_all_that_is_archived(directory: Directory, agent: Agent) -> None:
-    """The archive was begun behind the fork: nothing of it survives, and yet the two were one log."""
-    fill(directory, 0, 10, end=20)
-    directory.log_start(10)
-    agent.run()
-    directory.log_start(0)
-    (directory.path / f"{10:020}.log").unlink()
-    directory.segment(0, a_segment(0, 5), a_segment(5, 3, epoch=2))
-    directory.epochs((0, 0), (2, 5))
-    directory.high_watermark(8)
-    assert agent.run()[0] == "cut"
-    assert ranges(agent.head.entries) == [(0, 7)]
-
-
 def test_a_log_emptied_by_retention_goes_on_under_a_new_epoch(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, end=20)
     agent.run()
@@ -432,93 +235,7 @@ def test_a_gap_is_recorded_and_refilled(directory: Directory, agent: Agent, tmp_
     assert live_bytes(agent.store, follower.head) == written + rest
 
 
-def test_what_follows_a_filled_gap_learns_of_its_transactions(directory: Directory, agent: Agent, tmp_path: Path) -> None:
-    before = [a_batch(0), a_batch(1, producer=7, transactional=True)]
-    behind = [a_batch(2), an_abort(3, 7), a_batch(4)]
-    directory.segment(2, *behind)
-    directory.high_watermark(5)
-    head = a_head_at(agent, start=0)
-    assert agent.run()[:-1] == ["claimed", "gap", "archived"]
-    assert agent.head.entries[-1].aborted == 0
-    whole = Directory(tmp_path / "whole")
-    whole.segment(0, *before, *behind)
-    whole.high_watermark(5)
-    other = Agent(whole.root, store=agent.store, writer="agent-b")
-    assert other.run() == ["claimed", "refilled", "caught up"]
-    assert [(entry.open_from, entry.aborted) for entry in other.head.entries] == [(1, 0), (None, 1)]
-    assert ranges(other.head.superseded) == [(2, 4)]
-    assert head.version < other.head.version
-    assert live_bytes(agent.store, other.head) == b"".join(before + behind)
-
-
-def a_head_at(agent: Agent, *, start: int) -> Head:
-    """Someone archived this partition before, and got no further than its start."""
-    return agent.repository.commit(
-        None,
-        Head(
-            cluster_id=PARTITION.cluster_id,
-            topic=PARTITION.topic,
-            topic_id=PARTITION.topic_id,
-            partition=0,
-            version=1,
-            commit_id="x",
-            fence=1,
-            writer="someone",
-            leader_epoch=0,
-            start_offset=start,
-            last_offset=start - 1,
-        ),
-    ).head
-
-
-# Transactions
-
-
-def test_open_transactions_are_carried_from_entry_to_entry_across_restarts(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_batch(0, producer=7, transactional=True))
-    directory.segment(1, a_batch(1, producer=8, transactional=True))
-    directory.segment(2, an_abort(2, 7), a_commit(3, 8))
-    directory.segment(4)
-    directory.high_watermark(4)
-    for _ in range(4):
-        agent = Agent(directory.root, store=agent.store)  # knows nothing but the bucket
-        agent.uids = 100 * len(list(agent.store.list("data/")))
-        agent.step()
-    assert [(entry.open_from, entry.aborted) for entry in agent.head.entries] == [(0, 0), (0, 0), (None, 1)]
-
-
-def test_open_transactions_behind_a_cut_come_from_the_bytes_that_are_left(directory: Directory, agent: Agent) -> None:
-    opened = a_batch(0, producer=7, transactional=True)
-    directory.segment(0, opened, a_batch(1), a_commit(2, 7))
-    directory.high_watermark(3)
-    agent.run()
-    directory.epochs((0, 0), (1, 2))
-    directory.segment(0, opened, a_batch(1), an_abort(2, 7, epoch=1))
-    agent = Agent(directory.root, store=agent.store)
-    agent.uids = 100
-    assert agent.run() == ["cut", "archived", "caught up"]
-    assert [(entry.open_from, entry.aborted) for entry in agent.head.entries] == [(0, 0), (None, 1)]
-
-
 # Bad input and bad luck
-
-
-def test_corrupt_local_bytes_are_not_uploaded(directory: Directory, agent: Agent) -> None:
-    damaged = bytearray(a_segment(0, 5))
-    damaged[-1] ^= 1
-    directory.segment(0, bytes(damaged))
-    directory.segment(5)
-    directory.high_watermark(5)
-    with pytest.raises(CorruptData):
-        agent.run()
-    assert list(agent.store.list("data/")) == []
-
-
-def test_records_that_are_not_on_the_epoch_history_are_not_uploaded(directory: Directory, agent: Agent) -> None:
-    directory.segment(0, a_segment(0, 5, epoch=3))
-    directory.high_watermark(5)
-    with pytest.raises(SourceChanged, match="history"):
-        agent.run()
 
 
 def test_a_stale_writer_is_fenced_and_leaves_everything_as_it_is(directory: Directory, agent: Agent) -> None:
@@ -624,56 +341,6 @@ def test_an_announcement_that_was_lost_is_made_by_the_next_step(directory: Direc
     known = restarted.control.state().partition(PARTITION)
     assert known
     assert known.last_offset == 9
-
-
-# Looks that are not atomic
-
-
-class Torn:
-    """The first look, and what every later one sees instead."""
-
-    def __init__(self, directory: Directory, first: LocalLog) -> None:
-        self._agent, self._first = Agent(directory.root), first
-        self.looks = 0
-
-    def look(self, partition: TopicPartition) -> LocalLog:
-        self.looks += 1
-        return self._first if self.looks == 1 else self._agent.logs.look(partition)
-
-
-def test_a_segment_that_a_listing_missed_is_not_jumped_over(directory: Directory, agent: Agent) -> None:
-    fill(directory, 0, 10, 20, end=30)
-    directory.cleaned(20)
-    agent.step(SEALED)
-    whole = agent.logs.look(PARTITION.topic_partition)
-    missed = replace(whole, segments=(whole.segments[0], whole.segments[2]))
-    agent.archiver._logs = Torn(directory, missed)
-    with pytest.raises(SourceChanged, match="replaced or removed"):
-        agent.archiver.step(SEALED)
-    agent.archiver._logs = agent.logs
-    agent.run(SEALED)
-    assert ranges(agent.head.entries) == [(0, 9), (10, 19)]
-
-
-def test_a_log_cut_between_the_looks_is_planned_anew(directory: Directory, agent: Agent) -> None:
-    fill(directory, 0, 10, end=20)
-    agent.step(SEALED)
-    now = agent.logs.look(PARTITION.topic_partition)
-    agent.archiver._logs = Torn(directory, replace(now, epochs=EpochHistory.of([(0, 0), (1, 15)])))
-    with pytest.raises(SourceChanged):
-        agent.archiver.step(SEALED)
-    assert list(agent.store.list("data/")) == []
-
-
-def test_an_object_is_exactly_its_batches(directory: Directory, agent: Agent) -> None:
-    batches = [a_batch(0, 3), a_batch(3, 2)]
-    directory.segment(0, *batches)
-    directory.high_watermark(5)
-    agent.run()
-    (entry,) = agent.head.entries
-    assert batches_of(agent.store, entry) == batches
-    assert agent.store.get(entry.key)[0] == b"".join(batches)
-    assert io.BytesIO(agent.store.get(entry.index_key)[0]).read(4) == b"HWRI"
 
 
 def test_a_head_that_another_agent_made_meanwhile_is_no_loss(directory: Directory, agent: Agent) -> None:

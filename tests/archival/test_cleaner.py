@@ -28,16 +28,6 @@ SEALED = Policy()
 DAY_MS = 24 * 3600 * 1000
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "logs")
-
-
-@pytest.fixture
-def agent(directory: Directory) -> Agent:
-    return Agent(directory.root)
-
-
 def cleaned(entries: Iterable[Entry]) -> list[bool]:
     return [entry.cleaned for entry in entries]
 

@@ -41,11 +41,6 @@ def objects(agent: Agent) -> int:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "logs")
-
-
-@pytest.fixture
 def agent(directory: Directory) -> Agent:
     """It has archived a log whose cleaner had dropped alice's first value for her second, at offset 4."""
     directory.segment(0, keyed(0, (1, BOB, b"1")))

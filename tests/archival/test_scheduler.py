@@ -437,7 +437,7 @@ def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_whi
         bench.scheduler.rescan()
         bench.turns()
 
-    monkeypatch.setattr("archival.archiver.scan_run", counted)
+    monkeypatch.setattr("archival.run_finder.scan_run", counted)
     later(0)
     assert (reads, bench.last_offset("bad", 0)) == (2, 9)
     for _ in range(int(READ_AGAIN_S / PAUSE_MAX_S) - 1):

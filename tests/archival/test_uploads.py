@@ -21,7 +21,7 @@ from manifests.document import FORMAT, seal
 from manifests.head import decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, live_bytes, ranges
+from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_segment
 
@@ -60,11 +60,6 @@ class FlakyStore(MemoryStore):
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory(tmp_path / "logs")
-
-
-@pytest.fixture
 def store() -> FlakyStore:
     return FlakyStore()
 
@@ -72,14 +67,6 @@ def store() -> FlakyStore:
 @pytest.fixture
 def agent(directory: Directory, store: FlakyStore) -> Agent:
     return Agent(directory.root, store=store)
-
-
-def fill(directory: Directory, *bases: int, end: int) -> bytes:
-    runs = [a_segment(base, after - base) for base, after in zip(bases, (*bases[1:], end), strict=True)]
-    for base, run in zip(bases, runs, strict=True):
-        directory.segment(base, run)
-    directory.high_watermark(end)
-    return b"".join(runs)
 
 
 def fails(agent: Agent, policy: Policy = EVERYTHING) -> None:

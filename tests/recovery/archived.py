@@ -5,7 +5,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from archival.announcer import Announcer
-from archival.archiver import PartitionArchiver
+from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.step_plan import Policy
 from archival.tails import Tails
@@ -34,24 +34,21 @@ def archive(log_dir: Path, store: ObjectStore, topics: Collection[str] | None = 
             return TopicFacts()
         return TopicFacts(partitions=len(topic.partitions), configs=dict(topic.configs))
 
-    announcer, records = Announcer(LocalControl(), clock), TopicRecords(repository, describe)
-    tails, looks = Tails(None, clock), CleanerLooks(None, clock)
+    equipment = ArchiverEquipment(
+        logs=dirs,
+        store=store,
+        repository=repository,
+        announcer=Announcer(LocalControl(), clock),
+        topics=TopicRecords(repository, describe),
+        tails=Tails(None, clock),
+        looks=CleanerLooks(None, clock),
+        writer="test",
+        new_uid=lambda: uuid4().hex,
+    )
     for log in dirs.partitions():
         if topics is not None and log.partition.topic not in topics:
             continue
-        archiver = PartitionArchiver(
-            log.partition,
-            logs=dirs,
-            store=store,
-            repository=repository,
-            offloader=open_layout("segment"),
-            announcer=announcer,
-            topics=records,
-            tails=tails,
-            looks=looks,
-            writer="test",
-            new_uid=lambda: uuid4().hex,
-        )
+        archiver = PartitionArchiver(log.partition, equipment, open_layout("segment"))
         while archiver.step(policy).progressed:
             pass
     return repository

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 from msgspec.structs import replace
 
 from archival.announcer import Announcer
-from archival.archiver import PartitionArchiver
+from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.release import Releaser
 from archival.source import open_segment
@@ -65,12 +65,10 @@ class Agent:
     def archiver(self) -> PartitionArchiver:
         partition = self.world.brokers.partition
         if partition not in self._archivers:
-            self._archivers[partition] = PartitionArchiver(
-                partition,
+            equipment = ArchiverEquipment(
                 logs=self.logs,
                 store=self.paused_store,
                 repository=self.repository,
-                offloader=open_layout("segment"),
                 announcer=self._announcer,
                 topics=self._topics,
                 tails=self._tails,
@@ -79,6 +77,7 @@ class Agent:
                 new_uid=self.world.id,
                 open_segment=self._open,
             )
+            self._archivers[partition] = PartitionArchiver(partition, equipment, open_layout("segment"))
         return self._archivers[partition]
 
     def _open(self, segment: LocalSegment) -> BinaryIO:

@@ -23,19 +23,25 @@ import msgspec
 from msgspec.structs import replace
 
 import archival.archiver
+import archival.branches
 import archival.lineage
+import archival.looks
 import archival.release
+import archival.source
 import archival.step_plan
 import archival.tails
 import headwater_core.layouts.segment
 import manifests.repository
 from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
+from archival.branches import Branches, Division
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.release import Releaser
+from archival.source import PartitionSource
 from archival.step_plan import Cut, Idle, Policy, Step, Stop
 from archival.tails import Tails
+from archival.uploads import Uploads
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
 from headwater_core.partition import PartitionId
@@ -141,7 +147,8 @@ def no_cut(stack: ExitStack) -> None:
         return Ok() if isinstance(found, CutAt) else found
 
     _patch(stack, archival.step_plan, "verdict", verdict)
-    _patch(stack, archival.archiver, "branches_at", lambda *_: None)
+    for module in (archival.branches, archival.source):
+        _patch(stack, module, "branches_at", lambda *_: None)
 
 
 @mutant("a history without the head's newest epoch is behind, even when it has a newer one", theme="lineage")
@@ -222,17 +229,17 @@ def gap_not_refilled(stack: ExitStack) -> None:
 
 @mutant("a listing is taken for atomic: no second look", theme="lineage", in_race=True)
 def one_look(stack: ExitStack) -> None:
-    _patch(stack, PartitionArchiver, "_check_still", lambda self, log, *_, **__: log)
+    _patch(stack, PartitionSource, "look_again", lambda self, log, *_, **__: log)
 
 
 @mutant("what is archived behind a filled gap keeps what it said of transactions before", theme="gaps", rare=True)
 def refill_keeps_followers(stack: ExitStack) -> None:
-    _patch(stack, PartitionArchiver, "_tell_again", lambda _, entries, behind, fence: (behind, []))
+    _patch(stack, Branches, "reindex", lambda _, entries, following, fence: Division(tuple(following), ()))
 
 
 @mutant("transactions open at the end of an entry are forgotten in the next")
 def forget_open_transactions(stack: ExitStack) -> None:
-    _patch(stack, ArchivedEntries, "open_behind", lambda *_: ())
+    _patch(stack, ArchivedEntries, "open_after", lambda *_: ())
 
 
 @mutant("acts under a leader epoch that its log has not reached", theme="lineage", in_race=True)
@@ -263,10 +270,10 @@ def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
     """Either alone is not wrong. A watermark falls when a log is truncated for a newer epoch, and of a look the checkpoint is read
     first: then its epoch history is the newer one. Nothing is archived under that before a claim has put it into the head, in a step
     of its own, and the step after that takes a look of its own. Comparing watermarks is the second lock on this door."""
-    real_check, real_steps = PartitionArchiver._check_still, archival.step_plan.next_steps
+    real_look, real_steps = PartitionSource.look_again, archival.step_plan.next_steps
 
-    def check(self: PartitionArchiver, log: LocalLog, *rest: Any, **how: Any) -> Any:
-        return real_check(self, dataclass_replace(log, high_watermark=0), *rest, **how)
+    def look_again(self: PartitionSource, log: LocalLog, *rest: Any, **how: Any) -> Any:
+        return real_look(self, dataclass_replace(log, high_watermark=0), *rest, **how)
 
     def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
         acting = archival.step_plan.archiving_role(log)
@@ -274,18 +281,18 @@ def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
             head = replace(head, leader_epoch=max(head.leader_epoch, acting.leader_epoch))
         return real_steps(log, head, **kwargs)
 
-    _patch(stack, PartitionArchiver, "_check_still", check)
+    _patch(stack, PartitionSource, "look_again", look_again)
     _patch(stack, archival.archiver, "next_steps", next_steps)
 
 
 @mutant("inodes of segments are not compared at the second look", theme="lineage", in_race=True)
 def inodes_not_compared(stack: ExitStack) -> None:
-    _patch(stack, archival.archiver, "_files_from", lambda *_: {})
+    _patch(stack, archival.source, "_files_from", lambda *_: {})
 
 
 @mutant("compaction may have gone past the archive", theme="keys")
 def past_the_archive(stack: ExitStack) -> None:
-    _patch(stack, archival.archiver, "overtaken", lambda *_, **__: "")
+    _patch(stack, archival.looks, "overtaken", lambda *_, **__: "")
 
 
 @mutant("a hole in a log is compaction's, whatever the topic's policy", theme="damage")
@@ -337,9 +344,9 @@ def commit_unconfirmed(stack: ExitStack) -> None:
 
 @mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own", theme="even", rare=True)
 def key_without_uid(stack: ExitStack) -> None:
-    real = PartitionArchiver._made
+    real = Uploads.new_entry
 
-    def made(self: PartitionArchiver, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
+    def new_entry(self: Uploads, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
         uid = f"{fence:032x}"
         self._new_uid = lambda: uid
         return real(self, base_offset, last_offset, scan, fence)
@@ -350,7 +357,7 @@ def key_without_uid(stack: ExitStack) -> None:
         except AlreadyExists:
             return
 
-    _patch(stack, PartitionArchiver, "_made", made)
+    _patch(stack, Uploads, "new_entry", new_entry)
     _patch(stack, headwater_core.layouts.segment, "_put", put)
 
 
@@ -413,21 +420,21 @@ def ignore_fence(stack: ExitStack) -> None:
 
 @mutant("a fenced agent claims again and commits what it uploaded before")
 def reuse_upload(stack: ExitStack) -> None:
-    real_offload, real_commit = PartitionArchiver._offload, PartitionArchiver._commit
+    real_upload, real_commit = Uploads.upload, PartitionArchiver._commit
     left: dict[int, Entry] = {}
 
-    def offload(self: PartitionArchiver, entry: Entry, source: Any, scan: RunScan) -> Entry:
+    def upload(self: Uploads, entry: Entry, source: Any, scan: RunScan) -> Entry:
         kept = left.get(id(self))
         if kept and (kept.base_offset, kept.last_offset, kept.digest) == (entry.base_offset, entry.last_offset, entry.digest):
             return kept
-        return real_offload(self, entry, source, scan)
+        return real_upload(self, entry, source, scan)
 
     def commit(self: PartitionArchiver, after: Head, *args: Any, **kwargs: Any) -> Head:
         if after.entries and not kwargs.get("claims"):
-            left[id(self)] = after.entries[-1]
+            left[id(self._uploads)] = after.entries[-1]
         return real_commit(self, after, *args, **kwargs)
 
-    _patch(stack, PartitionArchiver, "_offload", offload)
+    _patch(stack, Uploads, "upload", upload)
     _patch(stack, PartitionArchiver, "_commit", commit)
 
 
@@ -440,7 +447,7 @@ def loser_deletes(stack: ExitStack) -> None:
             return real(self, after, *args, **kwargs)
         except (CommitLost, Fenced, UnknownOutcome):
             if after.entries and after.entries[-1].fence == after.fence:
-                self._store.delete(after.entries[-1].key)
+                self._held._repository.store.delete(after.entries[-1].key)
             raise
 
     _patch(stack, PartitionArchiver, "_commit", commit)
@@ -582,13 +589,13 @@ def incarnations_mixed(stack: ExitStack) -> None:
         first = dataclass_replace(partition, topic_id=msgspec.json.decode(raw)["topic_id"])
         return real_decode(raw, first)
 
-    def look(self: PartitionArchiver) -> LocalLog:
-        log = self._logs.look(self.partition.topic_partition)
-        return dataclass_replace(log, partition=self.partition)
+    def look(self: PartitionSource) -> LocalLog:
+        log = self._logs.look(self._partition.topic_partition)
+        return dataclass_replace(log, partition=self._partition)
 
     _patch(stack, keys, "head", head_key)
     _patch(stack, manifests.repository, "decode_head", decode)
-    _patch(stack, PartitionArchiver, "_look", look)
+    _patch(stack, PartitionSource, "look", look)
 
 
 @mutant("current.json always turns to whoever writes last", theme="incarnations")

@@ -5,7 +5,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from archival.announcer import Announcer
-from archival.archiver import PartitionArchiver
+from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.step_plan import Policy
 from archival.tails import Tails
@@ -36,20 +36,20 @@ def archive(root: Path, store: ObjectStore, policy: Policy = TAILS_TOO, *, worke
 
     topics = TopicRecords(repository, describe)
 
+    equipment = ArchiverEquipment(
+        logs=LogDirs([root]),
+        store=store,
+        repository=repository,
+        announcer=announcer,
+        topics=topics,
+        tails=tails,
+        looks=looks,
+        writer="test",
+        new_uid=lambda: uuid4().hex,
+    )
+
     def archive_one(partition: PartitionId) -> None:
-        archiver = PartitionArchiver(
-            partition,
-            logs=LogDirs([root]),
-            store=store,
-            repository=repository,
-            offloader=open_layout("segment"),
-            announcer=announcer,
-            topics=topics,
-            tails=tails,
-            looks=looks,
-            writer="test",
-            new_uid=lambda: uuid4().hex,
-        )
+        archiver = PartitionArchiver(partition, equipment, open_layout("segment"))
         while archiver.step(policy).progressed:
             pass
 
