@@ -1,22 +1,18 @@
 """The archivers of one agent, and what one step of one partition comes to: whatever goes wrong there is that partition's trouble alone."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from random import Random
 from uuid import uuid4
 
 import structlog
 
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, PartitionArchiver
+from archival.broker_topics import BrokerTopics
 from archival.config import ArchivalConfig
-from archival.due_queue import DueQueue
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
 from archival.partition_status import KnownHead
@@ -24,25 +20,22 @@ from archival.release import Releaser, plan_release
 from archival.source import OpenSegment, open_segment
 from archival.step_plan import Idle, PolicyFor, archiving_role
 from archival.tails import Tails
-from archival.topics import TopicFacts, TopicRecords
+from archival.topics import TopicRecords
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
-from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, UnsupportedFormat
+from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.disk import DiskHangs
 from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.log_dirs import Listing, LogDirs, parse_directory_name
-from headwater_core.threads import DaemonThreads
+from headwater_core.segments.log_dirs import Listing, LogDirs
 from manifests.head import Head
 from manifests.repository import ManifestRepository
-from manifests.topic import Owner, Sight
+from manifests.topic import Owner
 
 _log = structlog.get_logger()
 
-STOP_S = 1.0  # between two looks whether a pass is to be stopped
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 WORKERS = 4  # partitions at once: enough to keep a store busy with small segments, few enough to bound memory
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
@@ -84,12 +77,22 @@ class PartitionOutcome:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """until_s  when to read again whatever it looks like"""
+@dataclass(slots=True)
+class _Member:
+    """One archiver, and what is known beside it.
 
-    obstacle: Obstacle
-    until_s: float
+    users         how many steps are in hand
+    is_swept      have side files that a crash of a release left been looked for?
+    obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
+    confirmed_s   when the bucket last said what the archiver's head says; None before it did
+    """
+
+    archiver: PartitionArchiver
+    users: int = 0
+    is_swept: bool = False
+    obstacle: Obstacle | None = None
+    read_again_s: float = 0.0
+    confirmed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,8 @@ class ArchiverFleet:
         self.unexpected = 0  # exceptions that nobody planned for: defects, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
         self.announcer = Announcer(equipment.control, equipment.clock)
-        self._topics = TopicRecords(equipment.repository, self._describe, clock=equipment.clock, owner=equipment.owner)
+        self._broker_topics = BrokerTopics(equipment.dirs, self._identify)
+        self._topics = TopicRecords(equipment.repository, self._broker_topics.describe, clock=equipment.clock, owner=equipment.owner)
         self._tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
         self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
         self._shared = ArchiverEquipment(
@@ -146,30 +150,25 @@ class ArchiverFleet:
             open_segment=equipment.open_segment,
         )
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
-        self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        self._lock = threading.Lock()  # of both tables, held for moments
+        self._members: dict[PartitionId, _Member] = {}
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
-        self._widest: dict[str, TopicPartition] = {}  # the last partition of each topic, by number, in the last listing
-        self._users: Counter[PartitionId] = Counter()  # of archivers
-        self._swept: set[PartitionId] = set()
-        self._obstacles: dict[PartitionId, _Known] = {}
-        self._seen_s: dict[PartitionId, float] = {}  # when the bucket last said what an archiver's head says
-        self._making = threading.Lock()
 
     def heads(self) -> dict[PartitionId, KnownHead]:
         """The heads that the archivers hold, and how old that knowledge is."""
-        with self._making:
-            archivers = dict(self._archivers)
+        with self._lock:
+            members = dict(self._members)
         now_s = self._clock.monotonic_s()
         return {
-            partition: KnownHead(archiver.head, round(now_s - self._seen_s.get(partition, now_s), 3))
-            for partition, archiver in archivers.items()
-            if archiver.head is not None
+            partition: KnownHead(head, round(now_s - (now_s if member.confirmed_s is None else member.confirmed_s), 3))
+            for partition, member in members.items()
+            if (head := member.archiver.head) is not None
         }
 
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
         listing = self.logs.listing()
-        self._widest = {place.topic: place for place in listing.partitions}
+        self._broker_topics.list(listing.partitions)
         unread = str(listing.unread or "")
         if unread != self._unread:
             self._unread = unread
@@ -179,50 +178,51 @@ class ArchiverFleet:
                 _log.info("leadership_known")
         return listing
 
-    def step(self, place: TopicPartition, policy_for: PolicyFor, *, below: int | None = None, anew: bool = False) -> PartitionOutcome:
+    def step(self, place: TopicPartition, policy_for: PolicyFor, *, end: int | None = None, again: bool = False) -> PartitionOutcome:
         """One step of one partition, with at most one commit; then what is archived of an owned directory is released.
 
-        below  take the log for committed up to here only
-        anew   read even what was found damaged and has not changed since
+        end    take the log for committed below this offset only
+        again  read even what was found damaged and has not changed since
 
         Raises nothing that a partition can be the reason of: the outcome says it, and `troubles`.
         """
         started_s = self._clock.monotonic_s()
-        archiver: PartitionArchiver | None = None
+        member: _Member | None = None
         try:
             log = self.logs.look(place)
-            with self._in_hand(log.partition) as archiver:
-                if (known := self._obstacles.get(log.partition)) and not anew and self._still(known, log):
-                    done = PartitionOutcome(place=place, error=known.obstacle.error)
+            with self._in_hand(log.partition) as member:
+                if member.obstacle and not again and started_s < member.read_again_s and member.obstacle.stands(log):
+                    done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
-                    done = self._advance(archiver, log, policy_for, below)
+                    done = self._advance(member, log, policy_for, end)
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
             done = PartitionOutcome(place=place, error=self.trouble(place, error))
-        head = archiver.head if archiver else None
+        head = member.archiver.head if member else None
         elapsed_s = round(self._clock.monotonic_s() - started_s, 3)
         done = replace(done, last_offset=head.last_offset if head else None, elapsed_s=elapsed_s)
         self.note(done)
         return done
 
-    def _advance(self, archiver: PartitionArchiver, log: LocalLog, policy_for: PolicyFor, below: int | None) -> PartitionOutcome:
+    def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, end: int | None) -> PartitionOutcome:
+        archiver = member.archiver
         settings = self._equipment.settings_for(log.partition.topic)
         seen = log
-        if below is not None and log.high_watermark is not None and log.high_watermark > below:
-            seen = replace(log, high_watermark=below)
+        if end is not None and log.high_watermark is not None and log.high_watermark > end:
+            seen = replace(log, high_watermark=end)
         before = archiver.head
-        self._obstacles.pop(log.partition, None)
+        member.obstacle = None
         try:
             outcome = archiver.step(policy_for(settings), seen)
         except HeadwaterError as error:
-            if obstacle := Obstacle.of(error, log, archiver.head.next_offset if archiver.head else 0):
-                self._obstacles[log.partition] = _Known(obstacle, self._clock.monotonic_s() + READ_AGAIN_S)
+            member.obstacle = Obstacle.of(error, log, archiver.head.next_offset if archiver.head else 0)
+            member.read_again_s = self._clock.monotonic_s() + READ_AGAIN_S
             raise
-        if archiver.head is not None and archiver.head is not before:
-            self._seen_s[log.partition] = self._clock.monotonic_s()
-        done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
         head = archiver.head
+        if head is not None and head is not before:
+            member.confirmed_s = self._clock.monotonic_s()
+        done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
         if not (outcome.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
             caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
             done = replace(done, quiet=caught_up or isinstance(archiving_role(log), Idle))
@@ -231,21 +231,18 @@ class ArchiverFleet:
         try:
             if outcome.progressed and head:
                 self.committed(head)
-            if self._equipment.owned and settings.release and self._may_release(archiver, log):
+            if self._equipment.owned and settings.release and self._may_release(member, log):
                 done = replace(done, released_bytes=self._releaser.release(archiver).size_bytes)
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
         return done
 
-    def _still(self, known: "_Known", log: LocalLog) -> bool:
-        return self._clock.monotonic_s() < known.until_s and known.obstacle.stands(log)
-
-    def _may_release(self, archiver: PartitionArchiver, log: LocalLog) -> bool:
-        """Is it worth to ask the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
-        if archiver.partition not in self._swept:
-            self._swept.add(archiver.partition)
+    def _may_release(self, member: _Member, log: LocalLog) -> bool:
+        """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
+        if not member.is_swept:
+            member.is_swept = True
             return True
-        head = archiver.head
+        head = member.archiver.head
         covered = head is not None and len(log.segments) > 1 and log.segments[1].base_offset <= head.next_offset
         return covered and bool(plan_release(log, head, self._equipment.writer).segments)
 
@@ -254,7 +251,7 @@ class ArchiverFleet:
         try:
             self.logs.look(place)
         except NotFound:
-            with self._making:
+            with self._lock:
                 gone = self._identities.pop(place, None)
             self._drop(lambda partition: partition == gone)
             return PartitionOutcome(place=place, reason="gone", gone=True)
@@ -288,7 +285,7 @@ class ArchiverFleet:
         """
         for place in [each for each in self.troubles.copy() if each not in places and each != LOG_DIRS]:
             self.troubles.pop(place, None)
-        with self._making:
+        with self._lock:
             for place in [each for each in self._identities if each not in places]:
                 del self._identities[place]
             present = set(self._identities.values())
@@ -304,136 +301,35 @@ class ArchiverFleet:
         self._looks.save()
         self._tails.save()
 
-    def run(
-        self,
-        policy_for: PolicyFor,
-        *,
-        wanted: Callable[[TopicPartition], bool] = lambda _: True,
-        stop: threading.Event | None = None,
-    ) -> Iterator[PartitionOutcome]:
-        """One pass over what is there now of the wanted partitions, several at a time, each reported when it is done.
-
-        Partitions take turns, step by step. What becomes committed after the pass has begun is not its business, so it ends
-        however fast a log grows. Ends soon after `stop` is set.
-        """
-        listing = self.listing()
-        for path, error in listing.problems:
-            place = parse_directory_name(path.name)
-            if place is None or wanted(place):
-                yield PartitionOutcome(place=place or LOG_DIRS, error=error)
-        bounds = {each: seen.high_watermark for each, seen in listing.partitions.items() if wanted(each)}
-        ended = threading.Event()  # this pass, whoever else waits for `stop`
-        queue, lock = DueQueue(Random()), threading.Lock()
-        queue.add(bounds)
-        sums: dict[TopicPartition, PartitionOutcome] = {}
-        outcomes: SimpleQueue[PartitionOutcome | None] = SimpleQueue()
-
-        def turn() -> bool:
-            with lock:
-                place = queue.take(0.0)
-            if place is None:
-                return False
-            outcome = self.step(place, policy_for, below=bounds[place], anew=True)
-            with lock:
-                sums[place] = outcome = outcome.after(sums.get(place))
-                if outcome.progressed:
-                    queue.again(place)
-                elif not isinstance(outcome.error, SourceChanged):
-                    queue.done(place)
-                    outcomes.put(outcome)
-                elif not queue.changed(place, 0.0):
-                    outcomes.put(outcome)
-            return True
-
-        def work() -> None:
-            try:
-                while not (ended.is_set() or (stop is not None and stop.is_set())) and turn():
-                    pass
-            finally:
-                outcomes.put(None)
-
-        workers = DaemonThreads(WORKERS, "archive")
-        working = [workers.submit(work) for _ in range(min(WORKERS, len(bounds)))]
-        try:
-            for _ in working:
-                while (outcome := _next(outcomes, stop)) is not None:
-                    yield outcome
-        finally:
-            ended.set()
-            ends = wait(working, LATE_S)
-            workers.shutdown(wait=not ends.not_done)
-        for each in ends.done:
-            each.result()
-        with suppress(HeadwaterError):
-            again = self.listing()
-            if not listing.problems and not again.problems:
-                self.retain({*listing.partitions, *again.partitions})
-        self.save()
-
-    def _describe(self, partition: PartitionId) -> TopicFacts:
-        """What the broker's metadata log says of the topic, when it speaks of this very incarnation."""
-        try:
-            metadata = self.logs.metadata()
-        except (UnsupportedFormat, DiskHangs):
-            return TopicFacts()
-        if metadata is None:
-            return TopicFacts(partitions=self._partitions_here(partition))
-        topic = metadata.topics.get(partition.topic)
-        if topic is None or topic.topic_id != partition.topic_id:
-            return TopicFacts(sight=Sight(is_replaced=True))
-        count = max(topic.partitions, default=-1) + 1
-        return TopicFacts(partitions=count or None, configs=dict(topic.configs), sight=Sight(as_of=metadata.end_offset))
-
-    def _partitions_here(self, partition: PartitionId) -> int | None:
-        """So many, at least, has its topic: else each higher number that comes by would be written down anew."""
-        widest = self._widest.get(partition.topic)
-        if widest is None:
-            return None
-        identity = self._identities.get(widest)
+    def _identify(self, place: TopicPartition) -> PartitionId | None:
+        with self._lock:
+            identity = self._identities.get(place)
         if identity is None:
             try:
-                identity = self.logs.look(widest).partition
+                identity = self.logs.look(place).partition
             except HeadwaterError:
                 return None
-            with self._making:  # another thread may be going through the table
-                self._identities[widest] = identity
-        return widest.partition + 1 if identity.topic_id == partition.topic_id else None
+            with self._lock:
+                self._identities[place] = identity
+        return identity
 
     @contextmanager
-    def _in_hand(self, partition: PartitionId) -> Iterator[PartitionArchiver]:
+    def _in_hand(self, partition: PartitionId) -> Iterator[_Member]:
         """The one archiver of `partition`: its lock is what keeps two steps, and release, apart. It is kept while it is in use."""
-        with self._making:
+        with self._lock:
             self._identities[partition.topic_partition] = partition
-            archiver = self._archivers.get(partition)
-            if archiver is None:
-                archiver = self._archivers[partition] = self._archiver(partition)
-            self._users[partition] += 1
+            member = self._members.get(partition)
+            if member is None:
+                offloader = open_layout(self._equipment.settings_for(partition.topic).layout)
+                member = self._members[partition] = _Member(PartitionArchiver(partition, self._shared, offloader))
+            member.users += 1
         try:
-            yield archiver
+            yield member
         finally:
-            with self._making:
-                self._users[partition] -= 1
-                if not self._users[partition]:
-                    del self._users[partition]
+            with self._lock:
+                member.users -= 1
 
     def _drop(self, is_gone: Callable[[PartitionId], bool]) -> None:
-        with self._making:
-            for partition in [each for each in self._archivers if is_gone(each) and each not in self._users]:
-                del self._archivers[partition]
-                self._swept.discard(partition)
-                self._obstacles.pop(partition, None)
-                self._seen_s.pop(partition, None)
-
-    def _archiver(self, partition: PartitionId) -> PartitionArchiver:
-        return PartitionArchiver(partition, self._shared, open_layout(self._equipment.settings_for(partition.topic).layout))
-
-
-def _next(outcomes: "SimpleQueue[PartitionOutcome | None]", stop: threading.Event | None) -> PartitionOutcome | None:
-    """The next outcome; None when a worker has ended, or does not after `stop` was set."""
-    while True:
-        has_to_end = stop is not None and stop.is_set()
-        try:
-            return outcomes.get(timeout=LATE_S if has_to_end else STOP_S)
-        except Empty:
-            if has_to_end:
-                return None
+        with self._lock:
+            for partition in [each for each, member in self._members.items() if is_gone(each) and not member.users]:
+                del self._members[partition]

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import structlog
 
+from archival.archive_pass import archive_all
 from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
@@ -220,7 +221,7 @@ def pass_rows(fleet: ArchiverFleet, request: PassRequest, stop: threading.Event 
     """Rows of one pass. At the end raises the error of the pass as a whole, if there is one. `stop` ends it early: TransientError."""
     failed: list[PartitionOutcome] = []
     count = 0
-    for outcome in fleet.run(request.policy, wanted=request.wants, stop=stop):
+    for outcome in archive_all(fleet, request.policy, wanted=request.wants, stop=stop):
         count += 1
         if outcome.error:
             failed.append(outcome)

@@ -1,8 +1,9 @@
 """A broker's directory to write into, and an agent beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, Outcome, PartitionArchiver
@@ -231,3 +232,19 @@ def live_bytes(store: ObjectStore, head: Head) -> bytes:
 
 def place(topic: str, partition: int = 0) -> TopicPartition:
     return TopicPartition(topic, partition)
+
+
+class SendingStore(MemoryStore):
+    """`sending` hears of each data object before it is stored, by its key."""
+
+    sending: Callable[[str], object] = staticmethod(lambda key: None)
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        if key.endswith(".log"):
+            self.sending(key)
+        return super().put(key, data, size_bytes=size_bytes)
+
+
+def number_of(key: str) -> int:
+    """The partition of a data object."""
+    return int(key.split("/")[4])

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.archival.builders import Agent, Directory
+from tests.archival.builders import Agent, Directory, SendingStore
+from tests.headwater.broker import Bench
 
 
 @pytest.fixture
@@ -13,3 +14,13 @@ def directory(tmp_path: Path) -> Directory:
 @pytest.fixture
 def agent(directory: Directory) -> Agent:
     return Agent(directory.root)
+
+
+@pytest.fixture
+def store() -> SendingStore:
+    return SendingStore()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, store: SendingStore) -> Bench:
+    return Bench(tmp_path, store)

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from archival.archive_pass import archive_all
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOutcome
 from archival.scheduler import QUIET_S, Scheduler
@@ -25,6 +26,7 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Glimpse, Listing, LogDirs
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
+from tests.archival.builders import SendingStore, number_of
 from tests.events import written_events
 from tests.headwater.broker import Bench
 from tests.headwater_core.manual_clock import ManualClock
@@ -32,32 +34,7 @@ from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.hung_disk import within
 
 
-class Store(MemoryStore):
-    """`sending` hears of each data object before it is stored, by its key."""
-
-    sending: Callable[[str], object] = staticmethod(lambda key: None)
-
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        if key.endswith(".log"):
-            self.sending(key)
-        return super().put(key, data, size_bytes=size_bytes)
-
-
-def number_of(key: str) -> int:
-    return int(key.split("/")[4])
-
-
-@pytest.fixture
-def store() -> Store:
-    return Store()
-
-
-@pytest.fixture
-def bench(tmp_path: Path, store: Store) -> Bench:
-    return Bench(tmp_path, store)
-
-
-def test_a_partition_that_never_ends_keeps_nobody_waiting(bench: Bench, store: Store) -> None:
+def test_a_partition_that_never_ends_keeps_nobody_waiting(bench: Bench, store: SendingStore) -> None:
     """While one of its segments is sent, the next one rolls."""
     bench.broker.partition("busy", 0, 1, 2, 3, segments=3)
     bench.broker.partition("quiet", 0, 1, 2, 3, segments=4)
@@ -181,41 +158,11 @@ def test_a_step_looks_at_its_own_partition_only(bench: Bench, monkeypatch: pytes
     assert set(looks) == {TopicPartition("soup", 3)}
 
 
-def test_a_one_shot_pass_ends_however_fast_a_partition_grows(bench: Bench, store: Store) -> None:
-    bench.broker.partition("busy", 0, segments=3)
-    bench.broker.partition("quiet", 0)
-    store.sending = lambda key: bench.broker.roll("busy", 0) if "/busy/" in key else None
-    rows = {each.place.topic: each for each in bench.fleet.run(lambda _: SEALED_ONLY)}
-    assert {topic: (row.objects, row.last_offset, row.error) for topic, row in rows.items()} == {
-        "busy": (2, 19, None),
-        "quiet": (1, 9, None),
-    }
-    assert len(bench.broker.segments("busy", 0)) == 5
-
-
-def test_a_pass_and_the_loop_go_on_side_by_side(bench: Bench, store: Store) -> None:
-    """The pass is asked for while the loop is in the middle of a step."""
-    bench.broker.partition("soup", 0, 1, segments=3)
-    rows: list[PartitionOutcome] = []
-
-    def ask(key: str) -> None:
-        store.sending = lambda _: None
-        rows.extend(bench.fleet.run(lambda _: SEALED_ONLY, wanted=lambda place: place.partition != number_of(key)))
-
-    store.sending = ask
-    bench.scheduler.rescan()
-    bench.turns()
-    [row] = rows
-    assert (row.objects, row.last_offset, row.error) == (2, 19, None)
-    assert [bench.last_offset("soup", number) for number in (0, 1)] == [19, 19]
-    assert len(list(store.list("data/"))) == 2 * 2 * 2  # each once, with its index
-
-
 class Defect(Exception):
     """Nobody planned for it."""
 
 
-def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: Store) -> None:
+def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: SendingStore) -> None:
     bench.broker.partition("bad", 0)
     bench.broker.partition("soup", 0, 1)
 
@@ -274,7 +221,7 @@ def test_a_log_directory_that_cannot_be_listed_is_among_the_troubles(bench: Benc
     assert [(event["event"], event["partition"]) for event in events] == [("archive_resumed", str(LOG_DIRS))]
 
 
-def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: Store) -> None:
+def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: SendingStore) -> None:
     """However many partitions, however long; and when it is over, all go on within the longest pause."""
     bench.broker.partition("soup", *range(LINES_MAX + 5))
     tries = 0
@@ -309,7 +256,7 @@ def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: Store) -> No
     assert {bench.last_offset("soup", number) for number in range(LINES_MAX + 5)} == {9}
 
 
-def test_a_partition_that_goes_on_after_it_had_stopped_is_reported(bench: Bench, store: Store) -> None:
+def test_a_partition_that_goes_on_after_it_had_stopped_is_reported(bench: Bench, store: SendingStore) -> None:
     bench.broker.partition("soup", 0)
 
     def fail(key: str) -> None:
@@ -394,7 +341,7 @@ def test_what_is_gone_leaves_nothing_behind(bench: Bench) -> None:
         bench.scheduler.rescan()
         bench.turns()
     assert bench.fleet.troubles == {}
-    assert {each.topic for each in bench.fleet._archivers} == {"soup"}
+    assert {each.topic for each in bench.fleet._members} == {"soup"}
     tails = json.loads((bench.root / "state" / "tails.json").read_bytes())
     assert len(tails) <= 1
     assert len(bench.fleet._topics._topics) == 1
@@ -409,14 +356,14 @@ def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> No
     bench.scheduler.rescan()
     bench.turns()
     directory = bench.broker.directory("soup", 0)
-    archivers = dict(bench.fleet._archivers)
+    members = dict(bench.fleet._members)
     directory.rename(directory.with_name("aside"))
     bench.scheduler.rescan()
     directory.with_name("aside").rename(directory)
     bench.turns()
     bench.scheduler.rescan()
     bench.turns()
-    assert bench.fleet._archivers == archivers
+    assert bench.fleet._members == members
     assert len(list(bench.control.state().partitions())) == 2
 
 
@@ -447,7 +394,7 @@ def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_whi
     assert reads == 2
     later(READ_AGAIN_S)
     assert reads == 3
-    [row] = bench.fleet.run(lambda _: SEALED_ONLY)
+    [row] = archive_all(bench.fleet, lambda _: SEALED_ONLY)
     assert (reads, isinstance(row.error, CorruptData)) == (4, True)  # somebody asks: it is read again
     path.write_bytes(sound)
     later(PAUSE_MAX_S)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from archival.archive_pass import archive_all
 from archival.archiver import Outcome, PartitionArchiver
 from archival.step_plan import Policy
 from headwater.agent import _Answers
@@ -52,7 +53,7 @@ def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Session, 
 
     monkeypatch.setattr(PartitionArchiver, "step", failing)
     assert held.fleet is not None
-    outcomes = list(held.fleet.run(PassRequest().policy))
+    outcomes = list(archive_all(held.fleet, PassRequest().policy))
     assert {outcome.place.topic for outcome in outcomes if outcome.error} == {"orders.in"}
     assert all(isinstance(outcome.error, TransientError) for outcome in outcomes if outcome.error)
     assert len(outcomes) > 5
@@ -61,7 +62,7 @@ def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Session, 
 def test_a_pass_that_finds_nothing_to_do_looks_at_each_partition_once(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     assert held.fleet is not None
     order = PassRequest(tail_older_than_s=0)
-    assert sum(outcome.objects for outcome in held.fleet.run(order.policy)) > 0
+    assert sum(outcome.objects for outcome in archive_all(held.fleet, order.policy)) > 0
     looks: list[TopicPartition] = []
     look = LogDirs.look
 
@@ -70,7 +71,7 @@ def test_a_pass_that_finds_nothing_to_do_looks_at_each_partition_once(held: Sess
         return look(dirs, place)
 
     monkeypatch.setattr(LogDirs, "look", counted)
-    outcomes = list(held.fleet.run(order.policy))
+    outcomes = list(archive_all(held.fleet, order.policy))
     assert {outcome.error for outcome in outcomes} == {None}
     assert len(outcomes) > 5
     assert len(looks) == len(outcomes) == len(set(looks))
@@ -131,7 +132,7 @@ def test_metadata_of_a_later_version_is_told_once_and_archiving_goes_on(stage: S
     with capture_logs() as events, open_session(load(None, {}, flags)) as held:
         assert held.fleet is not None
         for _ in range(2):
-            outcomes = list(held.fleet.run(PassRequest(tail_older_than_s=0).policy))
+            outcomes = list(archive_all(held.fleet, PassRequest(tail_older_than_s=0).policy))
             assert {outcome.error for outcome in outcomes} == {None}
             assert {outcome.reason for outcome in outcomes} == {"caught up"}
     [told] = [event for event in events if event["event"] == "leadership_unknown"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from archival.archive_pass import archive_all
 from archival.step_plan import Policy
 from headwater.config import load
 from headwater.session import open_session
@@ -157,7 +158,7 @@ def test_an_archive_whose_disk_goes_right_after_the_check_is_not_begun_anew(tmp_
             DirectoryStore(bucket).create(keys.OWNER, encode_owner(Owner(cluster_id=CLUSTER, store_id=OTHER)))
         before = sorted(bucket.rglob("*"))
         assert held.fleet is not None
-        outcomes = list(held.fleet.run(Policy.of))
+        outcomes = list(archive_all(held.fleet, Policy.of))
         assert {type(each.error) for each in outcomes} <= {StoreGone, WrongStore}
         assert len(outcomes) == 2
     assert sorted(bucket.rglob("*")) == before

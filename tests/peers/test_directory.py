@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from archival.archive_pass import archive_all
 from archival.fleet import PartitionOutcome
 from headwater.session import PassRequest, open_session
 from headwater.survey import survey_partitions
@@ -81,5 +82,5 @@ def test_a_replaced_disk_begins_anew_in_a_newer_epoch_and_supersedes_nothing(tmp
 def outcome_of(headwater: Headwater) -> PartitionOutcome:
     with open_session(headwater.config) as held:
         assert held.fleet is not None
-        (outcome,) = held.fleet.run(PassRequest(tail_older_than_s=0).policy)
+        (outcome,) = archive_all(held.fleet, PassRequest(tail_older_than_s=0).policy)
     return outcome

@@ -169,7 +169,7 @@ class Town:
             if head is None or head.next_offset < committed:
                 raise Violation(f"I26 {place} is archived up to {head and head.last_offset} of {committed}")
         archiving = self.bench.fleet
-        kept = {partition.topic_partition for partition in archiving._archivers} | set(archiving.troubles)
+        kept = {partition.topic_partition for partition in archiving._members} | set(archiving.troubles)
         if kept != set(self.here):
             raise Violation(f"I15 the agent knows of {sorted(map(str, kept))}, there are {sorted(map(str, self.here))}")
 
