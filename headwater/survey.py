@@ -35,7 +35,8 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import parse_directory_name
 from hydration.cache.cache_directory import folder
 from manifests.head import Head
-from manifests.repository import Lost, ManifestRepository
+from manifests.repository import ManifestRepository
+from manifests.topic_survey import UnreadableTopic
 from recovery import awaits_broker
 
 SILENCE_S = 5.0  # a person waits for the result
@@ -190,7 +191,7 @@ class _BucketAnswers:
         self.partitions: set[PartitionId] = set()
         self.heads: dict[PartitionId, Head | None] = {}
         self.damage: dict[PartitionId, str] = {}
-        self.lost: list[Lost] = []
+        self.lost: list[UnreadableTopic] = []
         self.error: HeadwaterError | None = None
         if bucket is None:
             self.heads = dict.fromkeys(local)
@@ -205,8 +206,8 @@ class _BucketAnswers:
         except (TransientError, Unauthorised) as error:
             self.error = error
 
-    def _list(self, selection: str | None) -> tuple[list[PartitionId], list[Lost]]:
-        lost: list[Lost] = []
+    def _list(self, selection: str | None) -> tuple[list[PartitionId], list[UnreadableTopic]]:
+        lost: list[UnreadableTopic] = []
         with suppress(NotFound):
             return [partition for _, partition in archived(self._bucket, selection, lost)], lost
         return [], lost

@@ -26,8 +26,9 @@ from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.threads import DaemonThreads
 from manifests.head import Head
-from manifests.repository import Lost, ManifestRepository
+from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
+from manifests.topic_survey import UnreadableTopic, survey_topics
 
 if TYPE_CHECKING:
     from hydration.cache.chunk_cache import ChunkCache
@@ -116,13 +117,13 @@ def cache_directory(config: Config) -> Path:
     return config.node.data_dir / "cache"
 
 
-def archived(bucket: Bucket, selection: str | None, lost: list[Lost]) -> Iterator[tuple[TopicManifest, PartitionId]]:
+def archived(bucket: Bucket, selection: str | None, lost: list[UnreadableTopic]) -> Iterator[tuple[TopicManifest, PartitionId]]:
     """The partitions in the bucket that `selection` names, of current incarnations. Raises NotFound when there are none.
 
     lost  gets, before the first partition, the topics whose documents cannot be read
     """
     topic, partition = parse_selection(selection) if selection else (None, None)
-    topics, unreadable = bucket.manifests.survey_topics(topic)
+    topics, unreadable = survey_topics(bucket.manifests.store, topic)
     lost += unreadable
     found = bool(unreadable)
     for manifest in topics:

@@ -10,6 +10,7 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, Survey
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
+from manifests.topic_survey import survey_topics
 
 _ARCHIVE = "archive"
 
@@ -72,7 +73,7 @@ class Catalogue:
     def list_archive(self) -> HeadwaterError | None:
         """List the bucket; why it could not be. Raises ForeignOwner when it is another cluster's than the directories."""
         try:
-            manifests, lost = self._repository.survey_topics()
+            manifests, lost = survey_topics(self._repository.store)
             cluster_id = self._archive_cluster(manifests)
             if self._own_cluster_id and cluster_id not in ("", self._own_cluster_id):
                 raise ForeignOwner(f"the bucket is the archive of cluster {cluster_id}, not of {self._own_cluster_id}")

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.store import check_key
@@ -36,15 +37,22 @@ def head(partition: PartitionId) -> str:
     return f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/manifest.json"
 
 
-def parse_manifest(key: str) -> tuple[str, str, int | None] | None:
-    """(topic, topic id, partition) of a manifest's key, partition None for a topic manifest; None for anything else,
-    names that we would not have written included."""
+class ManifestName(NamedTuple):
+    """What the key of a manifest says; partition None for a topic manifest."""
+
+    topic: str
+    topic_id: str
+    partition: int | None
+
+
+def parse_manifest(key: str) -> ManifestName | None:
+    """The parts of a manifest's key; None for anything else, names that we would not have written included."""
     try:
         match key.split("/"):
             case ["meta", topic, topic_id, "topic.json"]:
-                return check_topic_name(topic), check_topic_id(topic_id), None
+                return ManifestName(check_topic_name(topic), check_topic_id(topic_id), None)
             case ["meta", topic, topic_id, number, "manifest.json"] if _NUMBER.fullmatch(number):
-                return TopicPartition(topic, int(number)).topic, check_topic_id(topic_id), int(number)
+                return ManifestName(TopicPartition(topic, int(number)).topic, check_topic_id(topic_id), int(number))
     except UsageError:
         pass
     return None
@@ -68,12 +76,20 @@ def data_prefix(partition: PartitionId) -> str:
     return f"data/{hashlib.sha256(place.encode()).hexdigest()[:8]}/{place}/"
 
 
-def parse_data_prefix(prefix: str) -> tuple[str, str, int] | None:
-    """(topic, topic id, partition) of what `data_prefix` gave; None for anything else. The hash is not compared."""
+class FolderName(NamedTuple):
+    """What the prefix of a partition's data objects says."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+def parse_data_prefix(prefix: str) -> FolderName | None:
+    """The parts of what `data_prefix` gave; None for anything else. The hash is not compared."""
     try:
         match prefix.split("/"):
             case ["data", _, topic, topic_id, number, ""] if _NUMBER.fullmatch(number):
-                return TopicPartition(topic, int(number)).topic, check_topic_id(topic_id), int(number)
+                return FolderName(TopicPartition(topic, int(number)).topic, check_topic_id(topic_id), int(number))
     except UsageError:
         pass
     return None
@@ -82,7 +98,7 @@ def parse_data_prefix(prefix: str) -> tuple[str, str, int] | None:
 def partition_of(data_key: str) -> str:
     """`topic:partition`, as log events name it; "" for what is no data key."""
     found = parse_data_prefix(data_key.rpartition("/")[0] + "/")
-    return f"{found[0]}:{found[2]}" if found else ""
+    return f"{found.topic}:{found.partition}" if found else ""
 
 
 def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int, uid: str) -> str:

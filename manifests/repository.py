@@ -6,8 +6,7 @@ without an answer may have happened. So a commit ends in one of three ways: it i
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -15,14 +14,11 @@ import msgspec
 from headwater_core.errors import (
     AlreadyExists,
     Conflict,
-    CorruptData,
     Fenced,
     ForeignOwner,
-    HeadwaterError,
     NotFound,
     TransientError,
     UnknownOutcome,
-    UnsupportedFormat,
 )
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
@@ -45,19 +41,9 @@ from manifests.topic import (
     merge,
     turn_to,
 )
+from manifests.topic_survey import survey_topics
 
 _ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading back
-
-_Document = TypeVar("_Document")
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A topic's document that is gone although others say it must be there, `error` being NotFound, or that cannot be read."""
-
-    topic: str
-    key: str
-    error: HeadwaterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +60,13 @@ class Ensured(NamedTuple):
 
     manifest: TopicManifest
     is_current: bool
+
+
+class Incarnation(NamedTuple):
+    """One life of a topic's name: a topic that is deleted and created again is another one."""
+
+    topic: str
+    topic_id: str
 
 
 class CommitLost(Conflict):
@@ -277,7 +270,7 @@ class ManifestRepository:
         if since_ms is None:
             return False
         heads = self._store.list(keys.topic_prefix(current.topic, current.topic_id))
-        return any(info.modified_ms >= since_ms for info in heads if (place := keys.parse_manifest(info.key)) and place[2] is not None)
+        return any(info.modified_ms >= since_ms for info in heads if (name := keys.parse_manifest(info.key)) and name.partition is not None)
 
     def load_topic(self, topic: str, topic_id: str) -> TopicManifest | None:
         """One incarnation's manifest; None when there is none."""
@@ -301,8 +294,8 @@ class ManifestRepository:
         current = self.current(topic)
         manifest = self.load_topic(topic, current.topic_id) if current else None
         if manifest is None:
-            for lost in self.survey_topics(topic)[1]:
-                raise lost.error
+            for unreadable in survey_topics(self._store, topic).unreadable:
+                raise unreadable.error
             raise NotFound(f"topic {topic} is not in {self._store.url}")
         return manifest
 
@@ -313,74 +306,24 @@ class ManifestRepository:
             raise NotFound(f"{topic}@{topic_id} is not in {self._store.url}; `headwater topics list --all` has every incarnation")
         return manifest
 
-    def incarnations(self, topic: str | None = None) -> list[tuple[str, str]]:
-        """(topic, topic id) of every incarnation in the bucket, in key order. A listing is a hint.
+    def incarnations(self, topic: str | None = None) -> list[Incarnation]:
+        """Every incarnation in the bucket, in key order. A listing is a hint.
 
         topic  look for those of this name alone
         """
         prefix = keys.META if topic is None else keys.name_prefix(topic)
-        return sorted({(name, topic_id) for name, topic_id, _ in self._places(prefix)})
-
-    def survey_topics(self, topic: str | None = None, *, earlier: bool = False) -> tuple[list[TopicManifest], list[Lost]]:
-        """The current incarnation's manifest of every topic, by name, and what is lost: no document hides another.
-
-        topic    look at this one alone
-        earlier  look for the manifests of earlier incarnations too, which takes a request for each
-        A listing only raises the suspicion that something is gone; each absence is the store's definite word. A topic whose
-        making was cut short, its manifest there and nothing after it, is none yet. Raises what keeps the store from answering.
-        """
-        incarnations: dict[str, set[str]] = {}
-        begun: set[str] = set()  # names below which there is a head: those come last
-        for info in self._store.list(keys.META if topic is None else keys.name_prefix(topic)):
-            if place := keys.parse_manifest(info.key):
-                incarnations.setdefault(place[0], set()).add(place[1])
-                if place[2] is not None:
-                    begun.add(place[0])
-            elif name := keys.parse_current(info.key):
-                incarnations.setdefault(name, set())
-        manifests: list[TopicManifest] = []
-        lost: list[Lost] = []
-        for name, ids in sorted(incarnations.items()):
-            decode = partial(decode_current, topic=name)
-            current = self._find(name, keys.current(name), decode, "nobody knows which incarnation the name means")
-            meant = set()
-            if isinstance(current, Lost):
-                if isinstance(current.error, NotFound) and name not in begun:
-                    continue
-                lost.append(current)
-            else:
-                meant.add(current.topic_id)
-            for topic_id in sorted(meant | ids if earlier else meant):
-                key = keys.topic_manifest(name, topic_id)
-                manifest = self._find(name, key, partial(decode_topic, topic=name, topic_id=topic_id), "with it the partition count")
-                if isinstance(manifest, Lost):
-                    lost.append(manifest)
-                elif topic_id in meant:
-                    manifests.append(manifest)
-        return manifests, lost
-
-    def _find(self, topic: str, key: str, decode: Callable[[bytes], _Document], gone: str) -> _Document | Lost:
-        try:
-            return decode(self._store.get(key)[0])
-        except NotFound:
-            return Lost(topic, key, NotFound(f"{key} is gone: {gone}"))
-        except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
-            return Lost(topic, key, error)
+        return sorted({Incarnation(each.topic, each.topic_id) for each in self._manifests(prefix)})
 
     def partitions(self, topic: str, topic_id: str) -> list[PartitionId]:
         """The partitions of one incarnation that have a head, in order. Raises NotFound for an unknown incarnation."""
         manifest = self.load_topic(topic, topic_id)
         if manifest is None:
             raise NotFound(f"topic {topic} {topic_id} is not in {self._store.url}")
-        found = {partition for _, _, partition in self._places(keys.topic_prefix(topic, topic_id)) if partition is not None}
+        found = {each.partition for each in self._manifests(keys.topic_prefix(topic, topic_id)) if each.partition is not None}
         return [manifest.partition_id(partition) for partition in sorted(found)]
 
-    def _places(self, prefix: str = keys.META) -> Iterator[tuple[str, str, int | None]]:
-        """(topic, topic id, partition) of every manifest key below `prefix`; partition None for the topic's own."""
-        for info in self._store.list(prefix):
-            place = keys.parse_manifest(info.key)
-            if place:
-                yield place
+    def _manifests(self, prefix: str) -> Iterator[keys.ManifestName]:
+        return filter(None, (keys.parse_manifest(info.key) for info in self._store.list(prefix)))
 
     def _advance(self, key: str, decide: Callable[[bytes | None], bytes | None]) -> None:
         """Bring one small document to where `decide` wants it; None from it means it is there.

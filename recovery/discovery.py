@@ -20,6 +20,7 @@ from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
+from manifests.topic_survey import survey_topics
 from recovery.plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
 
 _READERS = 16  # heads are small, so it is round trips that take the time
@@ -55,7 +56,7 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     VerificationFailed when nothing of it can be read.
     """
     if topics is None:
-        manifests, unreadable = repository.survey_topics()
+        manifests, unreadable = survey_topics(repository.store)
         lost = [f"{each.topic}: {each.error}" for each in unreadable]
     else:
         manifests, lost = _named(repository, topics), []

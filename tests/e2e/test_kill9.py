@@ -21,6 +21,7 @@ from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from manifests.head import Head
 from manifests.repository import ManifestRepository
+from manifests.topic_survey import survey_topics
 from tests.e2e.sample_topics import SEGMENTS, TOPICS, a_sample_log, read, sample_records
 from tests.fixtures import KAFKA
 from tests.headwater.conftest import Stage
@@ -49,7 +50,7 @@ def killed(stage: Stage, step: str, *arguments: str) -> None:
 
 def heads(stage: Stage) -> list[Head]:
     repository = ManifestRepository(DirectoryStore(stage.bucket))
-    topics, _ = repository.survey_topics()
+    topics, _ = survey_topics(repository.store)
     found = [repository.load(each) for topic in topics for each in repository.partitions(topic.topic, topic.topic_id)]
     return [held.head for held in found if held]
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import EPOCH_MAX, FENCE_MAX, Entry, EpochOffset, Head
+from manifests.topic import TopicManifest
 
 TOPIC_ID = topic_id_text(bytes(range(16)))
 PARTITION = PartitionId("cluster-1", TOPIC_ID, 3, "orders")
@@ -62,6 +63,10 @@ def a_head(*entries: Entry, partition: PartitionId = PARTITION, **fields: Any) -
             **fields,
         },
     )
+
+
+def a_topic(topic: str = "orders", topic_id: str = TOPIC_ID, cluster_id: str = "cluster-1", partitions: int = 4) -> TopicManifest:
+    return TopicManifest(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partitions=partitions)
 
 
 @st.composite

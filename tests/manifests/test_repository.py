@@ -26,9 +26,9 @@ from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
-from manifests.topic import TopicManifest
+from manifests.topic_survey import survey_topics
 from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.manifests.builders import PARTITION, TOPIC_ID, a_head, an_entry
+from tests.manifests.builders import PARTITION, TOPIC_ID, a_head, a_topic, an_entry
 
 
 class LossyStore(MemoryStore):
@@ -260,10 +260,6 @@ def test_racing_writers_make_one_chain(kind: str, tmp_path: Path) -> None:
 # The bucket and its topics
 
 
-def a_topic(topic: str = "orders", topic_id: str = TOPIC_ID, cluster_id: str = "cluster-1", partitions: int = 4) -> TopicManifest:
-    return TopicManifest(cluster_id=cluster_id, topic=topic, topic_id=topic_id, partitions=partitions)
-
-
 def test_a_bucket_has_one_owner() -> None:
     archive = repository(MemoryStore())
     assert archive.owner() is None
@@ -302,7 +298,7 @@ def test_a_recreated_topic_takes_the_name_and_a_late_agent_does_not_give_it_back
     archive.ensure_topic(a_topic(topic_id=old, partitions=7))
     assert archive.resolve("orders").topic_id == TOPIC_ID
     assert archive.incarnations() == [("orders", old), ("orders", TOPIC_ID)]
-    assert [topic.topic_id for topic in archive.survey_topics(earlier=True)[0]] == [TOPIC_ID]
+    assert [topic.topic_id for topic in survey_topics(archive.store, earlier=True).manifests] == [TOPIC_ID]
 
 
 def test_the_same_topic_id_in_another_cluster_is_foreign() -> None:
@@ -337,113 +333,6 @@ def test_unknown_names_are_not_found() -> None:
         archive.resolve("orders")
     with pytest.raises(NotFound):
         archive.partitions("orders", TOPIC_ID)
-
-
-OLD = topic_id_text(bytes(16))
-
-
-def three_topics() -> tuple[MemoryStore, ManifestRepository]:
-    """a, b, c; b was another incarnation before."""
-    store = MemoryStore()
-    archive = repository(store)
-    archive.ensure_topic(a_topic("b", OLD))
-    for name in "abc":
-        archive.ensure_topic(a_topic(name))
-        archive.commit(None, a_head(partition=PartitionId("cluster-1", TOPIC_ID, 0, name)))
-    return store, archive
-
-
-def put(store: MemoryStore, key: str, document: bytes | None) -> None:
-    """`document` instead of what is there; None: nothing."""
-    store.delete(key)
-    if document is not None:
-        store.create(key, document)
-
-
-DAMAGE = [b"", b"{", b"[]", b"null", b'{"format":[1,0]}', b"[" * 100_000, b"\xff\xfe", bytes(1 << 16)]
-
-
-@pytest.mark.parametrize("document", [*DAMAGE, None, b'{"format":[2,0]}'])
-@pytest.mark.parametrize("key", [keys.current("b"), keys.topic_manifest("b", TOPIC_ID)])
-def test_a_lost_document_hides_its_own_topic_only(key: str, document: bytes | None) -> None:
-    store, archive = three_topics()
-    put(store, key, document)
-    for earlier in (False, True):
-        manifests, lost = archive.survey_topics(earlier=earlier)
-        assert [each.topic for each in manifests] == ["a", "c"]
-        assert [(each.topic, each.key) for each in lost] == [("b", key)]
-        assert isinstance(lost[0].error, NotFound) == (document is None)
-    for name, topics, gone in (("a", ["a"], []), ("b", [], [key]), ("absent", [], [])):
-        manifests, lost = archive.survey_topics(name)
-        assert ([each.topic for each in manifests], [each.key for each in lost]) == (topics, gone)
-    with pytest.raises(type(lost_error := archive.survey_topics("b")[1][0].error)) as told:
-        archive.resolve("b")
-    assert str(told.value) == str(lost_error)
-
-
-def test_a_topic_whose_making_was_cut_short_is_none_yet() -> None:
-    store, archive = three_topics()
-    archive.ensure_topic(a_topic("d"))
-    store.delete(keys.current("d"))  # as if it had not been written: heads come after it
-    manifests, lost = archive.survey_topics()
-    assert ([each.topic for each in manifests], lost) == (["a", "b", "c"], [])
-
-
-def test_two_lost_topics_are_both_told() -> None:
-    store, archive = three_topics()
-    put(store, keys.current("a"), None)
-    put(store, keys.topic_manifest("c", TOPIC_ID), b"{}")
-    manifests, lost = archive.survey_topics()
-    assert [each.topic for each in manifests] == ["b"]
-    assert [each.key for each in lost] == [keys.current("a"), keys.topic_manifest("c", TOPIC_ID)]
-
-
-def test_documents_of_another_topic_in_its_place_are_told() -> None:
-    store, archive = three_topics()
-    put(store, keys.current("b"), store.get(keys.current("a"))[0])
-    put(store, keys.topic_manifest("c", TOPIC_ID), store.get(keys.topic_manifest("a", TOPIC_ID))[0])
-    manifests, lost = archive.survey_topics()
-    assert [each.topic for each in manifests] == ["a"]
-    assert [(each.topic, type(each.error)) for each in lost] == [("b", ForeignOwner), ("c", ForeignOwner)]
-
-
-@pytest.mark.parametrize("document", [b"{}", None])
-def test_an_earlier_incarnation_is_looked_at_on_request_only(document: bytes | None) -> None:
-    store, archive = three_topics()
-    archive.commit(None, a_head(partition=PartitionId("cluster-1", OLD, 0, "b")))
-    put(store, keys.topic_manifest("b", OLD), document)
-    assert archive.survey_topics()[1] == []
-    manifests, lost = archive.survey_topics(earlier=True)
-    assert [(each.topic, each.topic_id) for each in manifests] == [(name, TOPIC_ID) for name in "abc"]
-    assert [each.key for each in lost] == [keys.topic_manifest("b", OLD)]
-
-
-def test_what_only_a_listing_or_only_current_json_names_is_looked_for() -> None:
-    store, archive = three_topics()
-    for info in list(store.list(f"meta/a/{TOPIC_ID}/")):
-        store.delete(info.key)
-    for key in (keys.current("c"), keys.topic_manifest("c", TOPIC_ID)):
-        store.delete(key)
-    manifests, lost = archive.survey_topics(earlier=True)
-    assert [each.topic for each in manifests] == ["b"]
-    assert [each.key for each in lost] == [keys.topic_manifest("a", TOPIC_ID), keys.current("c"), keys.topic_manifest("c", TOPIC_ID)]
-
-
-def test_hostile_names_are_no_topics() -> None:
-    store, archive = three_topics()
-    for key in ("meta/x/current.jso", "meta/" + "n" * 250 + "/current.json", "meta/y=/current.json", "meta/z/not-an-id/topic.json"):
-        store.create(key, b"{}")
-    manifests, lost = archive.survey_topics(earlier=True)
-    assert ([each.topic for each in manifests], lost) == (["a", "b", "c"], [])
-
-
-def test_a_store_that_does_not_answer_is_no_loss() -> None:
-    store = LossyStore()
-    archive = repository(store)
-    archive.ensure_topic(a_topic())
-    store.reads_fail = 1
-    with pytest.raises(TransientError):
-        archive.survey_topics()
 
 
 def test_damaged_small_documents_are_reported_not_overwritten() -> None:

@@ -16,6 +16,7 @@ from headwater.gateway_thread import running_gateway
 from headwater.session import PassRequest, open_session, pass_rows
 from headwater.wiring import open_bucket, open_logs
 from manifests.head import Head
+from manifests.topic_survey import survey_topics
 from tests.peers.kafka import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,7 @@ listen = "127.0.0.1:0"
     def heads(self) -> dict[tuple[str, int], Head]:
         manifests = open_bucket(self.config).manifests
         found = {}
-        for topic in manifests.survey_topics()[0]:
+        for topic in survey_topics(manifests.store).manifests:
             for partition in manifests.partitions(topic.topic, topic.topic_id):
                 held = manifests.load(partition)
                 if held is not None:

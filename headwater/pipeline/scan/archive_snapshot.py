@@ -16,6 +16,7 @@ from headwater_core.segments.records import decode_batch
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
+from manifests.topic_survey import survey_topics
 
 WORKERS = 8  # documents loaded at once
 MISSING_MAX = 1000  # partitions without a manifest in one event
@@ -219,14 +220,14 @@ def _partitions(repository: ManifestRepository, selection: Selection, topic: str
         else:
             raise NotFound(f"topic {topic}@{topic_id} is not in the archive; `headwater topics list --all` lists every incarnation")
     except NotFound:
-        lost = repository.survey_topics(topic)[1] if topic_id is None else []
+        lost = survey_topics(repository.store, topic).unreadable if topic_id is None else []
         if lost:
             return LostDocument(topic, None, lost[0].key, lost[0].error)
         if topic in selection.named:
             raise
         return []
     except _DAMAGE as error:
-        lost = repository.survey_topics(topic)[1] if topic_id is None else []
+        lost = survey_topics(repository.store, topic).unreadable if topic_id is None else []
         key = lost[0].key if lost else keys.topic_manifest(topic, topic_id) if topic_id else keys.current(topic)
         return LostDocument(topic, None, key, error)
     partitions = repository.partitions(topic, manifest.topic_id)

@@ -15,6 +15,7 @@ from manifests.head import Head
 from manifests.prefixes import data_prefixes
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
+from manifests.topic_survey import survey_topics
 
 NAMED_MAX = 1000  # partitions of one topic, or orphans, that are reported one by one
 
@@ -59,7 +60,7 @@ def take_inventory(store: ObjectStore, topic: str | None, partition: int | None,
     Raises NotFound for a topic or partition that is not in the bucket, and what the store raises.
     """
     repository = ManifestRepository(store)
-    manifests, lost = repository.survey_topics(topic, earlier=True)
+    manifests, lost = survey_topics(repository.store, topic, earlier=True)
     findings = [_document(each.topic, each.key, each.error) for each in lost]
     heads: set[Place] = set()
     for info in store.list(keys.META if topic is None else keys.name_prefix(topic)):

@@ -16,6 +16,7 @@ from manifests import keys
 from manifests.document import seal
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
+from manifests.topic_survey import survey_topics
 from tests.fixtures import unpack
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -36,7 +37,7 @@ class Bucket:
     def heads(self) -> list[Head]:
         repository = ManifestRepository(self.store)
         found = []
-        for topic in repository.survey_topics()[0]:
+        for topic in survey_topics(repository.store).manifests:
             for partition in repository.partitions(topic.topic, topic.topic_id):
                 held = repository.load(partition)
                 assert held
@@ -85,7 +86,7 @@ def a_bucket() -> Bucket:
 def _contents() -> dict[str, bytes]:
     store = MemoryStore()
     repository = archive(unpack("pantry"), store, TOPICS)
-    repository.ensure_owner(repository.survey_topics()[0][0].cluster_id)
+    repository.ensure_owner(survey_topics(repository.store).manifests[0].cluster_id)
     return {info.key: store.get(info.key)[0] for info in store.list("")}
 
 

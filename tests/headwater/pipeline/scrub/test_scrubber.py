@@ -29,6 +29,7 @@ from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
 from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
+from manifests.topic_survey import survey_topics
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.headwater.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
 from tests.headwater_core.manual_clock import ManualClock
@@ -60,7 +61,7 @@ def test_branches_that_an_election_cut_are_no_damage(nodes: tuple[str, ...]) -> 
     """Objects listed in two parts, entries cut inside, superseded and revived ones."""
     store = MemoryStore(clock := ManualClock())
     archive_nodes(store, nodes)
-    manifests = ManifestRepository(store).survey_topics()[0]
+    manifests = survey_topics(store).manifests
     ManifestRepository(store).ensure_owner(manifests[0].cluster_id)
     report = Scrubber(store, Scope(), clock).run(Threads(store, 2))
     assert found(report) - {(each, Kind.NO_MANIFEST) for each, _ in found(report)} == set()
