@@ -9,7 +9,7 @@ from random import Random
 
 from archival.due_queue import DueQueue
 from archival.fleet import LATE_S, LOG_DIRS, WORKERS, ArchiverFleet, PartitionOutcome
-from archival.step_plan import PolicyFor
+from archival.policy import PolicyFor
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import parse_directory_name

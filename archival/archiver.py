@@ -8,19 +8,21 @@ from dataclasses import replace as dataclass_replace
 import structlog
 from msgspec.structs import replace
 
-from archival import step_plan
 from archival.announcer import Announcer
 from archival.branches import Branches
 from archival.cleaner import clean_under
-from archival.draft import Draft
 from archival.entries import with_gap
 from archival.entry_reader import ArchivedEntries
 from archival.held_head import HeldHead
 from archival.lineage import CutAt
 from archival.looks import CleanerLooks
+from archival.policy import Policy
+from archival.replacement import Draft, irreplaceable, rereads
+from archival.role import Standby, archiving_role
 from archival.run_transfer import RunTransfer, Transferred
 from archival.source import Logs, OpenSegment, PartitionSource, open_segment
-from archival.step_plan import Claim, Cut, Gap, Idle, Policy, Replace, Revive, Step, Stop, Upload, next_steps
+from archival.step_plan import next_steps, supersede
+from archival.steps import Claim, Cut, Gap, Idle, Replace, Revive, Step, Stop, Upload
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from archival.uploads import Uploads
@@ -139,7 +141,7 @@ class PartitionArchiver:
                 raise
 
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
-        if isinstance(acting := step_plan.archiving_role(log), Idle):
+        if isinstance(acting := archiving_role(log), Standby):
             return Outcome(action="idle", reason=acting.reason)
         self._held.load()
         if self.head:
@@ -161,7 +163,7 @@ class PartitionArchiver:
             done = self._execute(step, log, policy)
             if isinstance(done, CutAt):  # seen only now that the segment was opened
                 assert self.head
-                done = self._execute(step_plan.supersede(log, self.head, done.offset, self.head.leader_epoch, policy), log, policy)
+                done = self._execute(supersede(log, self.head, done.offset, self.head.leader_epoch, policy), log, policy)
             if isinstance(done, Outcome):
                 return done
         raise AssertionError("a plan ends with Idle")
@@ -230,7 +232,7 @@ class PartitionArchiver:
         raise step.error
 
     def _cut(self, step: Cut, head: Head, log: LocalLog) -> Outcome:
-        cut = self._branches.cut(head, step, step_plan.log_start(log))
+        cut = self._branches.cut(head, step, log.start_offset)
         self._source.look_again(log)
         self._commit(cut.head)
         self._log.warning("branch_superseded", from_offset=step.at, leader_epoch=step.leader_epoch, entries=len(cut.entries))
@@ -252,7 +254,7 @@ class PartitionArchiver:
         draft = self._draft
         if draft is None or not draft.is_for(head, step.first, log.epochs):
             draft = self._draft = self._begin_draft(step, head, log)
-        for upload in step_plan.rereads(log, draft.head, head):
+        for upload in rereads(log, draft.head, head):
             if reason := self._looks.overtaken(log, draft.head, upload.read_from, policy.stale_keys_below):
                 self._draft = None
                 raise NeedsReplacement(reason)
@@ -326,7 +328,7 @@ class PartitionArchiver:
         return dataclass_replace(outcome, reason=f"{outcome.reason}; {note}" if outcome.reason else note)
 
     def _report_irreplaceable(self, head: Head, log: LocalLog) -> None:
-        found = step_plan.irreplaceable(log, head)
+        found = irreplaceable(log, head)
         if found and found != self._reported_irreplaceable:
             self._log.error("records_irreplaceable", base_offset=found[0].base_offset, last_offset=found[-1].last_offset)
         self._reported_irreplaceable = found

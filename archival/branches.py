@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from archival.entries import in_order, part_of, rest_of, with_gap
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import branches_at
-from archival.step_plan import Cut, Revive
+from archival.steps import Cut, Revive
 from archival.uploads import Uploads
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData
@@ -59,7 +59,7 @@ class Branches:
 
     def cut(self, head: Head, step: Cut, log_start: int) -> Change:
         """`head` without the dead branch that `step` means."""
-        following = tuple(entry for entry in head.entries if step.until is not None and entry.base_offset >= step.until)
+        following = tuple(entry for entry in head.entries if step.end is not None and entry.base_offset >= step.end)
         live, dead = self.split(head.entries[: len(head.entries) - len(following)], step.at)
         next_offset = live[-1].next_offset if live else min(step.at, head.entries[0].base_offset, log_start)
         if following:
@@ -88,10 +88,10 @@ class Branches:
             whole, before = replace(entry, base_offset=before[-1].base_offset), before[:-1]
         else:
             whole = entry
-        scan = self._archived.scan(whole, step.up_to, self._archived.open_after(before))
+        scan = self._archived.scan(whole, step.end, self._archived.open_after(before))
         if scan is None or scan.last_offset < entry.base_offset:
             return None
-        live = replace(part_of(whole, scan, step.up_to), cleaned=False)  # what was live beside it then may not be now
+        live = replace(part_of(whole, scan, step.end), cleaned=False)  # what was live beside it then may not be now
         if branches_at(history, (*before, live)) is not None:
             return None
         live = self._with_true_index(live, whole, scan, head.fence)

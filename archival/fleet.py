@@ -16,9 +16,10 @@ from archival.config import ArchivalConfig
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
 from archival.partition_status import KnownHead
+from archival.policy import PolicyFor
 from archival.release import Releaser, plan_release
+from archival.role import Standby, archiving_role
 from archival.source import OpenSegment, open_segment
-from archival.step_plan import Idle, PolicyFor, archiving_role
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from headwater_core.clock import Clock
@@ -225,7 +226,7 @@ class ArchiverFleet:
         done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
         if not (outcome.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
             caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
-            done = replace(done, quiet=caught_up or isinstance(archiving_role(log), Idle))
+            done = replace(done, quiet=caught_up or isinstance(archiving_role(log), Standby))
         if outcome.entry and not outcome.entry.gap:
             done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
         try:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from archival.step_plan import Acting, Idle, archiving_role
+from archival.role import Acting, Standby, archiving_role
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog, LocalSegment
@@ -26,11 +26,11 @@ class Obstacle:
         if not isinstance(error, (CorruptData, SuspectedGap, UnsupportedFormat)) or str(log.directory) not in str(error):
             return None
         first = max(next_offset, log.start_offset)
-        return cls(error=error, first=first, segments=_from(log, first), log=_log(log, first))
+        return cls(error=error, first=first, segments=_segments_from(log, first), log=_log(log, first))
 
     def stands(self, log: LocalLog) -> bool:
         """Would a step find the same? What was added since mends nothing."""
-        now = _from(log, self.first)
+        now = _segments_from(log, self.first)
         pairs = list(zip(self.segments, now, strict=False))
         return (
             _log(log, self.first) == self.log
@@ -39,7 +39,7 @@ class Obstacle:
         )
 
 
-_Log = tuple[EpochHistory, int, int | None, bool, tuple[str, ...], Acting | Idle]
+_Log = tuple[EpochHistory, int, int | None, bool, tuple[str, ...], Acting | Standby]
 
 
 def _log(log: LocalLog, first: int) -> _Log:
@@ -47,9 +47,8 @@ def _log(log: LocalLog, first: int) -> _Log:
     return log.epochs, max(first, log.start_offset), log.cleaned_to, is_cleaned, log.leftovers, archiving_role(log)
 
 
-def _from(log: LocalLog, first: int) -> tuple[LocalSegment, ...]:
-    ends = [segment.base_offset for segment in log.segments[1:]]
-    return tuple(segment for segment, end in zip(log.segments, [*ends, None], strict=True) if end is None or end > first)
+def _segments_from(log: LocalLog, first: int) -> tuple[LocalSegment, ...]:
+    return tuple(segment for segment, _ in log.segments_from(first))
 
 
 def _has_grown(before: LocalSegment, after: LocalSegment) -> bool:

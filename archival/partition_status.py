@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
-from archival import step_plan
 from archival.lineage import Behind, verdict
+from archival.policy import Policy
+from archival.replacement import irreplaceable
+from archival.role import Standby, archiving_role
 from archival.source import open_segment
-from archival.step_plan import Idle, Policy, Stop, log_start, next_steps
+from archival.step_plan import next_steps
+from archival.steps import Idle, Stop
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import headers, locate
@@ -90,7 +93,7 @@ def status_of(
         except HeadwaterError as error:
             trouble = trouble or str(error)
     acts = state not in ("archive-only", "standby", "behind")
-    if acts and not trouble and log and head and (lacking := step_plan.irreplaceable(log, head)):
+    if acts and not trouble and log and head and (lacking := irreplaceable(log, head)):
         trouble = (
             f"needs replacement: what is archived from {lacking[0].base_offset} to {lacking[-1].last_offset} may lack records that "
             f"compaction had dropped for others, which an unclean election then took. The log begins at {log.start_offset}, so this "
@@ -104,7 +107,7 @@ def status_of(
         partition=partition.partition,
         topic_id=partition.topic_id,
         archive_start=head.start_offset if head else None,
-        local_start=log_start(log) if log else None,
+        local_start=log.start_offset if log else None,
         last_offset=head.last_offset if head and head.last_offset >= 0 else None,
         high_watermark=log.high_watermark if log else None,
         lag_bytes=lag.size_bytes if lag else None,
@@ -120,8 +123,8 @@ def status_of(
 
 def _state(log: LocalLog, head: Head | None, lag: Backlog | None, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
     """What the one who holds the claim would do next."""
-    acting = step_plan.archiving_role(log)
-    if isinstance(acting, Idle):
+    acting = archiving_role(log)
+    if isinstance(acting, Standby):
         return "standby", acting.reason
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
         return "behind", found.reason
@@ -139,23 +142,22 @@ def backlog(log: LocalLog, archive_end: int) -> Backlog | None:
     it was seen. None while nothing says what is committed."""
     if log.high_watermark is None:
         return None
-    first = max(archive_end, log_start(log))
+    first = max(archive_end, log.start_offset)
     if first >= log.high_watermark:
         return Backlog(size_bytes=0, oldest_ms=None)
     size_bytes, oldest_ms = 0, None
-    for at, segment in enumerate(log.segments):
-        end = log.segments[at + 1].base_offset if at + 1 < len(log.segments) else None
-        if (end is not None and end <= first) or segment.base_offset >= log.high_watermark:
-            continue
-        start, stop = 0, segment.size_bytes
+    for segment, next_base in log.segments_from(first):
+        if segment.base_offset >= log.high_watermark:
+            break
+        start, end = 0, segment.size_bytes  # positions in the file
         with open_segment(segment) as file:
             where = str(segment.path)
             if segment.base_offset < first:
-                start = locate(file, first, 0, stop, where=where)
-            if end is None or end > log.high_watermark:
-                stop = locate(file, log.high_watermark, start, stop, where=where)
-            if oldest_ms is None and start < stop:
-                _, header = next(headers(file, start, stop, where=where))
+                start = locate(file, first, 0, end, where=where)
+            if next_base is None or next_base > log.high_watermark:
+                end = locate(file, log.high_watermark, start, end, where=where)
+            if oldest_ms is None and start < end:
+                _, header = next(headers(file, start, end, where=where))
                 oldest_ms = header.first_timestamp_ms if header.first_timestamp_ms >= 0 else None
-        size_bytes += stop - start
+        size_bytes += end - start
     return Backlog(size_bytes=size_bytes, oldest_ms=oldest_ms)

@@ -13,8 +13,8 @@ import structlog
 
 from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at, may_lack
+from archival.role import Acting, Standby, archiving_role
 from archival.source import Logs
-from archival.step_plan import Acting, Idle, archiving_role, log_start
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.files import disk_errors, sync_path
@@ -51,9 +51,9 @@ def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, s
     no election can overtake the check), nothing local that the archive may lack, and stops at the first live entry that is a gap
     over offsets the log still holds, that was not confirmed, or that does not lie on the log's epoch history.
     """
-    start, nothing = log_start(log), log.local_start
+    start, nothing = log.start_offset, log.local_start
     acting = archiving_role(log)
-    if isinstance(acting, Idle):
+    if isinstance(acting, Standby):
         return nothing, acting.reason
     if not log.settled or log.high_watermark is None:
         return nothing, "the log is not settled, or has no high watermark"
@@ -143,7 +143,7 @@ class Releaser:
     def _check_still(self, log: LocalLog, release: Release) -> None:
         """One look is not atomic: what was decided from it counts only when a second one shows the same."""
         again = self._logs.look(log.partition.topic_partition)
-        seen, now = ((each.partition, each.epochs, log_start(each), archiving_role(each)) for each in (log, again))
+        seen, now = ((each.partition, each.epochs, each.start_offset, archiving_role(each)) for each in (log, again))
         if seen != now or not again.settled or not set(release.segments) <= set(again.segments):
             raise SourceChanged(f"{log.partition}: the log changed while its release was decided")
 

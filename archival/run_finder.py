@@ -8,7 +8,7 @@ from typing import BinaryIO
 from archival.entries import entries_before
 from archival.lineage import CutAt, ends_at, epoch_in
 from archival.source import FoundBatch, check_unchanged, find_batch
-from archival.step_plan import Upload
+from archival.steps import Upload
 from headwater_core.errors import CorruptData, SuspectedGap, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan, scan_run
@@ -73,7 +73,7 @@ def find_run(
     if found is None:
         return None
     before = entries_before(entries, step.refills, min(step.first, found.base_offset))
-    scan = scan_run(file, start=found.position, end=size_bytes, open_before=open_after(before), end_offset=step.up_to, where=where)
+    scan = scan_run(file, start=found.position, end=size_bytes, open_before=open_after(before), end_offset=step.end, where=where)
     if scan is None:
         return None
     if scan.first_gap is not None and not log.topic_policy_proves_compaction:
@@ -119,10 +119,10 @@ def _crosses_end(step: Upload, scan: RunScan, entries: tuple[Entry, ...]) -> boo
 def _last_offset(step: Upload, file: BinaryIO, log: LocalLog, scan: RunScan, size_bytes: int) -> int:
     """A hole that compaction made belongs to the entry before it, as far as the step allows: up to the next batch or the next leader
     epoch, whichever comes first."""
-    if step.reach is None:
+    if step.hole_end is None:
         return scan.last_offset
     following = find_batch(step.segment, file, scan.next_offset, scan.end_position, size_bytes)
-    if following is not None and following.base_offset < step.reach:
+    if following is not None and following.base_offset < step.hole_end:
         return scan.last_offset
     end = ends_at(log.epochs, *scan.epochs[-1]) if scan.epochs else None
-    return max(scan.last_offset, min(step.reach, step.reach if end is None else end) - 1)
+    return max(scan.last_offset, min(step.hole_end, step.hole_end if end is None else end) - 1)

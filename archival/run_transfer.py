@@ -13,7 +13,7 @@ from archival.lineage import CutAt
 from archival.looks import CleanerLooks
 from archival.run_finder import Run, RunEnd, find_run
 from archival.source import PartitionSource
-from archival.step_plan import Upload
+from archival.steps import Upload
 from archival.uploads import Uploads
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged

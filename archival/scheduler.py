@@ -21,7 +21,7 @@ import structlog
 
 from archival.due_queue import DueQueue
 from archival.fleet import LATE_S, LOG_DIRS, WORKERS, PartitionOutcome
-from archival.step_plan import Policy, PolicyFor
+from archival.policy import Policy, PolicyFor
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
 from headwater_core.partition import TopicPartition

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, Protocol
 
-from archival import step_plan
 from archival.lineage import branches_at
 from archival.looks import CleanerLooks
+from archival.role import archiving_role
 from headwater_core.errors import CorruptData, SourceChanged, SuspectedGap, TransientError, TruncatedData, Unauthorised, UnsupportedFormat
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batch_walk import headers
@@ -134,10 +134,10 @@ def check_same(log: LocalLog, again: LocalLog, entry: Entry | None = None, segme
     `segment` and all segments after it must be the same files. The end of the log may have grown.
     """
     partition = log.partition
-    roles = step_plan.archiving_role(log), step_plan.archiving_role(again)
+    roles = archiving_role(log), archiving_role(again)
     if (again.settled, again.leftovers) != (log.settled, log.leftovers) or roles[0] != roles[1]:
         raise SourceChanged(f"{partition}: a compaction or an election came in between")
-    if again.epochs != log.epochs or step_plan.log_start(again) != step_plan.log_start(log):
+    if again.epochs != log.epochs or again.start_offset != log.start_offset:
         raise SourceChanged(f"{partition}: the leader epochs or the log start changed")
     if (again.high_watermark or 0) < (log.high_watermark or 0):
         raise SourceChanged(f"{partition}: the high watermark fell")

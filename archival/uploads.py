@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from archival.step_plan import Upload
+from archival.steps import Upload
 from headwater_core import milestones
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.layouts import Offloader
@@ -98,8 +98,8 @@ class Uploads:
         begun = self._begun
         if not (self._confirmed or self._sent) or begun is None or begun.segment.generation.inode != step.segment.generation.inode:
             return step
-        same = dataclass_replace(begun, segment=step.segment, up_to=step.up_to, reach=step.reach) == step
-        return dataclass_replace(begun, segment=step.segment) if same and begun.up_to <= step.up_to else step
+        same = dataclass_replace(begun, segment=step.segment, end=step.end, hole_end=step.hole_end) == step
+        return dataclass_replace(begun, segment=step.segment) if same and begun.end <= step.end else step
 
     def committed(self) -> None:
         """All that was wanted is listed, or will not be wanted again."""

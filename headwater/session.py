@@ -14,7 +14,7 @@ from archival.archive_pass import archive_all
 from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
-from archival.step_plan import Policy
+from archival.policy import Policy
 from headwater import agent_socket
 from headwater.config import Config
 from headwater.options import parse_selection
@@ -49,7 +49,7 @@ class PassRequest:
 
     def policy(self, settings: ArchivalConfig) -> Policy:
         tail_ms = None if self.tail_older_than_s is None else int(self.tail_older_than_s * 1000)
-        return replace(Policy.of(settings), tail_after_ms=tail_ms, before=self.before)
+        return replace(Policy.of(settings), tail_after_ms=tail_ms, end=self.before)
 
     def wants(self, place: TopicPartition) -> bool:
         if self.selection is None:

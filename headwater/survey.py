@@ -11,7 +11,8 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
-from archival.step_plan import Acting, Policy, PolicyFor, archiving_role
+from archival.policy import Policy, PolicyFor
+from archival.role import Acting, archiving_role
 from archival.tails import Tails
 from headwater.config import Config
 from headwater.options import parse_selection

@@ -11,6 +11,7 @@ LINES_MAX = 80
 ELSEWHERE = {  # module: the test file to open first
     "archival/fleet.py": "tests/archival/test_scheduler.py",
     "archival/looks.py": "tests/archival/test_cleaner.py",
+    "archival/steps.py": "tests/test_values.py",
     "headwater/commands/archive.py": "tests/headwater/test_verbs.py",
     "headwater/commands/cache.py": "tests/headwater/test_verbs.py",
     "headwater/commands/export.py": "tests/headwater/pipeline/export/test_directory_export.py",

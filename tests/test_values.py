@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from archival.cleaner import Look
 from archival.config import ArchivalConfig
-from archival.step_plan import Claim, Cut, Gap, Policy, Revive, Upload
+from archival.policy import Policy
+from archival.steps import Claim, Cut, Gap, Revive, Upload
 from headwater.pipeline.export.checkpoint import Pending
 from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.splits import Split
@@ -58,10 +59,10 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("an owner of a bad name", lambda: Owner(cluster_id="a/b")),
     ("a gap that ends before it begins", lambda: Gap(9, 3)),
     ("a negative wait", lambda: Policy(tail_after_ms=-1)),
-    ("a cut up to before itself", lambda: Cut(9, 0, until=9)),
+    ("a cut up to before itself", lambda: Cut(9, 0, end=9)),
     ("a claim of no epoch", lambda: Claim(0, -2)),
-    ("an upload of nothing", lambda: Upload(segment=A_SEGMENT, first=3, read_from=3, up_to=3)),
-    ("an upload that reaches less than it takes", lambda: Upload(segment=A_SEGMENT, first=0, read_from=0, up_to=3, reach=2)),
+    ("an upload of nothing", lambda: Upload(segment=A_SEGMENT, first=3, read_from=3, end=3)),
+    ("an upload that reaches less than it takes", lambda: Upload(segment=A_SEGMENT, first=0, read_from=0, end=3, hole_end=2)),
     ("a revival of nothing", lambda: Revive(an_entry(5, 9), 5)),
     ("a revival of more than there is", lambda: Revive(an_entry(5, 9), 11)),
     ("a look beyond what the cleaner may clean", lambda: Look(9, 3, 0)),

@@ -1,7 +1,8 @@
 """What a broker's directory holds, as one look at it found it: plain values, no open files."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,13 @@ class LocalSegment:
     @property
     def index_path(self) -> Path:
         return self.path.with_suffix(".index")
+
+
+class SegmentRange(NamedTuple):
+    """A segment, and the offset at which the next one begins; None for the active segment."""
+
+    segment: LocalSegment
+    end: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,12 @@ class LocalLog:
         """
         first = self.epochs.first_offset
         return max(self.local_start, self.log_start if first is None else min(self.log_start, first))
+
+    def segments_from(self, offset: int) -> Iterator[SegmentRange]:
+        """The segment whose range holds `offset`, and those after it."""
+        for segment, following in zip_longest(self.segments, self.segments[1:]):
+            if following is None or following.base_offset > offset:
+                yield SegmentRange(segment, following.base_offset if following else None)
 
     @property
     def topic_policy_proves_compaction(self) -> bool:

@@ -8,9 +8,9 @@ from typing import BinaryIO
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, Outcome, PartitionArchiver
 from archival.looks import CleanerLooks
+from archival.policy import Policy
 from archival.release import Releaser
 from archival.source import Logs, OpenSegment, open_segment
-from archival.step_plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.epochs import EpochHistory

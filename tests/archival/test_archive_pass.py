@@ -4,7 +4,7 @@ import threading
 
 from archival.archive_pass import ArchivePass, archive_all
 from archival.fleet import PartitionOutcome
-from archival.step_plan import SEALED_ONLY
+from archival.policy import SEALED_ONLY
 from headwater_core.partition import TopicPartition
 from tests.archival.builders import SendingStore, number_of
 from tests.headwater.broker import Bench

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from archival.step_plan import Policy
+from archival.policy import Policy
 from manifests.head import Head
 from tests.archival.builders import PARTITION, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from archival.cleaner import CLOCK_STEP_MS, Look, clean_below, clean_under, clean_with, is_clean, overtaken
 from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
+from archival.policy import Policy
 from archival.source import open_segment
-from archival.step_plan import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment

@@ -8,7 +8,7 @@ import pytest
 
 from archival.cleaner import overtaken
 from archival.partition_status import Backlog, PartitionStatus, status_of
-from archival.step_plan import Policy
+from archival.policy import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId

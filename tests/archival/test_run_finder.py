@@ -4,9 +4,10 @@ from typing import Any, BinaryIO
 import pytest
 
 from archival.lineage import CutAt
+from archival.policy import Policy
 from archival.run_finder import Run, RunEnd, find_run
 from archival.source import FoundBatch, find_batch
-from archival.step_plan import Policy, Upload
+from archival.steps import Upload
 from headwater_core.errors import CorruptData, SuspectedGap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Entry
@@ -121,7 +122,7 @@ def test_a_torn_tail_is_not_touched(directory: Directory, agent: Agent) -> None:
 def a_step(directory: Directory, first: int, end: int, **fields: Any) -> tuple[Upload, LocalLog]:
     """An upload from the last segment of the directory."""
     log = Agent(directory.root).logs.look(PARTITION.topic_partition)
-    return Upload(segment=log.segments[-1], **{"first": first, "read_from": first, "up_to": end, **fields}), log
+    return Upload(segment=log.segments[-1], **{"first": first, "read_from": first, "end": end, **fields}), log
 
 
 def found(step: Upload, log: LocalLog, *entries: Entry, last_run: RunEnd | None = None) -> Run | CutAt | None:
@@ -142,12 +143,12 @@ def test_a_file_without_a_whole_batch_for_it_has_no_run(directory: Directory) ->
     assert found(*a_step(directory, 10, 12)) is None
 
 
-@pytest.mark.parametrize(("reach", "last_offset"), [(None, 4), (6, 5), (9, 8), (12, 9)])
-def test_a_hole_after_a_run_is_its_own_as_far_as_the_step_allows(directory: Directory, reach: int | None, last_offset: int) -> None:
+@pytest.mark.parametrize(("hole_end", "last_offset"), [(None, 4), (6, 5), (9, 8), (12, 9)])
+def test_a_hole_after_a_run_is_its_own_as_far_as_the_step_allows(directory: Directory, hole_end: int | None, last_offset: int) -> None:
     directory.segment(0, a_segment(0, 5))
     directory.epochs((0, 0), (3, 10))
     directory.cleaned(0)
-    run = found(*a_step(directory, 0, 5, reach=reach))
+    run = found(*a_step(directory, 0, 5, hole_end=hole_end))
     assert isinstance(run, Run)
     assert run.last_offset == last_offset
 

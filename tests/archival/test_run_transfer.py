@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from archival.step_plan import Policy
+from archival.policy import Policy
 from headwater_core.errors import CorruptData, SourceChanged
 from tests.archival.builders import Agent, Directory, batches_of
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort

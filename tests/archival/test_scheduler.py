@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from archival.archive_pass import archive_all
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOutcome
+from archival.policy import SEALED_ONLY, PolicyFor
 from archival.scheduler import QUIET_S, Scheduler
-from archival.step_plan import SEALED_ONLY, PolicyFor
 from headwater.repeated_events import LINES_MAX
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from archival.policy import Policy
 from archival.source import check_same
-from archival.step_plan import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import SourceChanged
 from headwater_core.partition import TopicPartition

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from archival.step_plan import Acting, Claim, Cut, Gap, Idle, Policy, Revive, Step, Stop, Upload, archiving_role, next_steps
+from archival.policy import Policy
+from archival.role import Acting, archiving_role
+from archival.step_plan import next_steps
+from archival.steps import Claim, Cut, Gap, Idle, Revive, Step, Stop, Upload
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
@@ -195,14 +198,14 @@ def test_a_gap_is_refilled_as_soon_as_the_log_holds_its_offsets() -> None:
     head = a_head(an_entry(0, 9), a_gap(10, 19), an_entry(20, 29))
     found = first(a_log(5, 15, 40, hw=40), head)
     assert isinstance(found, Upload)
-    assert (found.first, found.up_to, found.refills) == (10, 15, head.entries[1])
+    assert (found.first, found.end, found.refills) == (10, 15, head.entries[1])
 
 
 def test_a_gap_is_refilled_as_far_as_the_log_reaches_back() -> None:
     head = a_head(an_entry(0, 9), a_gap(10, 19), an_entry(20, 29))
     found = first(a_log(10, 40, hw=40, start=14), head)
     assert isinstance(found, Upload)
-    assert (found.first, found.up_to) == (14, 20)
+    assert (found.first, found.end) == (14, 20)
 
 
 def test_a_gap_below_the_log_start_stays() -> None:
@@ -212,7 +215,7 @@ def test_a_gap_below_the_log_start_stays() -> None:
 def test_a_gap_at_the_end_does_not_bound_what_refills_it() -> None:
     found = first(a_log(5, 40, hw=40), a_head(an_entry(0, 9), a_gap(10, 19)))
     assert isinstance(found, Upload)
-    assert found.up_to == 40
+    assert found.end == 40
 
 
 # Uploads
@@ -221,7 +224,7 @@ def test_a_gap_at_the_end_does_not_bound_what_refills_it() -> None:
 def test_a_sealed_segment_below_the_high_watermark_is_uploaded() -> None:
     found = first(a_log(0, 10, hw=10), a_head())
     assert isinstance(found, Upload)
-    assert (found.segment.base_offset, found.first, found.up_to, found.reach) == (0, 0, 10, None)
+    assert (found.segment.base_offset, found.first, found.end, found.hole_end) == (0, 0, 10, None)
 
 
 def test_a_sealed_segment_above_it_waits() -> None:
@@ -235,12 +238,12 @@ def test_an_active_segment_waits_for_its_roll() -> None:
 def test_the_rest_of_a_segment_whose_beginning_is_archived_comes_next() -> None:
     found = first(a_log(0, 20, hw=30), a_head(an_entry(0, 9)))
     assert isinstance(found, Upload)
-    assert (found.segment.base_offset, found.first, found.up_to) == (0, 10, 20)
+    assert (found.segment.base_offset, found.first, found.end) == (0, 10, 20)
 
 
 def test_small_sealed_segments_come_one_by_one() -> None:
     found = [step for step in steps(a_log(0, 3, 6, hw=6), a_head()) if isinstance(step, Upload)]
-    assert [(step.segment.base_offset, step.up_to) for step in found] == [(0, 3), (3, 6)]
+    assert [(step.segment.base_offset, step.end) for step in found] == [(0, 3), (3, 6)]
 
 
 @pytest.mark.parametrize(("age_ms", "due"), [(999, False), (1000, True)])
@@ -248,25 +251,25 @@ def test_the_committed_tail_comes_when_it_has_waited(age_ms: int, due: bool) -> 
     found = first(a_log(0, 10, hw=15), a_head(an_entry(0, 9)), Policy(tail_after_ms=1000), age_ms)
     assert isinstance(found, Upload) is due
     if isinstance(found, Upload):
-        assert (found.segment.base_offset, found.up_to) == (10, 15)
+        assert (found.segment.base_offset, found.end) == (10, 15)
 
 
 def test_a_tail_may_end_inside_a_sealed_segment() -> None:
     found = first(a_log(0, 10, 20, hw=15), a_head(an_entry(0, 9)), Policy(tail_after_ms=0))
     assert isinstance(found, Upload)
-    assert (found.segment.base_offset, found.up_to, found.reach) == (10, 15, None)
+    assert (found.segment.base_offset, found.end, found.hole_end) == (10, 15, None)
 
 
 def test_with_proof_of_compaction_an_entry_may_reach_the_next_segment() -> None:
     found = first(a_log(0, 10, hw=10, compacted=True), a_head())
     assert isinstance(found, Upload)
-    assert found.reach == 10
+    assert found.hole_end == 10
 
 
 def test_a_prefix_ends_before_its_offset() -> None:
-    assert "beyond 5" in idle(a_log(0, 10, hw=10), a_head(), Policy(before=5))
-    assert isinstance(first(a_log(0, 10, hw=10), a_head(), Policy(before=10)), Upload)
-    assert "not sealed" in idle(a_log(0, 10, hw=15), a_head(an_entry(0, 9)), Policy(before=12, tail_after_ms=0))
+    assert "beyond 5" in idle(a_log(0, 10, hw=10), a_head(), Policy(end=5))
+    assert isinstance(first(a_log(0, 10, hw=10), a_head(), Policy(end=10)), Upload)
+    assert "not sealed" in idle(a_log(0, 10, hw=15), a_head(an_entry(0, 9)), Policy(end=12, tail_after_ms=0))
 
 
 def test_an_emptied_log_has_nothing_to_archive() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import manifests.head
-from archival.step_plan import Policy
+from archival.policy import Policy
 from headwater_core.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.partition import PartitionId
 from manifests import keys

@@ -8,8 +8,8 @@ from random import Random
 
 from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet, FleetEquipment
+from archival.policy import Policy
 from archival.scheduler import Scheduler
-from archival.step_plan import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text

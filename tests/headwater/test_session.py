@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from archival.archive_pass import archive_all
 from archival.archiver import Outcome, PartitionArchiver
-from archival.step_plan import Policy
+from archival.policy import Policy
 from headwater.agent import _Answers
 from headwater.agent_socket import Ask
 from headwater.config import load

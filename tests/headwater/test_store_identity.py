@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from archival.archive_pass import archive_all
-from archival.step_plan import Policy
+from archival.policy import Policy
 from headwater.config import load
 from headwater.session import open_session
 from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 import recovery
-from archival.step_plan import SEALED_ONLY
+from archival.policy import SEALED_ONLY
 from headwater_core.clock import SystemClock
 from manifests.repository import ManifestRepository
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack

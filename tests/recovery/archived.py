@@ -7,7 +7,7 @@ from uuid import uuid4
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.looks import CleanerLooks
-from archival.step_plan import Policy
+from archival.policy import Policy
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.clock import SystemClock

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import recovery
-from archival.step_plan import SEALED_ONLY
+from archival.policy import SEALED_ONLY
 from headwater_core.clock import SystemClock
 from headwater_core.partition import PartitionId
 from headwater_core.segments import checkpoints

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.looks import CleanerLooks
+from archival.policy import Policy
 from archival.release import Releaser
 from archival.source import open_segment
-from archival.step_plan import Policy
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from headwater_core.control.control_records import Record

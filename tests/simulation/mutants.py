@@ -27,6 +27,8 @@ import archival.branches
 import archival.lineage
 import archival.looks
 import archival.release
+import archival.replacement
+import archival.role
 import archival.source
 import archival.step_plan
 import archival.tails
@@ -37,9 +39,11 @@ from archival.archiver import Outcome, PartitionArchiver
 from archival.branches import Branches, Division
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import Behind, CutAt, Ok, Verdict
+from archival.policy import Policy
 from archival.release import Releaser
+from archival.role import Acting, Standby
 from archival.source import PartitionSource
-from archival.step_plan import Cut, Idle, Policy, Step, Stop
+from archival.steps import Cut, Step, Stop
 from archival.tails import Tails
 from archival.uploads import Uploads
 from headwater_core.epochs import EpochHistory
@@ -183,7 +187,8 @@ def begin_anew_unasked(stack: ExitStack) -> None:
     def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut:
         return Cut(at, leader_epoch)
 
-    _patch(stack, archival.step_plan, "supersede", supersede)
+    for module in (archival.archiver, archival.step_plan):
+        _patch(stack, module, "supersede", supersede)
 
 
 @mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", in_race=True)
@@ -206,7 +211,7 @@ def forget_superseded(stack: ExitStack) -> None:
 
 @mutant("what an unclean election makes count again is not archived anew", theme="branches")
 def displaced_stays_so(stack: ExitStack) -> None:
-    _patch(stack, archival.step_plan, "may_lack", lambda *_: ())
+    _patch(stack, archival.replacement, "may_lack", lambda *_: ())
 
 
 # Planning
@@ -244,25 +249,21 @@ def forget_open_transactions(stack: ExitStack) -> None:
 
 @mutant("acts under a leader epoch that its log has not reached", theme="lineage", in_race=True)
 def acts_beyond_its_log(stack: ExitStack) -> None:
-    real = archival.step_plan.archiving_role
+    real = archival.role.archiving_role
 
     def archiving_role(log: LocalLog) -> Any:
         led = log.leadership
         if led is not None and led.is_ours:
-            return archival.step_plan.Acting(max(led.leader_epoch, -1 if log.epochs.newest is None else log.epochs.newest))
+            return Acting(max(led.leader_epoch, -1 if log.epochs.newest is None else log.epochs.newest))
         return real(log)
 
-    _patch(stack, archival.step_plan, "archiving_role", archiving_role)
-    _patch(stack, archival.release, "archiving_role", archiving_role)
+    for module in (archival.archiver, archival.source, archival.step_plan, archival.release):
+        _patch(stack, module, "archiving_role", archiving_role)
 
 
 @mutant("the log start comes from the checkpoint alone", theme="gaps", in_race=True)
 def log_start_from_checkpoint(stack: ExitStack) -> None:
-    def log_start(log: LocalLog) -> int:
-        return max(log.local_start, log.log_start)
-
-    _patch(stack, archival.step_plan, "log_start", log_start)
-    _patch(stack, archival.release, "log_start", log_start)
+    _patch(stack, LocalLog, "start_offset", property(lambda log: max(log.local_start, log.log_start)))
 
 
 @mutant("a fallen high watermark is not noticed at the second look, and a new epoch claims nothing", theme="lineage", in_race=True)
@@ -276,8 +277,8 @@ def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
         return real_look(self, dataclass_replace(log, high_watermark=0), *rest, **how)
 
     def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
-        acting = archival.step_plan.archiving_role(log)
-        if head and isinstance(acting, archival.step_plan.Acting):
+        acting = archival.role.archiving_role(log)
+        if head and isinstance(acting, Acting):
             head = replace(head, leader_epoch=max(head.leader_epoch, acting.leader_epoch))
         return real_steps(log, head, **kwargs)
 
@@ -541,8 +542,8 @@ def release_from_control(stack: ExitStack) -> None:
     def plan_from_control(self: Releaser, archiver: PartitionArchiver) -> Head | None:
         known = archiver._announcer._control.state().partition(archiver.partition)
         log = self._logs.look(archiver.partition.topic_partition)
-        acting = archival.step_plan.archiving_role(log)
-        if known is None or isinstance(acting, Idle):
+        acting = archival.role.archiving_role(log)
+        if known is None or isinstance(acting, Standby):
             return None
         digest = "crc64nvme:" + "0" * 16
         first, last = known.start_offset, known.last_offset

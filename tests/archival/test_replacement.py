@@ -8,8 +8,11 @@ from structlog.testing import capture_logs
 
 from archival.cleaner import displaced_by
 from archival.lineage import may_lack
+from archival.policy import SEALED_ONLY, Policy
 from archival.release import release_bound
-from archival.step_plan import SEALED_ONLY, Policy, Replace, Stop, irreplaceable, next_steps, rereads
+from archival.replacement import irreplaceable, rereads
+from archival.step_plan import next_steps
+from archival.steps import Replace, Stop
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import ManifestFull, NeedsReplacement
 from headwater_core.segments.local_log import LocalLog
@@ -237,7 +240,7 @@ def test_nothing_is_replaced_where_nothing_proves_compaction() -> None:
 
 def test_what_replaces_ends_where_entries_and_segments_do() -> None:
     log, draft = a_branch(0, 12, 25), a_head(start_offset=0)
-    found = [(each.segment.base_offset, each.read_from, each.up_to, each.reach) for each in rereads(log, draft, HEAD)]
+    found = [(each.segment.base_offset, each.read_from, each.end, each.hole_end) for each in rereads(log, draft, HEAD)]
     assert found == [(0, 0, 10, 10), (0, 0, 12, 12), (12, 0, 10, 10), (12, 0, 15, 15), (12, 0, 20, 20)]
 
 

@@ -1,0 +1,39 @@
+"""What one pass may archive, beyond what is lost if it is not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from archival.config import ArchivalConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """tail_after_ms  archive the committed part of an unfinished segment when it has waited this long; None: never
+    end               archive only what lies wholly below this offset; None: everything
+    begin_anew_epoch  a log whose oldest leader epoch is this one, or older, may supersede an archive that it shares nothing with
+    stale_keys_below  deletions that a log has forgotten below this offset may be missing from its archive
+
+    Raises ValueError for a negative number.
+    """
+
+    tail_after_ms: int | None = None
+    end: int | None = None
+    begin_anew_epoch: int | None = None
+    stale_keys_below: int | None = None
+
+    def __post_init__(self) -> None:
+        if any(each is not None and each < 0 for each in (self.tail_after_ms, self.end, self.begin_anew_epoch, self.stale_keys_below)):
+            raise ValueError(f"negative: {self}")
+
+    @classmethod
+    def of(cls, settings: ArchivalConfig) -> "Policy":
+        """What a pass of the running agent may archive."""
+        return cls(
+            tail_after_ms=settings.seal_timeout_s * 1000,
+            begin_anew_epoch=settings.begin_anew_epoch,
+            stale_keys_below=settings.stale_keys_below,
+        )
+
+
+SEALED_ONLY = Policy()
+PolicyFor = Callable[[ArchivalConfig], Policy]

@@ -1,0 +1,119 @@
+"""Which live runs must be archived again, from what, and the draft of what is to replace them (design §4, What the dead had displaced)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
+
+from msgspec.structs import replace
+
+from archival.entries import in_order
+from archival.lineage import may_lack
+from archival.steps import Replace, Stop, Upload
+from headwater_core.epochs import EpochHistory
+from headwater_core.errors import NeedsReplacement
+from headwater_core.segments.local_log import LocalLog
+from manifests.head import Entry, Head
+
+Overtaken = Callable[[int], str]
+"""Why what lies from an offset on must not follow what is archived below it, compaction having gone past it; "" when it may."""
+
+
+def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: Overtaken) -> Replace | Stop | None:
+    """Where something live may lack a record that counts again, all that is live is archived again, so that it is one log's.
+
+    Else from the first such run on that the log holds all of: what only the archive has stays. But the log's cleaner must not have
+    been past that for too long.
+    """
+    start = log.start_offset
+    lacking = [entry for entry in may_lack(log.epochs, head.entries) if entry.next_offset > start]
+    if not lacking or high_watermark < head.next_offset or not log.topic_policy_proves_compaction:
+        return None
+    if start <= head.start_offset:
+        return Replace(head.start_offset)
+    first = next((max(entry.base_offset, start) for entry in lacking if _first_batch(entry) >= start), None)
+    if first is None:
+        return None
+    stays = any(not entry.gap and entry.base_offset < first for entry in head.entries)
+    if stays and (reason := overtaken(first)):
+        why = f"what is archived from {first} on may lack records that count again since an unclean election"
+        return Stop(NeedsReplacement(f"needs replacement: {why}; {reason.removeprefix('needs replacement: ')}"))
+    return Replace(first)
+
+
+def _first_batch(entry: Entry) -> int:
+    """A run may begin with a hole that compaction made."""
+    return entry.epochs[0][1] if entry.epochs else entry.base_offset
+
+
+def irreplaceable(log: LocalLog, head: Head) -> tuple[Entry, ...]:
+    """What may lack a record that counts again, and begins where the log holds nothing any more."""
+    return tuple(entry for entry in may_lack(log.epochs, head.entries) if _first_batch(entry) < log.start_offset)
+
+
+def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
+    """The next run of `draft`, which is to replace `head`. It ends where an entry of that does, so that one which is the same can
+    stay."""
+    first = draft.next_offset
+    read_from = max(first, log.start_offset)
+    for segment, segment_end in log.segments_from(read_from):
+        if segment.base_offset >= head.next_offset:
+            return
+        last_end = head.next_offset if segment_end is None else min(segment_end, head.next_offset)
+        for end in (*(entry.next_offset for entry in head.entries if read_from < entry.next_offset < last_end), last_end):
+            yield Upload(segment=segment, first=first, read_from=read_from, end=end, hole_end=end)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Kept in memory: nothing lists its runs yet.
+
+    of      the head whose runs from offset `first` on are replaced
+    epochs  of the log that the runs are read from
+    head    `of` with what there is of the new runs instead
+    dead    what leaves the live list with the commit
+    """
+
+    of: Head
+    first: int
+    epochs: EpochHistory
+    head: Head
+    dead: tuple[Entry, ...]
+
+    @classmethod
+    def begin(cls, of: Head, first: int, epochs: EpochHistory, live: tuple[Entry, ...], dead: tuple[Entry, ...]) -> "Draft":
+        """live, dead  the entries of `of` that stay, and those that are replaced; what ends before the archive's start does not stay"""
+        if live and live[-1].next_offset <= of.start_offset:
+            live, dead = (), of.entries
+        last_offset = live[-1].last_offset if live else of.start_offset - 1
+        return cls(of, first, epochs, replace(of, entries=live, last_offset=last_offset), dead)
+
+    def is_for(self, head: Head, first: int, epochs: EpochHistory) -> bool:
+        """Does it replace what `head` lists from `first` on, and has the log the same history still?"""
+        return (self.of, self.first, self.epochs) == (head, first, epochs)
+
+    def with_run(self, head: Head) -> "Draft":
+        """With one more run, which `head` lists."""
+        return dataclass_replace(self, head=head)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.head.next_offset >= self.of.next_offset
+
+    @property
+    def replaced(self) -> tuple[Entry, ...]:
+        """The runs that were live and are not listed any more. One whose bytes are the same stays."""
+        return tuple(entry for entry in self.dead if not entry.gap and _name(entry) not in self._names)
+
+    @property
+    def result(self) -> Head:
+        """What to commit."""
+        listed = [entry for entry in self.of.superseded if _name(entry) not in self._names]
+        return replace(self.head, superseded=in_order([*listed, *self.replaced]))
+
+    @property
+    def _names(self) -> set[tuple[str, int]]:
+        return {_name(entry) for entry in self.head.entries}
+
+
+def _name(entry: Entry) -> tuple[str, int]:
+    return entry.uid, entry.base_offset
