@@ -1,4 +1,4 @@
-"""Telling the other agents what was committed (design §4.6). A copy of what the bucket says: archiving never waits for it."""
+"""Announces to the other agents what was committed (design §4.6). A copy of what the bucket says: archiving never waits for it."""
 
 import threading
 from collections.abc import Collection
@@ -14,16 +14,16 @@ from headwater_core.partition import PartitionId
 from manifests.head import Head
 
 RETRY_S = 30.0  # after a failure, so that a control log without a leader costs one time-out per half minute
-LAST_WORD_S = 2.0  # what the end of the program waits for a last announcement
+LAST_PUBLISH_S = 2.0  # what the end of the program waits for a last announcement
 _BATCH = 500  # records per command: about 100 KB, and at most the half of a command's limit
 
 log = structlog.get_logger()
 
 
 class Announcer:
-    """Keeps what is to be announced, the newest of each partition, until the control log has it. Safe to use from many threads.
+    """Keeps what is to be announced, the newest head of each partition, until the control log has it. Safe to use from many threads.
 
-    Between `start` and `close` one thread does all publishing, and nobody else ever waits for the control log. Without that thread
+    Between `start` and `close` one thread does all publishing, and no other thread waits for the control log. Without that thread
     each announcement publishes what is due by itself, which suits tests and the simulation.
     """
 
@@ -33,7 +33,7 @@ class Announcer:
         self._lock = threading.Lock()  # of `_due`, held for moments
         self._publishing = threading.Lock()
         self._failing = False
-        self._silent_until_s = float("-inf")
+        self._paused_until_s = float("-inf")
         self._thread: threading.Thread | None = None
         self._wake, self._stop = threading.Event(), threading.Event()
 
@@ -43,17 +43,17 @@ class Announcer:
 
     @property
     def informed(self) -> bool:
-        """Does the control log know all that was said? Not while it has no leader, or is being rebuilt."""
+        """Does the control log know all that was announced? Not while it has no leader, or is being rebuilt."""
         return self._control.informed
 
     def announce(self, head: Head, *, claims: bool = False) -> None:
-        """Let the others know of `head`, sooner or later, unless the control log knows it or a newer one already."""
+        """Publish `head`, sooner or later, unless the control log knows it or a newer one already."""
         if self._control.state().known_version(head.partition_id) < head.version:
-            self._note(head.partition_id, claim_of(head) if claims else advanced_of(head))
-            self._go_on()
+            self._put(head.partition_id, claim_of(head) if claims else advanced_of(head))
+            self._publish_soon()
 
     def retire_absent(self, present: Collection[PartitionId], writer: str) -> None:
-        """Take out of the control log what `writer` was the last to hold and what its log directories no longer hold.
+        """Remove from the control log what `writer` was the last to hold and what its log directories no longer hold.
 
         present  every partition of them, from a survey that found no problem
         """
@@ -66,15 +66,15 @@ class Announcer:
                     topic=partition.topic,
                     version=known.manifest_version,
                 )
-                self._note(partition, gone)
-        self._go_on()
+                self._put(partition, gone)
+        self._publish_soon()
 
     def publish_due(self, *, timeout_s: float = PUBLISH_TIMEOUT_S) -> None:
-        """Publish what is due. Whatever the control log fails with, it is due again after a pause: archiving goes on without it."""
+        """Publish what is due. Whatever the control log fails with, it is due again after a pause: archiving continues without it."""
         if not self._publishing.acquire(blocking=False):
             return
         try:
-            while self._clock.monotonic_s() >= self._silent_until_s and (batch := self._batch()):
+            while self._clock.monotonic_s() >= self._paused_until_s and (batch := self._batch()):
                 try:
                     self._control.publish(*batch.values(), timeout_s=timeout_s)
                 except HeadwaterError as error:
@@ -103,13 +103,13 @@ class Announcer:
             self._thread.join()
             self._thread = None
 
-    def _note(self, partition: PartitionId, record: Advanced | Claim | Retired) -> None:
+    def _put(self, partition: PartitionId, record: Advanced | Claim | Retired) -> None:
         with self._lock:
-            noted = self._due.get(partition)
-            if noted is None or noted.version <= record.version:
+            due = self._due.get(partition)
+            if due is None or due.version <= record.version:
                 self._due[partition] = record
 
-    def _go_on(self) -> None:
+    def _publish_soon(self) -> None:
         if self._thread:
             self._wake.set()
         else:
@@ -123,22 +123,22 @@ class Announcer:
         return dict([each for each in due if isinstance(each[1], Retired) == retiring][:_BATCH])
 
     def _pause(self, reason: str) -> None:
-        self._silent_until_s = self._clock.monotonic_s() + RETRY_S
+        self._paused_until_s = self._clock.monotonic_s() + RETRY_S
         if not self._failing:
             self._failing = True
             log.warning("announcements_postponed", reason=reason)
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._publish_whatever_happens(PUBLISH_TIMEOUT_S)
+            self._publish_safely(PUBLISH_TIMEOUT_S)
             self._wake.wait(RETRY_S if self._failing else None)
             self._wake.clear()
-        self._publish_whatever_happens(LAST_WORD_S)
+        self._publish_safely(LAST_PUBLISH_S)
 
-    def _publish_whatever_happens(self, timeout_s: float) -> None:
+    def _publish_safely(self, timeout_s: float) -> None:
         try:
             self.publish_due(timeout_s=timeout_s)
-        except Exception as error:  # a mistake of ours is no reason to fall silent for good
+        except Exception as error:  # a defect of ours is no reason to stop announcing
             log.exception("announcements_failed")
             self._pause(repr(error))
 

@@ -132,7 +132,7 @@ class PartitionArchiver:
                 if log is None:
                     log = self._source.look()
                 elif self._looks.is_due(log):
-                    self._source.look()  # the caller's may have waited for the lock, nobody knows how long
+                    self._source.look()  # the caller's look may have waited long for the lock
                 return self._with_fullness(self._step(policy, log))
             except CommitLost as error:
                 return Outcome(action="outrun", reason=str(error))
@@ -193,7 +193,7 @@ class PartitionArchiver:
 
     def _claim(self, step: Claim, log: LocalLog) -> Outcome:
         held = self.head
-        self._topics.ensure(self.partition, anew=held is None)
+        self._topics.ensure(self.partition, is_first=held is None)
         self._source.look_again(log)
         if held is None:
             known = self._announcer.known_version(self.partition)

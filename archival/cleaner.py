@@ -1,7 +1,7 @@
 """What the log cleaner of a compacted topic means for its archive. Values in, decisions out.
 
 A log is clean below its cleaner checkpoint: no key has two records there. Runs are archived one after the other, and the cleaner
-goes on meanwhile, so that runs which were clean one by one need not be clean together. A head therefore says up to where all that
+continues, so that runs which were clean one by one need not be clean together. A head therefore says up to where all that
 it lists is clean as one (`Head.clean_to`): every run was read when the checkpoint had got there.
 
 The cleaner keeps a tombstone (and a transaction's marker) for `delete.retention.ms` from the beginning of the first cleaning that
@@ -13,12 +13,12 @@ not have been there to be archived. So nothing is missing as long as the checkpo
 
 No file says when a cleaning began. One that passes the floor had not ended when the checkpoint was last seen at or below it, and
 had not begun when the active segment was (the cleaner leaves that alone). The second is proof. After the first only half of the
-retention counts, the other half being what the cleaning under way then may have taken already.
+retention counts, the other half being what the cleaning in progress then may have taken already.
 
 Looks are remembered by broker directory (`archival.looks`), for each has a cleaner of its own. Without one, the floor passed,
 nothing is known of how long ago that was: this counts as too long. It stops no healthy topic at a first start: nothing is archived
 yet, so the first run that is read puts `clean_to` at the checkpoint, and the rest of the backlog lies below the floor. Later the
-archive follows each roll of a segment, which the cleaner needs to go on. What is left is a cleaner that passed the floor while no
+archive follows each roll of a segment, which the cleaner needs to continue. What is left is a cleaner that passed the floor while no
 look was kept (a lost data directory, a leader whose agent never ran). A replica that was fetched from a leader after that one's
 cleaner had dropped a tombstone is not noticed: its own cleaner has done nothing.
 """
@@ -81,7 +81,7 @@ def displaced_by(entry: Entry, scan: RunScan, log: LocalLog) -> EpochOffset | No
     """`Entry.displaced_by` of a run that `scan` found in `log`.
 
     A record goes for a later one of its key, or of its transaction. The cleaner reads neither the active segment nor beyond the high
-    watermark; but its checkpoint says nothing of a cleaning that is under way, and what was fetched from another broker that one had
+    watermark; but its checkpoint says nothing of a cleaning in progress, and what was fetched from another broker that one had
     cleaned, perhaps further than this one could. So it is the greater of the two. A run with a record at each offset lacks nothing.
     """
     if scan.offsets == entry.next_offset - entry.base_offset:
@@ -96,7 +96,7 @@ def holds_records(head: Head) -> bool:
 
 
 def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[Look], now_ms: int, *, stale_keys_below: int | None) -> str:
-    """Why what lies from `first` on must not be listed behind what is archived; "" when it may be.
+    """Why what lies from `first` on must not be listed after what is archived; "" when it may be.
 
     looks             earlier ones at this directory, in any order
     stale_keys_below  a person's consent: deletions that are missing below this offset may be
@@ -120,7 +120,7 @@ def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[Look], now_
     return (
         f"needs replacement: compaction has got to offset {cleaned_to}, the archive to {first}. It {since} at or below {floor}, and "
         f"delete.retention.ms {known}: deletions of archived keys may be gone from the log, and such a key would come back in what is "
-        "read or recovered from the archive. What is archived stays as it is and the broker goes on; the partition is not archived "
-        "further until its archive can be replaced as a whole, which takes a later version. To go on today, and keep the keys that were "
+        "read or recovered from the archive. What is archived stays as it is and the broker continues; the partition is not archived "
+        "further until its archive can be replaced as a whole, which takes a later version. To continue today, and keep the keys that were "
         f'deleted in between: stale_keys_below = {cleaned_to} under [topics."{log.partition.topic}"]'
     )

@@ -13,7 +13,7 @@ class ArchivalConfig:
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
                     nothing with
     stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
-    rescan_s        look at every partition this often, whatever the file system told us
+    rescan_s        look at every partition this often, whatever the file system reported
     """
 
     seal_timeout_s: int = 1800

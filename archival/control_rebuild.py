@@ -1,4 +1,4 @@
-"""The control log's knowledge, learned anew from the bucket."""
+"""Rebuilds what the control log knew, from the bucket."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ class Rebuilt:
 def rebuild_control(
     repository: ManifestRepository, control: ControlLog, *, timeout_s: float = PUBLISH_TIMEOUT_S, over: Callable[[], bool] = lambda: False
 ) -> Rebuilt:
-    """Announce every head in the bucket. Repeatable: what the log knows better stays.
+    """Announce every head in the bucket. Repeatable: what the log knows in a newer version stays.
 
-    A head that cannot be read is reported and the others go on; an unreachable bucket, and `over`, end it with TransientError.
+    A head that cannot be read is reported, and the others are announced; an unreachable bucket, and `over`, end it with TransientError.
     """
     announced = 0
     unreadable: list[tuple[str, str]] = []
     batch: list[Record] = []
     for record in _announcements(repository, unreadable):
         if over():
-            raise TransientError("the rebuild of the control log was stopped; it begins anew next time")
+            raise TransientError("the rebuild of the control log was stopped; it starts again next time")
         batch.append(record)
         announced += 1
         if len(batch) == _BATCH:

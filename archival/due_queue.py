@@ -1,7 +1,7 @@
 """Which partition is next: a choice among plain values, with no thread, no clock and no disk.
 
 A partition is due, in the hands of a worker, postponed after a failure, or none of these. It is in the queue once, however often
-it is added, and those that are due wait in the order in which they became due: whoever has had a step goes behind all others.
+it is added, and those that are due wait in the order in which they became due: a partition that has had a step is put after all others.
 """
 
 from collections import Counter, OrderedDict

@@ -10,8 +10,7 @@ from manifests.head import Entry
 
 
 def place(entries: tuple[Entry, ...], entry: Entry, refills: Entry | None) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """The live entries up to the new one, which comes behind the last or in place of the part of a gap that it fills; and those
-    behind it.
+    """The live entries up to the new one, which comes after the last or in place of the part of a gap that it fills; and those after it.
 
     What a run leaves of a gap stays one between live entries; at the end of the list it goes, since the log holds, or
     will hold, those offsets.
@@ -19,24 +18,24 @@ def place(entries: tuple[Entry, ...], entry: Entry, refills: Entry | None) -> tu
     if refills is None:
         return (*entries, entry), ()
     at = entries.index(refills)
-    before, behind = entries[:at], entries[at + 1 :]
+    before, following = entries[:at], entries[at + 1 :]
     if entry.base_offset > refills.base_offset:
         before = (*before, replace(refills, last_offset=entry.base_offset - 1))
-    if behind and entry.last_offset < refills.last_offset:
-        behind = (replace(refills, base_offset=entry.next_offset), *behind)
-    return (*before, entry), behind
+    if following and entry.last_offset < refills.last_offset:
+        following = (replace(refills, base_offset=entry.next_offset), *following)
+    return (*before, entry), following
 
 
 def with_gap(entries: Sequence[Entry], first: int, last: int) -> tuple[Entry, ...]:
-    """`entries`, which end before `first`, and the gap [first, last] behind them: one gap, however often its end moved."""
+    """`entries`, which end before `first`, and the gap [first, last] after them: one gap, however often its end moved."""
     if entries and entries[-1].gap:
         return (*entries[:-1], replace(entries[-1], last_offset=last))
     return (*entries, Entry(base_offset=first, last_offset=last, gap=True))
 
 
-def part_of(entry: Entry, scan: RunScan, up_to: int) -> Entry:
-    """`entry` cut to its whole batches below `up_to`, which `scan` has found."""
-    whole = scan.end_position == entry.live_bytes and up_to == entry.next_offset
+def part_of(entry: Entry, scan: RunScan, end: int) -> Entry:
+    """`entry` cut to its whole batches below offset `end`, which `scan` has found."""
+    whole = scan.end_position == entry.live_bytes and end == entry.next_offset
     last_offset = entry.last_offset if whole else scan.last_offset
     return replace(
         entry,

@@ -51,9 +51,9 @@ class ArchivedEntries:
         except NotFound as error:  # of the store; a partition that is gone says the same of itself
             raise CorruptData(entry.index_key, 0, "the manifest lists it, the store does not have it") from error
 
-    def scan(self, entry: Entry, up_to: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
-        """Verify an entry's whole batches below `up_to` again, from the store; None when there are none."""
-        scan = scan_run(self.open(entry), start=0, end=entry.live_bytes, open_before=open_before, end_offset=up_to, where=entry.key)
+    def scan(self, entry: Entry, end: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
+        """Verify an entry's whole batches below offset `end` again, from the store; None when there are none."""
+        scan = scan_run(self.open(entry), start=0, end=entry.live_bytes, open_before=open_before, end_offset=end, where=entry.key)
         if scan and scan.end_position == entry.size_bytes and entry.digest not in ("", scan.digest):
             raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
         return scan

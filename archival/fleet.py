@@ -102,7 +102,7 @@ class FleetEquipment:
 
     settings_for  what the operator has set for a topic, by its name
     data_dir      where what must outlive the process is kept
-    owned         nobody else works on the log directories: what is archived may be released there
+    owned         no broker works on the log directories: what is archived may be released there
     owner         see TopicRecords
     """
 
@@ -131,8 +131,8 @@ class ArchiverFleet:
         self.logs = equipment.dirs
         self.troubles: dict[TopicPartition, str] = {}
         self._unread = ""  # why the metadata log cannot be read
-        self.unexpected = 0  # exceptions that nobody planned for: defects, each logged with its traceback
-        self.committed: Callable[[Head], object] = lambda head: None  # told of every head that a step has committed
+        self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
+        self.committed: Callable[[Head], object] = lambda head: None  # is called with every head that a step has committed
         self.announcer = Announcer(equipment.control, equipment.clock)
         self._broker_topics = BrokerTopics(equipment.dirs, self._identify)
         self._topics = TopicRecords(equipment.repository, self._broker_topics.describe, clock=equipment.clock, owner=equipment.owner)
@@ -261,7 +261,7 @@ class ArchiverFleet:
         return PartitionOutcome(place=place, error=missing)
 
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
-        """What to say of any exception. One that nobody planned for is logged here, with its traceback."""
+        """What to say of any exception. One that nothing foresees is logged here, with its traceback."""
         match error:
             case HeadwaterError():
                 return error
@@ -282,7 +282,7 @@ class ArchiverFleet:
     def retain(self, places: Collection[TopicPartition]) -> None:
         """Forget all that is known of other partitions: they are gone from the log directories.
 
-        What is kept by identity waits until each place has been looked at, since its name does not tell which incarnation it is.
+        What is kept by identity waits until each place has been looked at, since its name does not show which incarnation it is.
         """
         for place in [each for each in self.troubles.copy() if each not in places and each != LOG_DIRS]:
             self.troubles.pop(place, None)

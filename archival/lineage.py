@@ -61,7 +61,7 @@ def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
 
     An entry knows where each epoch's records begin, not where they end: compaction may have left a hole before the next
     epoch's first record in it. A record that lies on the history proves everything below it in the same log, so an epoch that
-    runs on past its end on the history is a hole when the epoch after it, in the same entry, lies there, and a branch
+    continues past its end on the history is a hole when the epoch after it, in the same entry, lies there, and a branch
     otherwise. What follows in the next entry proves nothing: it may be of another log, whose history was silent below it, and
     an entry reaches no further than its last epoch did.
     """
@@ -79,7 +79,7 @@ def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
 
 
 def resumes_at(history: EpochHistory, entries: Sequence[Entry], branch: int) -> int | None:
-    """Base of the first entry behind `branch` from which on everything is proven to lie on `history`; None when there is none.
+    """Base of the first entry after `branch` from which on everything is proven to lie on `history`; None when there is none.
 
     So it is where a dead run was joined with a log that was silent about it.
     """
@@ -103,12 +103,12 @@ def written_epochs(history: EpochHistory) -> frozenset[int]:
     return frozenset(epoch for at, (epoch, first) in enumerate(starts) if at + 1 == len(starts) or first < starts[at + 1][1])
 
 
-def is_proven(history: EpochHistory, entries: Sequence[Entry], below: int) -> bool:
-    """Does a record of `entries` below offset `below` lie on `history` where that speaks of single offsets? Then all before
+def is_proven(history: EpochHistory, entries: Sequence[Entry], end: int) -> bool:
+    """Does a record of `entries` below offset `end` lie on `history` where that speaks of single offsets? Then all before
     it do. Where only "not newer" can be said, a dead branch looks like the log that retention has removed."""
     first = history.first_offset
     return first is not None and any(
-        first <= last and max(start, first) < below and lies_on(history, epoch, max(start, first))
+        first <= last and max(start, first) < end and lies_on(history, epoch, max(start, first))
         for epoch, start, last, _ in _spans(entries)
     )
 
@@ -120,7 +120,7 @@ def epoch_in(entries: Sequence[Entry], offset: int) -> int | None:
 
 
 def _spans(entries: Sequence[Entry]) -> list[tuple[int, int, int, bool]]:
-    """(epoch, first offset, last offset, is it the last of its entry?); an epoch that goes on in the next entry is one span."""
+    """(epoch, first offset, last offset, is it the last of its entry?); an epoch that continues in the next entry is one span."""
     spans: list[tuple[int, int, int, bool]] = []
     for entry in entries:
         for at, (epoch, first) in enumerate(entry.epochs):

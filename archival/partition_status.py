@@ -1,4 +1,4 @@
-"""Where one partition stands: what is local, what is archived, how far behind, and why."""
+"""The status of one partition: what is local, what is archived, how far the archive is behind the log, and why."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ class KnownHead:
 class PartitionStatus:
     """One line of `headwater status`; offsets as in the glossary, None where there is nothing to say.
 
-    known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was asked just now
+    known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
     """
 
     topic: str
@@ -97,7 +97,7 @@ def status_of(
         trouble = (
             f"needs replacement: what is archived from {lacking[0].base_offset} to {lacking[-1].last_offset} may lack records that "
             f"compaction had dropped for others, which an unclean election then took. The log begins at {log.start_offset}, so this "
-            "cannot be archived anew; it stays as it is, and archiving goes on. A replica that holds these offsets mends it when it leads"
+            "cannot be archived again; it stays as it is, and archiving continues. A replica that has these offsets mends it when it leads"
         )
     if trouble:
         state, reason = next((name for name in _NEEDS if trouble.startswith(f"{name}: ")), "stopped"), trouble

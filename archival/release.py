@@ -1,6 +1,6 @@
 """Local deletion of what is archived, in a directory that Headwater owns (design §4, Release).
 
-Nothing here trusts the control log or what an archiver remembers: the head is read anew, and compared with a fresh look.
+Nothing here trusts the control log or what an archiver remembers: the head is read again, and compared with a fresh look.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""The agent's loop over its partitions: one step at a time each, in turn, for ever.
+"""The agent's loop over its partitions: one step at a time each, in turn, until it is stopped.
 
-There is no pass that has to end before anybody is looked at again. A rescan and file system events only add to the queue; a worker
-takes one partition, makes one step and puts it back behind the others. `rescan`, `add` and `turn` are all of it, and need neither
+There is no pass that has to end before a partition is looked at again. A rescan and file system events only add to the queue; a worker
+takes one partition, makes one step and puts it back after the others. `rescan`, `add` and `turn` are all of it, and need neither
 threads nor a real clock; `run` is the threads around them.
 
 A step may hang with its disk. After LATE_S it counts for none of the WORKERS any more, and a log directory with as many such steps as
@@ -170,7 +170,7 @@ class Scheduler:
             self._report(outcome)
 
     def idle_s(self) -> float | None:
-        """How long nothing is due, unless something is added; None for ever."""
+        """How long nothing is due, in seconds, unless something is added; None: without an end."""
         with self._changed:
             return self._queue.wait_s(self._clock.monotonic_s())
 
@@ -238,7 +238,7 @@ class Scheduler:
             log.info("archive_resumed", partition=str(place), reason=outcome.reason)
 
     def _failed(self) -> None:
-        """A mistake of ours that concerns no single partition: those, and the gateway, go on."""
+        """A mistake of ours that concerns no single partition: those, and the gateway, continue."""
         with suppress(Exception):
             log.exception("scheduler_failed")
 
@@ -266,7 +266,7 @@ class Scheduler:
         return None
 
     def _put_back(self, place: TopicPartition, outcome: PartitionOutcome) -> bool:
-        """Into the queue, where it belongs now; False when nobody need hear of the outcome."""
+        """Into the queue, where it belongs now; False when the outcome need not be reported."""
         now_s = self._clock.monotonic_s()
         with self._changed:
             self._changed.notify_all()

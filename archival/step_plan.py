@@ -30,7 +30,7 @@ def next_steps(
         yield Stop(
             UnfinishedSwap(
                 f"{log.directory}: {', '.join(log.leftovers)} were left in the middle of a compaction, and the directory is owned: no "
-                "broker finishes it. Start Kafka on it once and stop it in order, it knows which files replace which; then go on"
+                "broker finishes it. Start Kafka on it once and stop it in order, it knows which files replace which; then continue"
             )
         )
         return
@@ -75,7 +75,7 @@ def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Pol
     """Cut what is live from `at` on; stop where nothing shows that log and archive were ever one.
 
     An epoch has one leader and that one log: with an epoch in common the two are branches of one log, and the newer epoch wins.
-    A log that begins anew, on a replaced disk, has a newer epoch too, and would win over all that the archive alone still holds.
+    A log that begins again, on a replaced disk, has a newer epoch too, and would win over all that the archive alone still holds.
     """
     written = written_epochs(log.epochs)
     consented = policy.begin_anew_epoch is not None and min(written) <= policy.begin_anew_epoch
@@ -124,7 +124,7 @@ def _revivals(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:
 
 def continues(head: Head, entry: Entry) -> bool:
     """Can `entry`, superseded, be listed right after the live entries? An entry's bytes begin at its object's start, so it
-    must be its object's first part, or go on where the same object was cut."""
+    must be its object's first part, or continue where the same object was cut."""
     name = keys.parse_data(entry.key)
     return (head.entries and head.entries[-1].uid == entry.uid) or (name is not None and name.base_offset == entry.base_offset)
 

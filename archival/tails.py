@@ -1,7 +1,7 @@
 """Since when the unfinished end of each log has been waiting, remembered across restarts.
 
 The clock starts when a tail is first seen or when the offset before it is committed; record timestamps, which anyone may
-set, never count. Losing the file starts every clock anew.
+set, never count. Losing the file starts every clock again.
 """
 
 import threading
@@ -74,4 +74,4 @@ def _load(path: Path) -> dict[str, _Tail]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Tail])
     except (OSError, msgspec.MsgspecError):
-        return {}  # a hint: without it every tail starts to wait anew
+        return {}  # a hint: without it every tail starts to wait again

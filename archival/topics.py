@@ -1,4 +1,4 @@
-"""The bucket learns of a topic before its first claim, and of its partitions and settings whenever they change."""
+"""Records each topic in the bucket before its first claim, and its partitions and settings whenever they change."""
 
 import math
 import threading
@@ -11,13 +11,13 @@ from headwater_core.partition import PartitionId
 from manifests.repository import ManifestRepository, foreign_bucket
 from manifests.topic import NO_METADATA, PARTITIONS_MAX, Owner, Sight, TopicManifest
 
-MOVED_LATELY_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
+RECENT_MOVE_MS = 24 * 3600 * 1000  # an incarnation whose heads changed since then is not taken for one that is gone
 NAME_RETRY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What the broker knows of a topic: how many partitions, its own settings, and whose its name is; None where it does not say."""
+    """What the broker knows of a topic: how many partitions, its own settings, and which incarnation has its name; None for unknown."""
 
     partitions: int | None = None
     configs: dict[str, str] | None = None
@@ -25,7 +25,7 @@ class TopicFacts:
 
 
 class TopicRecords:
-    """Remembers what it has written, so that asking again costs nothing. Safe to use from many threads: topics do not wait for each
+    """Remembers what it has written, so that a second `ensure` costs nothing. Safe to use from many threads: topics do not wait for each
     other, and a topic's documents are written by one thread at a time."""
 
     def __init__(
@@ -37,9 +37,9 @@ class TopicRecords:
         owner: Callable[[], Owner | None] | None = None,
     ) -> None:
         """
-        clock  the store's time, to tell whether an incarnation moves; None: names go to newcomers
-        owner  whose archive the store is now; raises when it is another one than the agent has settled with. None: nobody has, and an
-               empty store belongs to the first who comes
+        clock  the store's time, which shows whether an incarnation moves; None: names go to newcomers
+        owner  whose archive the store is now; raises when it is another store than the agent knows. None: no agent has settled that, and
+               an empty store belongs to the first that takes it
         """
         self._repository, self._describe, self._clock, self._owner = repository, describe, clock, owner
         self._lock = threading.Lock()  # of the tables, held for moments
@@ -47,13 +47,16 @@ class TopicRecords:
         self._owned: set[str] = set()
         self._topics: dict[tuple[str, str], _Topic] = {}
 
-    def ensure(self, partition: PartitionId, *, anew: bool = False) -> None:
-        """Raises ForeignOwner when the bucket or the topic is another cluster's.
+    def ensure(self, partition: PartitionId, *, is_first: bool = False) -> None:
+        """Write what is new about the topic of `partition`.
 
-        anew  nothing of the partition is in the bucket: see that it is still the one that it was, and not what an unmounted disk leaves
+        is_first  nothing of the partition is in the bucket: check that the bucket is still the one that it was, and not an unmounted disk
+
+        Raises ForeignOwner when the bucket or the topic is another cluster's, StoreGone when the bucket has no owner any more, CorruptData
+        for an impossible number of partitions, and what the store raises.
         """
         facts = self._describe(partition)
-        self._ensure_owner(partition.cluster_id, anew)
+        self._ensure_owner(partition.cluster_id, is_first)
         with self._lock:
             topic = self._topics.setdefault((partition.cluster_id, partition.topic_id), _Topic())
         with topic.lock:
@@ -68,12 +71,12 @@ class TopicRecords:
                 partitions=partitions,
                 configs=facts.configs,
             )
-            is_due = self._clock is not None and self._clock.monotonic_s() >= topic.again_s
+            is_due = self._clock is not None and self._clock.monotonic_s() >= topic.check_again_s
             if written and written.partitions == seen.partitions and seen.configs in (None, written.configs) and not is_due:
                 return
-            since_ms = self._clock.now_ms() - MOVED_LATELY_MS if self._clock else None
+            since_ms = self._clock.now_ms() - RECENT_MOVE_MS if self._clock else None
             topic.written, is_current = self._repository.ensure_topic(seen, facts.sight, moved_since_ms=since_ms)
-            topic.again_s = self._clock.monotonic_s() + NAME_RETRY_S if self._clock and not is_current else math.inf
+            topic.check_again_s = self._clock.monotonic_s() + NAME_RETRY_S if self._clock and not is_current else math.inf
 
     def retain(self, partitions: Collection[PartitionId]) -> None:
         """Forget the topics that none of them is of."""
@@ -82,9 +85,9 @@ class TopicRecords:
             for key in [key for key, topic in self._topics.items() if key not in present and not topic.lock.locked()]:
                 del self._topics[key]
 
-    def _ensure_owner(self, cluster_id: str, anew: bool) -> None:
+    def _ensure_owner(self, cluster_id: str, is_first: bool) -> None:
         """A settled store has headwater.json. One that has none now is no new one: its disk is away."""
-        if cluster_id in self._owned and not anew:
+        if cluster_id in self._owned and not is_first:
             return
         with self._owning:
             if self._owner is None and cluster_id not in self._owned:
@@ -102,10 +105,10 @@ class _Topic:
     """One incarnation.
 
     written  its manifest as the bucket has it, once it is known
-    again_s  when to see again whether the topic's name means it by then
+    check_again_s  when to check again whether the topic's name means it by then
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.written: TopicManifest | None = None
-        self.again_s = math.inf
+        self.check_again_s = math.inf

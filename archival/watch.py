@@ -1,8 +1,8 @@
-"""Tells which partitions are worth a look: a segment was rolled, a directory has come. The only home of watchdog.
+"""Reports which partitions are worth a look: a segment was rolled, a directory was created. The only home of watchdog.
 
 File system events are a hint for speed; the rescan that every wait ends in sooner or later is the truth (an overflowing event
 queue loses events, and a new directory may fill before it is watched). The kernel is asked for creations and renames only:
-with the default mask a walk over some ten thousand directories raises more events than its queue holds, for ever.
+with the default mask a walk over some ten thousand directories raises more events than its queue holds, and they never end.
 """
 
 import threading

@@ -9,7 +9,7 @@ from manifests.head import Entry
 
 
 class ArchivedRun(io.RawIOBase):
-    """The bytes of one entry, dead ones included: every read is a ranged GET of what is asked for.
+    """The bytes of one entry, dead ones included: every read is a ranged GET of what is requested.
 
     Raises CorruptData when the object that the manifest lists is not there, TruncatedData when it ends early.
     """

@@ -1,6 +1,6 @@
 """The head of a partition's manifest: which objects make up its archive (design §3).
 
-Heads and entries are values: no impossible one can be made, nor decoded. What cannot be told from one of them alone (that entries
+Heads and entries are values: no impossible one can be made, nor decoded. What cannot be seen in one of them alone (that entries
 abut, that keys are this partition's) is `check_head`'s, when a head is written and when it is read: a scrub wants to look at a head
 of which that is not true, and say where.
 """
@@ -20,7 +20,7 @@ from manifests.document import FORMAT, prepared, seal, unseal
 
 OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
 OBJECT_BYTES_MAX = 1 << 40
-HEAD_BYTES_MAX = DOCUMENT_BYTES_MAX // 2  # from here on nothing is archived; what is committed must be readable for ever
+HEAD_BYTES_MAX = DOCUMENT_BYTES_MAX // 2  # from here on nothing is archived; what is committed must stay readable
 HEAD_RESERVE_BYTES = 1 << 20  # beyond it, for the last entry, and for claims and cuts, which must always fit
 FENCE_MAX = 10**10 - 1  # ten digits in an object's key
 EPOCH_MAX = 2**31 - 1
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first/last_timestamp_ms  user data only; None when there is none
     size_bytes    of the whole object; live_bytes is where its live part ends: a dead branch may cut it inside
     digest        "crc64nvme:<16 hex>" of the whole object, computed by us; "" for adopted objects until verified
-    context       the layout's own words, opaque to everyone else
+    context       the layout's own words, opaque to all others
     open_from     first offset of the oldest transaction still open after last_offset; None when there is none
     aborted       how many aborted transactions end in this entry
     aborted_from  least first offset of those; None when there are none, or when an older version wrote the entry
@@ -171,7 +171,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     pages: tuple[PageRef, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError for numbers that no manifest has, UsageError for names that nobody may have."""
+        """Raises ValueError for numbers that no manifest has, UsageError for impossible names."""
         self.partition_id  # noqa: B018  before anything is said in its name
         if not 1 <= self.version <= OFFSET_MAX or not 0 <= self.fence <= FENCE_MAX or not -1 <= self.leader_epoch <= EPOCH_MAX:
             raise ValueError(f"version {self.version}, fence {self.fence}, leader epoch {self.leader_epoch}")

@@ -56,7 +56,7 @@ class ManifestIndex:
             if not self.kept and path.exists():
                 shutil.rmtree(path)
             path.mkdir(parents=True, exist_ok=True)
-        with self._translated():
+        with self._lmdb_errors():
             self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=3, sync=False, metasync=False, max_readers=512)
             self._heads, self._entries, self._times = (self._env.open_db(name) for name in (b"heads", b"entries", b"times"))
 
@@ -68,7 +68,7 @@ class ManifestIndex:
         partition = _partition_key(head.partition_id)
         entries = {partition + _U64.pack(entry.base_offset): msgspec.msgpack.encode(entry) for entry in head.entries}
         times = {partition + key: b"" for key in _rises(head)}
-        with self._translated(), self._env.begin(write=True) as txn:
+        with self._lmdb_errors(), self._env.begin(write=True) as txn:
             held = txn.get(partition, db=self._heads)
             if held is not None and _U64.unpack(held)[0] >= head.version:
                 return False
@@ -85,14 +85,14 @@ class ManifestIndex:
     def forget(self, partition: PartitionId) -> None:
         """Drop one partition, so that any head of it counts as new."""
         key = _partition_key(partition)
-        with self._translated(), self._env.begin(write=True) as txn:
+        with self._lmdb_errors(), self._env.begin(write=True) as txn:
             for database in (self._heads, self._entries, self._times):
                 for held, _ in list(_scan(txn.cursor(database), key)):
                     txn.delete(held, db=database)
 
     def version(self, partition: PartitionId) -> int | None:
         """The manifest version whose entries are here; None when the partition is not."""
-        with self._translated(), self._env.begin() as txn:
+        with self._lmdb_errors(), self._env.begin() as txn:
             held = txn.get(_partition_key(partition), db=self._heads)
         return None if held is None else _U64.unpack(held)[0]
 
@@ -102,7 +102,7 @@ class ManifestIndex:
             return None
         key = _partition_key(partition)
         wanted = key + _U64.pack(offset)
-        with self._translated(), self._env.begin() as txn:
+        with self._lmdb_errors(), self._env.begin() as txn:
             cursor = txn.cursor(self._entries)
             if cursor.set_range(wanted):
                 at_or_below = cursor.key() == wanted or cursor.prev()
@@ -117,7 +117,7 @@ class ManifestIndex:
         """The first entry whose last_timestamp is at or past `timestamp_ms`; None when no entry known here is."""
         key = _partition_key(partition)
         biased = min(max(timestamp_ms + _TIME_BIAS, 0), (1 << 64) - 1)
-        with self._translated(), self._env.begin() as txn:
+        with self._lmdb_errors(), self._env.begin() as txn:
             cursor = txn.cursor(self._times)
             if not cursor.set_range(key + _TIME.pack(biased, 0)) or not cursor.key().startswith(key):
                 return None
@@ -129,12 +129,12 @@ class ManifestIndex:
         key = _partition_key(partition)
         first = self.floor(partition, from_offset)
         start = key + _U64.pack(first.base_offset if first else min(max(from_offset, 0), OFFSET_MAX))
-        with self._translated(), self._env.begin() as txn:
+        with self._lmdb_errors(), self._env.begin() as txn:
             held = islice(_scan(txn.cursor(self._entries), key, start), limit)
             return [msgspec.msgpack.decode(value, type=Entry) for _, value in held]
 
     def close(self) -> None:
-        """Leave a mark that lets the next run trust the file; where there is no room for one, that run fills an index anew. May be
+        """Leave a mark that lets the next run trust the file; where there is no room for one, that run fills a new index. May be
         called twice."""
         if self._closed:
             return
@@ -152,7 +152,7 @@ class ManifestIndex:
         self.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _lmdb_errors(self) -> Iterator[None]:
         try:
             yield
         except lmdb.Error as error:

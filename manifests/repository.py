@@ -1,7 +1,7 @@
 """The bucket's documents, advanced by compare-and-swap only. Here lies the agreement of all writers (design §4.5).
 
 Every refusal and every time-out of a write is read back: a retried request may have refused its own success, and one
-without an answer may have happened. So a commit ends in one of three ways: it is there, another one is, or nobody knows.
+without an answer may have happened. So a commit ends in one of three ways: it is there, another one is, or that stays unknown.
 """
 
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ class Incarnation(NamedTuple):
 
 
 class CommitLost(Conflict):
-    """Another commit took the place. Plan anew from `current`; None when the head is gone."""
+    """Another commit took the place. Plan again from `current`; None when the head is gone."""
 
     def __init__(self, partition: PartitionId, current: Versioned | None) -> None:
         found = f"version {current.head.version} by {current.head.writer}" if current else "no manifest"
@@ -82,7 +82,7 @@ def foreign_bucket(url: str, owner: Owner, cluster_id: str) -> ForeignOwner:
     """What to say to an agent of cluster `cluster_id` about a bucket that is another cluster's."""
     return ForeignOwner(
         f"{url} is the archive of cluster {owner.cluster_id}, and this log is cluster {cluster_id}'s: give it a bucket or a prefix of its "
-        f"own. If it was recovered from this archive and should go on with it, recover it with `headwater recover apply … --cluster-id "
+        f"own. If it was recovered from this archive and should continue it, recover it with `headwater recover apply … --cluster-id "
         f"{owner.cluster_id}`; then the old cluster must never start again, or two would write one history"
     )
 
@@ -129,7 +129,7 @@ class ManifestRepository:
         """Publish `after` as the successor of `before`, None to create. Version and commit id are set here.
 
         Raises Fenced when a newer claim is there, CommitLost when another commit is, and UnknownOutcome when it stays
-        open whether this one is or will be: then load and plan anew; should it arrive late, it finds its place taken
+        open whether this one is or will be: then load and plan again; should it arrive late, it finds its place taken
         or is the place that the next commit loses to.
 
         Raises NeedsUpgrade when `before` was written by a newer version, and ManifestFull; then nothing was sent.
@@ -153,7 +153,7 @@ class ManifestRepository:
             if current and current.head.commit_id == head.commit_id:
                 return current
             if (current.tag if current else None) == expected:
-                continue  # nobody came first: the very same document again, so that a late twin does no harm
+                continue  # no other commit came first: the very same document again, so that a late twin does no harm
             if current and _is_fenced(head, current.head):
                 raise Fenced(f"{head.partition_id}: {current.head.writer} holds fence {current.head.fence}") from cause
             raise CommitLost(head.partition_id, current) from cause
@@ -185,7 +185,7 @@ class ManifestRepository:
     # The bucket and its topics
 
     def owner(self) -> Owner | None:
-        """Whose archive this is; None when it is nobody's yet."""
+        """Whose archive this is; None when no cluster has taken it yet."""
         try:
             return decode_owner(self._store.get(keys.OWNER)[0])
         except NotFound:
@@ -223,7 +223,7 @@ class ManifestRepository:
         """Record what was seen of a topic: its manifest first, then which incarnation its name means (see `turn_to`).
 
         moved_since_ms  the name stays with an incarnation whose heads changed since then, in the store's time, where nothing else
-                        tells which one is later; None: it goes to the newcomer
+                        shows which one is later; None: it goes to the newcomer
 
         Returns the manifest as the bucket has it now. Raises ForeignOwner when this incarnation is another cluster's, and
         NeedsUpgrade for a change of what a newer version wrote.
@@ -328,7 +328,7 @@ class ManifestRepository:
     def _advance(self, key: str, decide: Callable[[bytes | None], bytes | None]) -> None:
         """Bring one small document to where `decide` wants it; None from it means it is there.
 
-        `decide` sees every state anew, so losing a race and a lost reply need no case of their own.
+        `decide` sees every state again, so losing a race and a lost reply need no case of their own.
         """
         cause: Exception | None = None
         for _ in range(_ATTEMPTS):

@@ -14,7 +14,7 @@ from headwater_core.partition import PartitionId, check_cluster_id, check_topic_
 from manifests.document import FORMAT, prepared, seal, unseal
 
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
-PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and whoever reads the number makes room for as many
+PARTITIONS_MAX = 100_000  # per topic; clusters stay far below, and readers of the number make room for as many
 PREVIOUS_MAX = 10_000  # earlier incarnations remembered, about 300 KB; the oldest are forgotten first
 
 
@@ -24,7 +24,7 @@ class TopicManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version     rises with every commit of this document; the repository sets it
     partitions  as many as anyone has seen: Kafka never takes one away
-    configs     the topic's own settings as the broker spells them; None while nobody has known them
+    configs     the topic's own settings as the broker spells them; None while no agent has known them
     """
 
     format: tuple[int, int] = FORMAT
@@ -104,7 +104,7 @@ class Sight:
     """What an agent knows of the incarnation that it archives.
 
     as_of        metadata offset at which the cluster's metadata log gives the name to it; None without such a log
-    is_replaced  at that time the name is another one's, or nobody's
+    is_replaced  at that time the name is another one's, or no topic's
     """
 
     as_of: int | None = None
@@ -119,11 +119,11 @@ def turn_to(
 ) -> Current | None:
     """The document to commit when an agent archives incarnation `seen`; None when nothing changes.
 
-    Topic ids have no order, but a cluster's metadata has: what it says at a higher offset is later. So who knows an offset wins
-    over who knows none, and the higher one over the lower; a broker that comes back with an old disk has old metadata too, or new
+    Topic ids have no order, but a cluster's metadata has: what it says at a higher offset is later. So an agent that knows an offset wins
+    over one that knows none, and the higher one over the lower; a broker that comes back with an old disk has old metadata too, or new
     metadata that knows better. The lowest offset at which an incarnation was seen counts: a cluster that was recovered under its
-    old id begins its metadata anew, and what it makes later is later than that. Where nobody knows an offset the name goes to a
-    newcomer, but not while the one that has it moves (`moves`, asked last), and never back. What a person chose stays until the
+    old id begins its metadata again, and what it makes later is later than that. Where no agent knows an offset the name goes to a
+    newcomer, but not while the one that has it moves (`moves`, called last), and never back. What a person chose stays until the
     cluster names one that was not known then.
     """
     if held is None:

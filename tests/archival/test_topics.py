@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archival.topics import MOVED_LATELY_MS, NAME_RETRY_S, TopicFacts, TopicRecords
+from archival.topics import NAME_RETRY_S, RECENT_MOVE_MS, TopicFacts, TopicRecords
 from headwater_core.errors import ForeignOwner, StoreGone
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.meter import MeteredStore
@@ -52,16 +52,16 @@ def test_a_partition_does_not_begin_in_what_an_unmounted_disk_leaves(tmp_path: P
     root.mkdir()
     repository = ManifestRepository(DirectoryStore(root))
     records = TopicRecords(repository, lambda _: TopicFacts())
-    records.ensure(PARTITION, anew=True)
+    records.ensure(PARTITION, is_first=True)
     root.rename(mounted)
     root.mkdir()  # the mount point
     another = PartitionId(PARTITION.cluster_id, PARTITION.topic_id, 1, PARTITION.topic)
     with pytest.raises(StoreGone, match="mount it again"):
-        records.ensure(another, anew=True)
+        records.ensure(another, is_first=True)
     assert list(root.rglob("*")) == []
     root.rmdir()
     mounted.rename(root)
-    records.ensure(another, anew=True)
+    records.ensure(another, is_first=True)
     assert repository.resolve(PARTITION.topic).partitions == 2
 
 
@@ -114,7 +114,7 @@ def test_a_name_does_not_leave_an_incarnation_that_moves_until_it_has_stood_stil
     newcomer = PartitionId(PARTITION.cluster_id, topic_id_text(b"n" * 16), 0, PARTITION.topic)
     records.ensure(PARTITION)
     repository.commit(None, builders.a_head(partition=PARTITION))
-    clock.advance(MOVED_LATELY_MS)
+    clock.advance(RECENT_MOVE_MS)
     records.ensure(newcomer)
     assert repository.resolve(PARTITION.topic).topic_id == PARTITION.topic_id
     clock.advance(1)

@@ -431,11 +431,11 @@ class LossyControl(LocalControl):
 class LateAnnouncer(Announcer):
     """Its thread speaks when the world lets it."""
 
-    def _go_on(self) -> None:
+    def _publish_soon(self) -> None:
         pass
 
     def speak(self) -> None:
-        self._publish_whatever_happens(0.0)
+        self._publish_safely(0.0)
 
 
 class YieldingLocks:
