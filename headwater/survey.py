@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -30,7 +30,7 @@ from headwater_core.errors import (
     Unauthorised,
     UnsupportedFormat,
 )
-from headwater_core.objectstore.meter import MeteredStore
+from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import parse_directory_name
@@ -197,8 +197,9 @@ class _BucketAnswers:
         if bucket is None:
             self.heads = dict.fromkeys(local)
             return
-        self._meter = MeteredStore(bucket.store)
-        self._bucket = Bucket(self._meter, ManifestRepository(self._meter))
+        self._calls = 0  # that have begun; only a change of it matters, so it needs no lock
+        store = GuardedStore(bucket.store, self._counted)
+        self._bucket = Bucket(store, ManifestRepository(store))
         try:
             self._bounded(lambda: check_belongs(self._bucket.manifests, url=self._bucket.store.url, data_dir=data_dir))
             found, self.lost = self._bounded(lambda: self._list(selection))
@@ -206,6 +207,10 @@ class _BucketAnswers:
             self._bounded(lambda: self._load(self.partitions - set(own)))
         except (TransientError, Unauthorised) as error:
             self.error = error
+
+    def _counted(self) -> AbstractContextManager[object]:
+        self._calls += 1
+        return nullcontext()
 
     def _list(self, selection: str | None) -> tuple[list[PartitionId], list[UnreadableTopic]]:
         lost: list[UnreadableTopic] = []
@@ -251,13 +256,13 @@ class _BucketAnswers:
 
         threading.Thread(target=work, daemon=True).start()
         while True:
-            begun = self._meter.calls.total()
+            begun = self._calls
             try:
                 answer = answers.get(timeout=SILENCE_S)
             except Empty:
-                if self._meter.calls.total() > begun:
+                if self._calls != begun:
                     continue
-                raise TransientError(f"no answer from {self._meter.url} for {SILENCE_S:.0f} s") from None
+                raise TransientError(f"no answer from {self._bucket.store.url} for {SILENCE_S:.0f} s") from None
             if isinstance(answer, Exception):
                 raise answer
             return answer

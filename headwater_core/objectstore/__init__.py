@@ -1,9 +1,8 @@
 """Keys and bytes: where the archive's objects live. store.py says what a store must do."""
 
 from headwater_core.objectstore.config import StoreConfig
-from headwater_core.objectstore.meter import MeteredStore
-from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.probe import Capabilities, probe_store
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
+from headwater_core.objectstore.open import open_store
 
-__all__ = ["Capabilities", "MeteredStore", "ObjectInfo", "ObjectStore", "StoreConfig", "open_store", "probe_store"]
+__all__ = ["Capabilities", "ObjectInfo", "ObjectStore", "StoreConfig", "open_store", "probe_store"]

@@ -19,7 +19,6 @@ from archival.scheduler import QUIET_S, Scheduler
 from headwater.repeated_events import LINES_MAX
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.local_log import LocalLog
@@ -31,6 +30,7 @@ from tests.events import written_events
 from tests.headwater.broker import Bench
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.hung_disk import within
 
 

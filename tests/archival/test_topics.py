@@ -8,13 +8,13 @@ import pytest
 from archival.topics import NAME_RETRY_S, RECENT_MOVE_MS, TopicFacts, TopicRecords
 from headwater_core.errors import ForeignOwner, StoreGone
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight
 from tests.archival.builders import PARTITION
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.manifests import builders
 
 

@@ -10,7 +10,6 @@ import msgspec
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments.local_log import LocalLog
@@ -27,6 +26,7 @@ from manifests.index import ManifestIndex
 from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import TopicManifest
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 
 CLUSTER = "test-cluster"
 TOPIC = "soup"

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys, prefixes
 from manifests.prefixes import data_prefixes
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.manifests.builders import TOPIC_ID
 
 

@@ -13,7 +13,6 @@ from headwater.gateway.apis import Api, Code
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
 from headwater_core.errors import TransientError
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.log_dirs import LogDirs
 from hydration.config import HydrationConfig
@@ -24,6 +23,7 @@ from tests.headwater.gateway.raw import RawClient, a_fetch
 from tests.headwater.gateway.readers import read_with_aiokafka, read_with_librdkafka
 from tests.headwater.gateway.test_clients import ISOLATIONS, assert_same, places_of, without
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 
 Opener = Callable[..., Logs]
 

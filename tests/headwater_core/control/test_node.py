@@ -18,11 +18,11 @@ from headwater_core.control.node import ControlNode
 from headwater_core.control.snapshot import write_snapshot
 from headwater_core.control.state import EMPTY, apply_all
 from headwater_core.errors import HeadwaterError, TransientError, UnknownOutcome
-from headwater_core.objectstore.meter import MeteredStore
 from manifests.repository import ManifestRepository
 from tests.headwater_core.control.builders import advanced, claim
 from tests.headwater_core.control.nodes import a_node, last_offset, run
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.manifests.builders import a_head, an_entry
 
 

@@ -1,10 +1,10 @@
 import pytest
 
 from headwater_core.errors import NotFound
-from headwater_core.objectstore.meter import Call, MeteredStore
 from headwater_core.objectstore.store import ObjectStore
 from tests.headwater_core.objectstore.contract import ObjectStoreContract, put, read
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import Call, MeteredStore
 
 
 class TestMeteredStore(ObjectStoreContract):

@@ -12,9 +12,9 @@ from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.segments.batch_walk import headers
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import Archive
 

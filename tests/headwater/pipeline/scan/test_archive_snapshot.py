@@ -14,13 +14,13 @@ from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.query_options import parse_query
 from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import Entry
 from manifests.topic import encode_topic
 from tests.headwater.pipeline.archives import a_copy, fixture, soup, soup_rows
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 from tests.hydration.world import CLUSTER, Archive, a_topic
 

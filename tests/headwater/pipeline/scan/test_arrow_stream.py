@@ -16,10 +16,10 @@ from headwater.pipeline.scan.query import COLUMNS, Predicate
 from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater_core.errors import CorruptData, DataLoss, UsageError
-from headwater_core.objectstore.meter import MeteredStore
 from tests.fixtures import Isolation, expected, expected_offsets
 from tests.headwater.pipeline.archives import a_copy, fixture, in_small_objects, rows, soup, soup_rows
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 
 NAMES = ("pantry", "pantry-live", "kitchen")
 

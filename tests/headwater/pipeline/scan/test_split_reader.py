@@ -12,12 +12,12 @@ from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.split_reader import read_split
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
-from headwater_core.objectstore.meter import MeteredStore
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 from tests.headwater.pipeline.archives import a_copy, run, soup, soup_rows
 from tests.headwater.pipeline.scan.damageable import a_query, flipped, offsets, overwrite, plan, position_of
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment
 from tests.hydration.world import PARTITION, Archive
 

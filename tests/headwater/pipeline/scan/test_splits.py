@@ -17,10 +17,10 @@ from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import SPLITS_MAX, marker_entries, plan_splits
 from headwater_core.errors import DataLoss
-from headwater_core.objectstore.meter import MeteredStore
 from manifests.head import OBJECT_BYTES_MAX, Entry, Head
 from tests.headwater.pipeline.archives import rows, soup, soup_rows
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, an_abort
 from tests.hydration.world import CLUSTER, PARTITION, TOPIC_ID, Archive
 

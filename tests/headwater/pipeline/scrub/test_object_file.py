@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from headwater.pipeline.scrub.object_file import ObjectFile
 from headwater_core.errors import CorruptData, TransientError, TruncatedData
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.segments.run_scan import scan_run
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import a_batch
 from tests.manifests.builders import an_entry
 

@@ -24,7 +24,6 @@ from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scope, Scrubber
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.meter import MeteredStore
 from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
 from manifests.head import Entry, Head
@@ -34,6 +33,7 @@ from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
 from tests.headwater.pipeline.bucket import OLD_MS, Bucket, Crash, Crashing, a_bucket
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 
 ROOT = Path(__file__).parents[4]

@@ -1,4 +1,4 @@
-"""Counts what passes through a store: for metrics, and for tests that say how many requests something may take."""
+"""Counts what passes through a store, for tests that say how many requests something may take."""
 
 import threading
 from collections import Counter, deque
@@ -18,7 +18,7 @@ class Call(NamedTuple):
 
 
 class MeteredStore:
-    """`inner`, counted. The newest `log_calls` calls are kept in `log`; none by default, as a program runs for months."""
+    """`inner`, counted. The newest `log_calls` calls are kept in `log`; none by default."""
 
     def __init__(self, inner: ObjectStore, *, log_calls: int = 0) -> None:
         self._inner = inner
