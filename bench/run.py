@@ -34,7 +34,7 @@ from rich.table import Table
 from bench.clients import Discarder, Took, read_bare, read_with_librdkafka
 from bench.logs import BenchLog, Shape, make_log
 from bench.servers import can_run_broker, running_broker, running_server
-from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store_url import open_store
 from tests.headwater.gateway.archives import archive
 from tests.s3server import S3Server
 

@@ -9,7 +9,7 @@ import structlog
 
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import serve
-from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store_url import open_store
 from hydration.config import HydrationConfig
 from hydration.logs import open_logs
 

@@ -37,8 +37,8 @@ from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater.pipeline.scrub.scrubber import Scope, Scrubber
 from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.clock import SystemClock
-from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store_url import open_store
 from tests.headwater.gateway.archives import archive
 from tests.s3server import S3Server
 

@@ -18,10 +18,10 @@ from headwater_core.clock import SystemClock
 from headwater_core.errors import DiskFull, NotFound, StoreGone, TransientError, Unauthorised, UsageError
 from headwater_core.files import replace_file
 from headwater_core.objectstore.guard import GuardedStore
-from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.probe import probe_store
 from headwater_core.objectstore.silence import ReportsProgress, SilenceWatch
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store_url import open_store
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.threads import DaemonThreads

@@ -12,13 +12,13 @@ from headwater_core.control.control_log import ControlLog
 from headwater_core.control.control_records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core.errors import TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
-from recovery import once
 from recovery.completion import is_finished
 from recovery.identity import new_kafka_id
 from recovery.placement import Placement, Progress, damage_text, plan_without
 from recovery.plan import RecoveryPlan, check_plan
 from recovery.report import RecoveryReport, report_of
 from recovery.target import Mark, check_same, check_unused, locked, read_mark, write_mark
+from recovery.target_record import record_target
 
 MILESTONES = (
     "recover.locked",
@@ -78,7 +78,7 @@ def apply(
         milestones.reached("recover.marked")
         again = is_finished(into, mark)
         if not again and recorded and resumed:
-            once.record(store, mark.plan, into, mark.directory_id, host=socket.gethostname(), started_ms=mark.started_ms)
+            record_target(store, mark.plan, into, mark.directory_id, host=socket.gethostname(), started_ms=mark.started_ms)
         recovery_id = mark.plan.recovery_id
         _announce(control, RecoveryStarted(recovery_id=recovery_id, at_ms=mark.started_ms, summary=_summary(mark.plan, into)))
         if not again:
@@ -108,7 +108,7 @@ def _begin(
         plan = plan_without(plan, plan.holes, store)
     directory_id, started_ms = new_kafka_id(), clock.now_ms()
     if recorded:
-        directory_id = once.record(store, plan, into, directory_id, host=socket.gethostname(), started_ms=started_ms)
+        directory_id = record_target(store, plan, into, directory_id, host=socket.gethostname(), started_ms=started_ms)
     milestones.reached("recover.recorded")
     return write_mark(into, Mark(plan, "", directory_id, started_ms))
 

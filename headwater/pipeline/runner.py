@@ -14,8 +14,8 @@ from itertools import islice
 from multiprocessing.connection import wait as wait_for_any
 from typing import Any, Protocol, TypeVar
 
-from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store_url import open_store
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store_url import open_store
 from manifests import keys
 from tests.headwater.conftest import Ran, Stage
 from tests.s3server import S3Server

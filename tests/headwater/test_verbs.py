@@ -12,7 +12,7 @@ import pytest
 
 from headwater_core.control.lock import DataDirLock
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.open import open_store
+from headwater_core.objectstore.store_url import open_store
 from headwater_core.partition import topic_id_text
 from manifests.repository import ManifestRepository
 from manifests.topic import Sight, TopicManifest

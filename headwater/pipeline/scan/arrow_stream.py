@@ -17,8 +17,8 @@ from headwater.pipeline.scan.scan_plan import plan_scan
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import UsageError
-from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store_url import open_store
 
 READ_AHEAD_BYTES = 128 << 20  # of Arrow data that is decoded ahead, over all workers
 ORDERED_SPLIT_BYTES = 32 << 20  # at most: while one split is consumed, the next ones should fit into READ_AHEAD_BYTES

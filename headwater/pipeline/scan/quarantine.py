@@ -13,8 +13,8 @@ from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, HeadwaterError, TransientError, UnsupportedFormat
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.open import open_store
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store_url import open_store
 
 _ATTEMPTS = 4
 

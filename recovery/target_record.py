@@ -1,4 +1,4 @@
-"""One plan is applied to one directory: the bucket says to which."""
+"""One plan is applied to one directory: the record in the bucket of which one that is."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from recovery.plan import RecoveryPlan
 
 
 @prepared
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
+class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Where a plan is, or was, applied. directory_id distinguishes the directory from every other; the rest is for people."""
 
     format: tuple[int, int] = FORMAT
@@ -25,13 +25,13 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
 
 
-def record(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, started_ms: int) -> str:
+def record_target(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str, *, host: str, started_ms: int) -> str:
     """Say in the bucket that `plan` is applied to `into`; return the directory id that it is applied under, which is an earlier
     one's when this host began there before and lost the mark.
 
     Raises UsageError when the plan belongs to another directory, Unauthorised when the bucket cannot be written.
     """
-    mine = Applied(
+    mine = TargetRecord(
         recovery_id=plan.recovery_id,
         cluster_id=plan.cluster_id,
         node_id=plan.node_id,
@@ -59,8 +59,8 @@ def record(store: ObjectStore, plan: RecoveryPlan, into: Path, directory_id: str
     )
 
 
-def _held(store: ObjectStore, key: str, cause: Exception) -> Applied:
+def _held(store: ObjectStore, key: str, cause: Exception) -> TargetRecord:
     try:
-        return unseal(store.get(key)[0], Applied, key)
+        return unseal(store.get(key)[0], TargetRecord, key)
     except NotFound:
         raise TransientError(f"{key}: {cause}") from cause
