@@ -32,6 +32,7 @@ simulate: .venv/.tests
 soak: simulate
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py
 	@STREAM_LIVES=40 $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
+	@FUZZ_ROUNDS=20000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
 	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m "not peer and not slow"
 
 bench: .venv/.tests
@@ -42,7 +43,7 @@ bench: .venv/.tests
 	@test -n "$(PYTHON)" || { echo "Headwater needs Python 3.11 or newer, with its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
-.venv/.runs: requirements.lock pyproject.toml | .venv/bin/python
+.venv/.runs: requirements.lock pyproject.toml $(wildcard headwater_core/segments/compiled_walk.[ch]) | .venv/bin/python
 	@echo "installing into .venv (once)"
 	@$(BIN)/python -m pip install --quiet --use-pep517 --require-hashes --requirement requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --editable .

@@ -81,7 +81,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     source, site = root / "source", root / "site"
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for package in {name.partition(".")[0] for name in settings["tool"]["setuptools"]["packages"]}:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -108,6 +108,13 @@ def job(tmp_path: Path) -> Path:
 
 def test_the_command_says_its_version(installed: Installed, job: Path) -> None:
     assert installed.run(installed.site / "bin" / "headwater", "--version", directory=job) == f"headwater {__version__}\n"
+
+
+def test_the_wheel_carries_compiled_code_where_there_is_a_compiler(installed: Installed, job: Path) -> None:
+    if not shutil.which("cc") and not os.environ.get("REQUIRE_COMPILER"):
+        pytest.skip("no C compiler")
+    (job / "job.py").write_text("from headwater_core.segments import compiled_walk; print(compiled_walk.__file__)")
+    assert installed.run("job.py", directory=job).startswith(str(installed.site))
 
 
 def test_a_scan_works_in_a_job_with_names_of_its_own(installed: Installed, job: Path) -> None:

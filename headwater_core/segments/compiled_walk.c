@@ -1,0 +1,65 @@
+/* The Python face of compiled_walk.h: one function, which does not hold the interpreter while it walks. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include "compiled_walk.h"
+
+static PyObject *producers_of(const Stretch *stretch)
+{
+    PyObject *rows = PyTuple_New(stretch->producer_count);
+    for (int row = 0; rows != NULL && row < stretch->producer_count; row++) {
+        const Producer *producer = &stretch->producers[row];
+        PyObject *item = Py_BuildValue("(LLL)", (long long)producer->id, (long long)producer->at, (long long)producer->first_transaction);
+        if (item == NULL || PyTuple_SetItem(rows, row, item) < 0)
+            Py_CLEAR(rows);
+    }
+    return rows;
+}
+
+PyDoc_STRVAR(pass_batches_doc,
+             "pass_batches(buffer, at, end, point, limit, last_offset, epoch, collect) -> (at, last_offset, epoch, records, offsets,\n"
+             "earliest_ms, latest_ms, first_gap, producers)\n\n"
+             "See segments.stretch. Raises ValueError for places outside of the buffer.");
+
+static PyObject *pass_batches(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer buffer;
+    long long at, end, point, limit, last_offset;
+    int epoch, collect;
+    if (!PyArg_ParseTuple(args, "y*LLLLLip", &buffer, &at, &end, &point, &limit, &last_offset, &epoch, &collect))
+        return NULL;
+    if (at < 0 || at > end || end > buffer.len || last_offset < -1 || last_offset > OFFSET_MAX) {
+        PyErr_Format(PyExc_ValueError, "bytes %lld to %lld of %zd, after offset %lld", at, end, buffer.len, last_offset);
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    Stretch stretch;
+    stretch.at = at;
+    stretch.last_offset = last_offset;
+    stretch.epoch = epoch;
+    Py_BEGIN_ALLOW_THREADS
+    walk_batches(&stretch, buffer.buf, end, point, limit, collect);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&buffer);
+    PyObject *producers = producers_of(&stretch);
+    if (producers == NULL)
+        return NULL;
+    return Py_BuildValue("(LLiLLLLLN)", (long long)stretch.at, (long long)stretch.last_offset, (int)stretch.epoch,
+                         (long long)stretch.records, (long long)stretch.offsets, (long long)stretch.earliest_ms,
+                         (long long)stretch.latest_ms, (long long)stretch.first_gap, producers);
+}
+
+static PyMethodDef methods[] = {{"pass_batches", pass_batches, METH_VARARGS, pass_batches_doc}, {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "headwater_core.segments.compiled_walk", "Record batches, walked by compiled code.", 0, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit_compiled_walk(void)
+{
+    prepare_crc32c();
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,229 @@
+/* The compiled part of a walk over record batches: headers, checksums, and what an archive must know of plain ones.
+
+   It knows nothing of Python, so that the fuzzer (tests/headwater_core/segments/compiled_walk_fuzzer.c) runs it alone under
+   the address sanitizer. segments/batch_walk.py is the reference: what this passes, that would have passed, and the caller
+   finds the same numbers. Wherever a batch is not plain, or not sound, the walk stops before it and the reference goes
+   on. The layout of a batch: docs/formats/kafka-log.md. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define HEADER_BYTES 61
+#define LENGTH_FROM 12 /* batch_length counts what follows it */
+#define CRC_FROM 21    /* the CRC covers everything after itself */
+#define LENGTH_MIN (HEADER_BYTES - LENGTH_FROM)
+#define OFFSET_MAX (INT64_MAX - 1) /* so that the next offset is still an int64 */
+
+#define LOG_APPEND_TIME 0x08
+#define TRANSACTIONAL 0x10
+#define CONTROL 0x20
+#define DELETE_HORIZON 0x40
+
+#define PRODUCERS_MAX 256 /* of one stretch; the walk stops before the batch of one more */
+#define SLOTS 1024        /* a power of two, at least twice as many */
+
+typedef struct {
+    int64_t id;
+    int64_t at;                /* where its last batch begins */
+    int64_t first_transaction; /* base offset of its first transactional batch; -1 for none */
+} Producer;
+
+/* What the walk passed: whole, sound batches in buffer[from:at]. */
+typedef struct {
+    int64_t at;
+    int64_t last_offset; /* in: of the batch before; -1 at the start */
+    int32_t epoch;       /* in: of the batch before; -1 at the start */
+    int64_t records;     /* user data, as headers count them */
+    int64_t offsets;     /* how many offsets hold a record of any kind */
+    int64_t earliest_ms; /* smallest time of user data; INT64_MAX for none */
+    int64_t latest_ms;   /* largest; INT64_MIN for none */
+    int64_t first_gap;  /* first offset that no batch covers; -1 for none */
+    int producer_count;
+    Producer producers[PRODUCERS_MAX];
+} Stretch;
+
+/* -- big-endian fields --------------------------------------------------------------------------------------------- */
+
+static inline uint32_t get_u32(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
+static inline int32_t get_i32(const uint8_t *bytes)
+{
+    return (int32_t)get_u32(bytes);
+}
+
+static inline int64_t get_i64(const uint8_t *bytes)
+{
+    return (int64_t)((uint64_t)get_u32(bytes) << 32 | get_u32(bytes + 4));
+}
+
+/* -- CRC-32C (Castagnoli, reflected, 0x82f63b78) ------------------------------------------------------------------- */
+
+static uint32_t crc_table[8][256]; /* [n][b]: byte b, with n zero bytes after it */
+
+static void make_crc_table(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+        crc_table[0][byte] = crc;
+    }
+    for (uint32_t byte = 0; byte < 256; byte++)
+        for (int zeros = 1; zeros < 8; zeros++)
+            crc_table[zeros][byte] = crc_table[zeros - 1][byte] >> 8 ^ crc_table[0][crc_table[zeros - 1][byte] & 255];
+}
+
+static uint32_t crc32c_portable(const uint8_t *bytes, size_t count)
+{
+    uint32_t crc = ~0u;
+    for (; count >= 8; bytes += 8, count -= 8)
+        crc = crc_table[7][bytes[0] ^ (crc & 255)] ^ crc_table[6][bytes[1] ^ (crc >> 8 & 255)]
+            ^ crc_table[5][bytes[2] ^ (crc >> 16 & 255)] ^ crc_table[4][bytes[3] ^ crc >> 24] ^ crc_table[3][bytes[4]]
+            ^ crc_table[2][bytes[5]] ^ crc_table[1][bytes[6]] ^ crc_table[0][bytes[7]];
+    for (; count; bytes++, count--)
+        crc = crc >> 8 ^ crc_table[0][(crc ^ *bytes) & 255];
+    return ~crc;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+/* Three streams at once, because the instruction takes three cycles and one can begin in each; `after` moves the CRC of
+   a stream past the zeros that stand for the streams after it. */
+#define STREAM_BYTES 1024
+static uint32_t after[4][256]; /* [n][b]: what byte n of a CRC becomes past STREAM_BYTES zeros */
+
+static void make_after(void)
+{
+    for (int part = 0; part < 4; part++)
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            uint32_t crc = byte << 8 * part;
+            for (int zeros = 0; zeros < STREAM_BYTES; zeros++)
+                crc = crc >> 8 ^ crc_table[0][crc & 255];
+            after[part][byte] = crc;
+        }
+}
+
+static inline uint64_t past(uint64_t crc)
+{
+    return after[0][crc & 255] ^ after[1][crc >> 8 & 255] ^ after[2][crc >> 16 & 255] ^ after[3][crc >> 24 & 255];
+}
+
+static inline uint64_t word(const uint8_t *bytes)
+{
+    uint64_t value;
+    memcpy(&value, bytes, sizeof value);
+    return value;
+}
+
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(const uint8_t *bytes, size_t count)
+{
+    uint64_t crc = ~0u;
+    for (; count >= 3 * STREAM_BYTES; bytes += 3 * STREAM_BYTES, count -= 3 * STREAM_BYTES) {
+        uint64_t second = 0, third = 0;
+        for (const uint8_t *at = bytes; at < bytes + STREAM_BYTES; at += 8) {
+            crc = __builtin_ia32_crc32di(crc, word(at));
+            second = __builtin_ia32_crc32di(second, word(at + STREAM_BYTES));
+            third = __builtin_ia32_crc32di(third, word(at + 2 * STREAM_BYTES));
+        }
+        crc = past(past(crc) ^ second) ^ third;
+    }
+    for (; count >= 8; bytes += 8, count -= 8)
+        crc = __builtin_ia32_crc32di(crc, word(bytes));
+    for (; count; bytes++, count--)
+        crc = __builtin_ia32_crc32qi((uint32_t)crc, *bytes);
+    return ~(uint32_t)crc;
+}
+
+#endif
+
+static uint32_t (*crc32c)(const uint8_t *, size_t) = crc32c_portable;
+
+static void prepare_crc32c(void)
+{
+    make_crc_table();
+#if defined(__x86_64__) && defined(__GNUC__)
+    make_after();
+    if (__builtin_cpu_supports("sse4.2"))
+        crc32c = crc32c_sse42;
+#endif
+}
+
+/* -- the walk ------------------------------------------------------------------------------------------------------ */
+
+/* The row of a producer, a new one if it has none; NULL when there is no room. `slots` holds row numbers, -1 for none. */
+static Producer *find_producer(Stretch *stretch, int16_t *slots, int64_t id)
+{
+    uint64_t slot = (uint64_t)id * 0x9e3779b97f4a7c15u >> 54; /* ten bits: SLOTS */
+    while (slots[slot] >= 0) {
+        Producer *found = &stretch->producers[slots[slot]];
+        if (found->id == id)
+            return found;
+        slot = (slot + 1) & (SLOTS - 1);
+    }
+    if (stretch->producer_count == PRODUCERS_MAX)
+        return NULL;
+    slots[slot] = (int16_t)stretch->producer_count;
+    Producer *made = &stretch->producers[stretch->producer_count++];
+    made->id = id;
+    made->first_transaction = -1;
+    return made;
+}
+
+/* Pass the batches in buffer[stretch->at:end] that begin before `point` and lie below offset `limit`, and stop before the first
+   that does not, or does not fit, or is not sound. With `collect` the walk stops before control batches and new leader
+   epochs too, and counts; without, it only verifies. */
+static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, int64_t point, int64_t limit, int collect)
+{
+    int16_t slots[SLOTS];
+    stretch->records = stretch->offsets = 0;
+    stretch->earliest_ms = INT64_MAX;
+    stretch->latest_ms = INT64_MIN;
+    stretch->first_gap = -1;
+    stretch->producer_count = 0;
+    if (collect)
+        memset(slots, -1, sizeof slots);
+    while (stretch->at < point && end - stretch->at >= HEADER_BYTES) {
+        const uint8_t *batch = buffer + stretch->at;
+        int64_t base = get_i64(batch), length = get_i32(batch + 8);
+        int32_t epoch = get_i32(batch + 12), delta = get_i32(batch + 23), records = get_i32(batch + 57);
+        int attributes = batch[22]; /* the low byte holds all flags */
+        if (batch[16] != 2 || length < LENGTH_MIN || length > end - stretch->at - LENGTH_FROM || base <= stretch->last_offset
+            || delta < 0 || delta > OFFSET_MAX - base || epoch < stretch->epoch || records < 0
+            || records > (int64_t)delta + 1 || base + delta >= limit)
+            return;
+        if (collect && (attributes & CONTROL || epoch != stretch->epoch))
+            return;
+        if (crc32c(batch + CRC_FROM, (size_t)(LENGTH_FROM + length - CRC_FROM)) != get_u32(batch + 17))
+            return;
+        if (collect) {
+            int64_t producer_id = get_i64(batch + 43);
+            if (producer_id >= 0) {
+                Producer *producer = find_producer(stretch, slots, producer_id);
+                if (producer == NULL)
+                    return;
+                producer->at = stretch->at;
+                if (attributes & TRANSACTIONAL && producer->first_transaction < 0)
+                    producer->first_transaction = base;
+            }
+            if (base != stretch->last_offset + 1 && stretch->first_gap < 0)
+                stretch->first_gap = stretch->last_offset + 1;
+            stretch->offsets += records;
+            stretch->records += records;
+            int64_t latest_ms = get_i64(batch + 35);
+            if (records && latest_ms >= 0) {
+                int64_t first_ms = attributes & (LOG_APPEND_TIME | DELETE_HORIZON) ? latest_ms : get_i64(batch + 27);
+                if (latest_ms > stretch->latest_ms)
+                    stretch->latest_ms = latest_ms;
+                if (first_ms >= 0 && first_ms < stretch->earliest_ms)
+                    stretch->earliest_ms = first_ms;
+            }
+        }
+        stretch->last_offset = base + delta;
+        stretch->epoch = epoch;
+        stretch->at += LENGTH_FROM + length;
+    }
+}

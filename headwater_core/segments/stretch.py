@@ -1,0 +1,45 @@
+"""Stretches of plain batches, passed by compiled code where it was built; without it all is done by the reference in `batch_walk`.
+
+A batch is plain when it is sound, no control batch, and in the leader epoch of the batch before it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["NO_LIMIT", "Stretch", "pass_batches"]
+
+NO_LIMIT = 2**63 - 1  # beyond every offset
+
+
+class Stretch(NamedTuple):
+    """What was passed: whole batches of a buffer, one after the other, up to `at`.
+
+    at           where in the buffer the first batch begins that was not passed
+    last_offset  of the last that was passed; as it was given when there was none, `epoch` likewise
+    records      of users, as batch headers count them; 0 without `collect`, and what follows is empty then
+    offsets      how many offsets hold a record of any kind
+    earliest_ms, latest_ms  smallest and largest time of user data; 2**63 - 1 and -2**63 for none
+    first_gap   first offset that no batch covers; -1 for none
+    producers    (producer id, where its last batch begins, base offset of its first transactional batch or -1)
+    """
+
+    at: int
+    last_offset: int
+    epoch: int
+    records: int
+    offsets: int
+    earliest_ms: int
+    latest_ms: int
+    first_gap: int
+    producers: tuple[tuple[int, int, int], ...]
+
+
+pass_batches: Callable[..., tuple[Any, ...]] | None
+"""(buffer, at, end, point, limit, last offset and leader epoch before, collect) -> the fields of a Stretch: the batches of
+buffer[at:end] that begin before `point` and lie below offset `limit`. With `collect` plain ones only; without, all sound ones.
+The interpreter is not held meanwhile.
+"""
+try:
+    from headwater_core.segments.compiled_walk import pass_batches
+except ImportError:  # no compiler at installation
+    pass_batches = None

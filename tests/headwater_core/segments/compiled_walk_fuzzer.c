@@ -1,0 +1,109 @@
+/* Throws damaged batches at compiled_walk.h. Built with the address and undefined-behaviour sanitizers by test_stretch.py:
+
+       compiled_walk_fuzzer FILE SEED ROUNDS
+
+   FILE holds sound batches. Each round walks a damaged copy, in memory that ends where the copy ends, and checks what must
+   hold of any answer; the sanitizers check the rest. */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "compiled_walk.h"
+
+static uint64_t state;
+
+static uint64_t next_random(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+static int64_t below(int64_t limit)
+{
+    return limit > 0 ? (int64_t)(next_random() % (uint64_t)limit) : 0;
+}
+
+static void must(int holds, const char *what)
+{
+    if (!holds) {
+        fprintf(stderr, "does not hold: %s\n", what);
+        exit(1);
+    }
+}
+
+static void put_random_field(uint8_t *batch)
+{
+    static const int places[][2] = {{0, 8}, {8, 4}, {12, 4}, {16, 1}, {21, 2}, {23, 4}, {27, 8}, {35, 8}, {43, 8}, {57, 4}};
+    static const uint64_t edges[] = {0, 1, 48, 49, 60, 61, 0x7fffffff, 0x80000000, 0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff};
+    const int *place = places[below(10)];
+    uint64_t value = below(2) ? edges[below(11)] : next_random();
+    for (int byte = 0; byte < place[1]; byte++)
+        batch[place[0] + byte] = (uint8_t)(value >> 8 * (place[1] - 1 - byte));
+}
+
+/* Give the batch at `at` the checksum that its bytes deserve, as a hostile writer would. */
+static void sign(uint8_t *bytes, int64_t size, int64_t at)
+{
+    if (size - at < HEADER_BYTES)
+        return;
+    int64_t length = get_i32(bytes + at + 8);
+    if (length < LENGTH_MIN || length > size - at - LENGTH_FROM)
+        return;
+    uint32_t crc = crc32c_portable(bytes + at + CRC_FROM, (size_t)(LENGTH_FROM + length - CRC_FROM));
+    for (int byte = 0; byte < 4; byte++)
+        bytes[at + 17 + byte] = (uint8_t)(crc >> 8 * (3 - byte));
+}
+
+static void check_round(const uint8_t *sound, int64_t size)
+{
+    int64_t cut = below(4) ? size : below(size + 1);
+    uint8_t *copy = malloc(cut ? (size_t)cut : 1);
+    must(copy != NULL, "there is memory");
+    memcpy(copy, sound, (size_t)cut);
+    int64_t starts[4096], count = 0;
+    for (int64_t at = 0; cut - at >= HEADER_BYTES && count < 4096; at += LENGTH_FROM + get_i32(sound + at + 8))
+        starts[count++] = at;
+    for (int64_t damage = below(4); damage > 0 && count; damage--) {
+        int64_t at = starts[below(count)];
+        put_random_field(copy + at);
+        if (below(3))
+            sign(copy, cut, at);
+    }
+    if (cut && !below(3))
+        copy[below(cut)] ^= (uint8_t)(1 << below(8));
+
+    Stretch stretch;
+    int64_t from = count && below(3) ? starts[below(count)] : below(cut + 1);
+    int64_t end = below(3) ? cut : from + below(cut - from + 1);
+    stretch.at = from;
+    stretch.last_offset = below(2) ? -1 : below(OFFSET_MAX);
+    stretch.epoch = below(2) ? -1 : (int32_t)next_random();
+    int64_t last_offset = stretch.last_offset, limit = below(2) ? INT64_MAX : below(1 << 20);
+    walk_batches(&stretch, copy, end, below(2) ? INT64_MAX : below(end + 1), limit, (int)below(2));
+    must(stretch.at >= from && stretch.at <= end, "the walk ends in the buffer");
+    must(stretch.last_offset >= last_offset && stretch.last_offset <= OFFSET_MAX, "offsets rise, and fit");
+    must(stretch.at == from || stretch.last_offset < limit, "nothing at the limit is passed");
+    must(stretch.producer_count <= PRODUCERS_MAX, "producers have a bound");
+    for (int row = 0; row < stretch.producer_count; row++)
+        must(stretch.producers[row].at >= from && stretch.producers[row].at < stretch.at, "a producer's batch was passed");
+    int64_t first = below(end + 1), bytes = below(end - first + 1);
+    must(crc32c(copy + first, (size_t)bytes) == crc32c_portable(copy + first, (size_t)bytes), "both checksums are one");
+    free(copy);
+}
+
+int main(int argc, char **argv)
+{
+    must(argc == 4, "FILE SEED ROUNDS are given");
+    FILE *file = fopen(argv[1], "rb");
+    must(file != NULL, "FILE can be opened");
+    static uint8_t sound[1 << 20];
+    int64_t size = (int64_t)fread(sound, 1, sizeof sound, file);
+    fclose(file);
+    prepare_crc32c();
+    state = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
+    for (long rounds = strtol(argv[3], NULL, 10); rounds > 0; rounds--)
+        check_round(sound, size);
+    return 0;
+}
