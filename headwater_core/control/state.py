@@ -219,14 +219,14 @@ class _Draft:
 
 
 class _Bounded(Generic[V]):
-    """A mapping that is copied when it first changes. Beyond `limit` the keys that came first leave."""
+    """A mapping that is copied when it first changes. Beyond `keys_max` the keys that came first leave."""
 
-    def __init__(self, held: dict[str, V], limit: int) -> None:
-        self.values, self.changed, self._limit = held, False, limit
+    def __init__(self, held: dict[str, V], keys_max: int) -> None:
+        self.values, self.changed, self._keys_max = held, False, keys_max
 
     def put(self, key: str, value: V) -> None:
         self._own()[key] = value
-        while len(self.values) > self._limit:
+        while len(self.values) > self._keys_max:
             del self.values[next(iter(self.values))]
 
     def drop(self, key: str) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 _CONNECTIONS_MAX = 64
+_CONNECT_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 30.0  # for the next bytes of an answer, not for all of it
 
 _Answer = TypeVar("_Answer")
 
@@ -26,29 +28,20 @@ class S3Bucket:
     """The client and the place it is used for. Requests are made inside `translated` or through `send`, so that only our errors leave.
 
     Credentials come from boto3's own chain. `endpoint_url` is for stores other than Amazon's; they get path-style addresses.
+    `attempts` counts the first one; botocore repeats a request that got no answer, or one of "slow down".
 
     Raises UsageError and Unauthorised when there can be no client.
     """
 
-    def __init__(
-        self,
-        name: str,
-        prefix: str,
-        *,
-        endpoint_url: str | None,
-        region: str | None,
-        connect_timeout_s: float,
-        read_timeout_s: float,
-        attempts: int,
-    ) -> None:
+    def __init__(self, name: str, prefix: str, *, endpoint_url: str | None, region: str | None, attempts: int) -> None:
         self.name = name
         self.prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         check_prefix(self.prefix)
         if endpoint_url is not None and "@" in endpoint_url:
             raise UsageError("endpoint_url must not carry credentials; they come from boto3's own chain")
         config = Config(
-            connect_timeout=connect_timeout_s,
-            read_timeout=read_timeout_s,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
             retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=_CONNECTIONS_MAX,
             tcp_keepalive=True,

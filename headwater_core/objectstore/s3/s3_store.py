@@ -40,8 +40,6 @@ class S3Store:
         region: str | None = None,
         single_put_bytes_max: int = SINGLE_PUT_BYTES_MAX,
         part_bytes: int = SINGLE_PUT_BYTES_MAX // 2,
-        connect_timeout_s: float = 5.0,
-        read_timeout_s: float = 30.0,
         transfer_timeout_s: float = 60.0,
         attempts: int = 4,
     ) -> None:
@@ -49,15 +47,7 @@ class S3Store:
 
         Raises UsageError and Unauthorised when there can be no client.
         """
-        self._bucket = S3Bucket(
-            bucket,
-            prefix,
-            endpoint_url=endpoint_url,
-            region=region,
-            connect_timeout_s=connect_timeout_s,
-            read_timeout_s=read_timeout_s,
-            attempts=attempts,
-        )
+        self._bucket = S3Bucket(bucket, prefix, endpoint_url=endpoint_url, region=region, attempts=attempts)
         self._uploads = MultipartUploads(self._bucket)
         self._s3 = self._bucket.client
         self._transfer_timeout_s = transfer_timeout_s
