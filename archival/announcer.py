@@ -144,10 +144,12 @@ class Announcer:
 
 
 def claim_of(head: Head) -> Claim:
+    """The control record of a head that claims its partition."""
     return Claim(**_facts(head))
 
 
 def advanced_of(head: Head) -> Advanced:
+    """The control record of any other head."""
     return Advanced(**_facts(head))
 
 

@@ -1,4 +1,4 @@
-"""What is archived already, read and verified again."""
+"""Reads what is archived already, and verifies it again."""
 
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, cast
@@ -23,6 +23,7 @@ class ArchivedEntries:
         self._last_open: tuple[Entry, tuple[OpenTransaction, ...]] | None = None
 
     def open(self, entry: Entry) -> BinaryIO:
+        """The entry's bytes as a file, dead ones included."""
         return cast(BinaryIO, ArchivedRun(self._store, entry))
 
     def remember_open(self, entry: Entry, open_transactions: tuple[OpenTransaction, ...]) -> None:
@@ -30,7 +31,7 @@ class ArchivedEntries:
         self._last_open = entry, open_transactions
 
     def index_is_true(self, entry: Entry, scan: RunScan) -> bool:
-        """Does the entry's index say of transactions what `scan` has just found?"""
+        """Does the entry's index list the transactions that `scan` has just found?"""
         index = self._read_index(entry)
         aborted = tuple(each for each in index.aborted if each.last_offset <= scan.last_offset)
         return aborted == scan.aborted and (entry.is_cut or index.open_transactions == scan.open_transactions)

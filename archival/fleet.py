@@ -66,7 +66,7 @@ class PartitionOutcome:
     error: HeadwaterError | None = None
 
     def after(self, earlier: "PartitionOutcome | None") -> "PartitionOutcome":
-        """Both together."""
+        """The sums of `earlier` and this one, and otherwise this one."""
         if earlier is None:
             return self
         return replace(
@@ -261,7 +261,7 @@ class ArchiverFleet:
         return PartitionOutcome(place=place, error=missing)
 
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
-        """What to say of any exception. One that nothing foresees is logged here, with its traceback."""
+        """Any exception as one of ours. One that nothing foresees is logged here, with its traceback."""
         match error:
             case HeadwaterError():
                 return error
@@ -273,7 +273,7 @@ class ArchiverFleet:
         return HeadwaterError(words)
 
     def note(self, outcome: PartitionOutcome) -> None:
-        """Keep `troubles` true."""
+        """Keep `troubles` up to date."""
         if outcome.error and not isinstance(outcome.error, TransientError):
             self.troubles[outcome.place] = str(outcome.error)
         else:

@@ -25,7 +25,7 @@ class HeldHead:
         return self._held.size_bytes if self._held else 0
 
     def load(self) -> None:
-        """Read it, unless what is held is what the bucket had last."""
+        """Read it, unless what is held is what the bucket had last. Raises what ManifestRepository.load raises."""
         if not self._is_known:
             self._held = self._repository.load(self._partition)
             self._is_known = True
@@ -35,21 +35,24 @@ class HeldHead:
         self._is_known = False
 
     def reload(self) -> bool:
-        """Read it again; is it another one now?"""
+        """Read it again; is it another one now? Raises CorruptData when it is gone, and what ManifestRepository.load raises."""
         before, self._held = self._held, self._repository.load(self._partition)
         if before and self._held is None:
             raise self._is_gone(before.head.version)
         return self._held != before
 
     def reload_lost(self, version: int) -> Head:
-        """Read what must be there, since `version` was committed, or objects were listed (0), and another agent may have made it since."""
+        """Read a head that must be there, since `version` was committed, or there are objects (0): another agent has made it.
+
+        Raises CorruptData when it is not, and what ManifestRepository.load raises.
+        """
         self._held = self._repository.load(self._partition)
         if self._held is None:
             raise self._is_gone(version)
         return self._held.head
 
     def has_objects(self) -> bool:
-        """Is anything there that only a manifest can have listed? The first claim comes before the first upload."""
+        """Are there objects of the partition? They prove that there was a manifest: the first claim comes before the first upload."""
         return next(iter(self._repository.store.list(keys.data_prefix(self._partition))), None) is not None
 
     def commit(self, after: Head) -> Head:

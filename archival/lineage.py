@@ -35,7 +35,7 @@ Verdict = Ok | Behind | CutAt
 
 
 def lies_on(history: EpochHistory, epoch: int, offset: int) -> bool:
-    """Does the record (`offset`, `epoch`) lie on `history`? Below its first offset only "not newer" can be said."""
+    """Does the record (`offset`, `epoch`) lie on `history`? Below its first offset the answer is "not newer" at most."""
     oldest, first = history.oldest, history.first_offset
     if oldest is None or first is None:
         return False
@@ -59,9 +59,9 @@ def ends_at(history: EpochHistory, epoch: int, offset: int) -> int | None:
 def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
     """The first offset of `entries`, which abut, that does not lie on `history`; None when all of them do.
 
-    An entry knows where each epoch's records begin, not where they end: compaction may have left a hole before the next
+    An entry knows where each epoch's records begin, not where they end: compaction may have left a gap before the next
     epoch's first record in it. A record that lies on the history proves everything below it in the same log, so an epoch that
-    continues past its end on the history is a hole when the epoch after it, in the same entry, lies there, and a branch
+    continues past its end on the history is such a gap when the epoch after it, in the same entry, lies there, and a branch
     otherwise. What follows in the next entry proves nothing: it may be of another log, whose history was silent below it, and
     an entry reaches no further than its last epoch did.
     """

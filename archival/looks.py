@@ -54,6 +54,7 @@ class CleanerLooks:
         return not looks or not 0 <= self.now_ms() - looks[-1].seen_ms < refresh_ms
 
     def of(self, partition: PartitionId) -> tuple[Look, ...]:
+        """What is remembered of `partition`, oldest first."""
         with self._lock:
             return self._looks.get(_key(partition), ())
 
@@ -62,6 +63,7 @@ class CleanerLooks:
         return "" if head is None else overtaken(log, head, first, self.of(log.partition), self.now_ms(), stale_keys_below=stale_keys_below)
 
     def save(self) -> None:
+        """Write the file, when enough has changed. A failure is logged, and costs evidence only."""
         if self._path is None:
             return
         with self._saving:

@@ -1,4 +1,4 @@
-"""What in a log keeps it from being archived until somebody mends it, so that the log need not be read again to find the same."""
+"""What keeps a log from being archived until it is repaired, so that the log need not be read again to find the same."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Obstacle:
 
     @classmethod
     def of(cls, error: HeadwaterError, log: LocalLog, next_offset: int) -> "Obstacle | None":
-        """None when `error` is not about what the files hold, and may pass without their being changed.
+        """The obstacle that `error` shows; None when it is not about the content of the files, and may pass without a change to them.
 
         next_offset  of what is archived
         """
@@ -29,7 +29,7 @@ class Obstacle:
         return cls(error=error, first=first, segments=_segments_from(log, first), log=_log(log, first))
 
     def stands(self, log: LocalLog) -> bool:
-        """Would a step find the same? What was added since mends nothing."""
+        """Would a step find the same? What was added since repairs nothing."""
         now = _segments_from(log, self.first)
         pairs = list(zip(self.segments, now, strict=False))
         return (

@@ -138,8 +138,11 @@ def _state(log: LocalLog, head: Head | None, lag: Backlog | None, policy: Policy
 
 
 def backlog(log: LocalLog, archive_end: int) -> Backlog | None:
-    """What lies at or past `archive_end`. Read from batch headers and file sizes alone; a file that changes meanwhile is counted as
-    it was seen. None while nothing says what is committed."""
+    """What is committed at or past offset `archive_end`; None while nothing says what is committed.
+
+    Read from batch headers and file sizes alone; a file that changes meanwhile is counted as it was seen. Raises SourceChanged,
+    CorruptData and what open_segment raises.
+    """
     if log.high_watermark is None:
         return None
     first = max(archive_end, log.start_offset)

@@ -35,5 +35,4 @@ class Policy:
         )
 
 
-SEALED_ONLY = Policy()
 PolicyFor = Callable[[ArchivalConfig], Policy]

@@ -1,4 +1,4 @@
-"""Local deletion of what is archived, in a directory that Headwater owns (design §4, Release).
+"""Deletes local segments that are archived, in a directory that Headwater owns (design §4, Release).
 
 Nothing here trusts the control log or what an archiver remembers: the head is read again, and compared with a fresh look.
 """
@@ -112,7 +112,7 @@ class Releaser:
     def release(self, archiver: PartitionArchiver, *, dry_run: bool = False) -> Release:
         """One round over `archiver`'s partition; its lock keeps the two apart.
 
-        Raises UsageError for a directory that is a broker's.
+        Raises UsageError for a directory that is a broker's, SourceChanged when the log changes meanwhile, and what the repository raises.
         """
         if not self._owned:
             raise UsageError("the log directory is not owned (log.owned = false): its broker deletes there, not headwater")
@@ -156,7 +156,7 @@ def delete_segment(segment: LocalSegment) -> None:
     """Remove one segment's files, the log first: a log without its transaction index would show aborted records.
 
     Side files that a crash leaves behind are `sweep`'s. The directory is flushed before the next segment goes, so that
-    after a power loss the local log is still one piece.
+    after a power loss the local log is still one piece. Raises SourceChanged for another file under the name, and OSError.
     """
     try:
         status = segment.path.stat()
@@ -172,7 +172,7 @@ def delete_segment(segment: LocalSegment) -> None:
 
 
 def sweep(directory: Path, local_start: int) -> None:
-    """Remove side files below the local start whose log is gone."""
+    """Remove side files below the local start whose log is gone. Raises OSError."""
     names = sorted(entry.name for entry in os.scandir(directory))
     logs = {name[:20] for name in names if name.endswith(".log")}
     _unlink(

@@ -41,18 +41,18 @@ def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: 
 
 
 def _first_batch(entry: Entry) -> int:
-    """A run may begin with a hole that compaction made."""
+    """The offset of the first batch: a run may begin with a gap that compaction made."""
     return entry.epochs[0][1] if entry.epochs else entry.base_offset
 
 
 def irreplaceable(log: LocalLog, head: Head) -> tuple[Entry, ...]:
-    """What may lack a record that counts again, and begins where the log holds nothing any more."""
+    """The live runs that may lack a record which counts again, and begin below the log: nothing there can replace them."""
     return tuple(entry for entry in may_lack(log.epochs, head.entries) if _first_batch(entry) < log.start_offset)
 
 
 def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
-    """The next run of `draft`, which is to replace `head`. It ends where an entry of that does, so that one which is the same can
-    stay."""
+    """The uploads that may be the next run of `draft`, which is to replace `head`, best first. Each ends where an entry of `head` does, so
+    that a run whose bytes are the same can stay."""
     first = draft.next_offset
     read_from = max(first, log.start_offset)
     for segment, segment_end in log.segments_from(read_from):
@@ -60,7 +60,7 @@ def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
             return
         last_end = head.next_offset if segment_end is None else min(segment_end, head.next_offset)
         for end in (*(entry.next_offset for entry in head.entries if read_from < entry.next_offset < last_end), last_end):
-            yield Upload(segment=segment, first=first, read_from=read_from, end=end, hole_end=end)
+            yield Upload(segment=segment, first=first, read_from=read_from, end=end, cover_end=end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from manifests.head import Entry
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Verified batches, and the offsets that their entry covers, both inclusive: it may begin and end with a hole of compaction."""
+    """Verified batches, and the offsets that their entry covers, both inclusive: it may begin and end with a gap that compaction made."""
 
     base_offset: int
     last_offset: int
@@ -117,12 +117,12 @@ def _crosses_end(step: Upload, scan: RunScan, entries: tuple[Entry, ...]) -> boo
 
 
 def _last_offset(step: Upload, file: BinaryIO, log: LocalLog, scan: RunScan, size_bytes: int) -> int:
-    """A hole that compaction made belongs to the entry before it, as far as the step allows: up to the next batch or the next leader
+    """A gap that compaction made belongs to the entry before it, as far as the step allows: up to the next batch or the next leader
     epoch, whichever comes first."""
-    if step.hole_end is None:
+    if step.cover_end is None:
         return scan.last_offset
     following = find_batch(step.segment, file, scan.next_offset, scan.end_position, size_bytes)
-    if following is not None and following.base_offset < step.hole_end:
+    if following is not None and following.base_offset < step.cover_end:
         return scan.last_offset
     end = ends_at(log.epochs, *scan.epochs[-1]) if scan.epochs else None
-    return max(scan.last_offset, min(step.hole_end, step.hole_end if end is None else end) - 1)
+    return max(scan.last_offset, min(step.cover_end, step.cover_end if end is None else end) - 1)

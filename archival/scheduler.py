@@ -47,11 +47,11 @@ class Work(Protocol):
         ...
 
     def note(self, outcome: PartitionOutcome) -> None:
-        """Something went wrong, or well, beside a step."""
+        """An outcome that is not of a step."""
         ...
 
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
-        """What to say of any exception."""
+        """Any exception as one of ours."""
         ...
 
     def retain(self, places: Collection[TopicPartition]) -> None:

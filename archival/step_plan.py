@@ -145,7 +145,7 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
             if policy.end is not None and end > policy.end:
                 yield Idle(f"the next segment ends at or beyond {policy.end}")
                 return
-            yield Upload(segment=segment, first=first, read_from=read_from, end=end, hole_end=end if proof else None)
+            yield Upload(segment=segment, first=first, read_from=read_from, end=end, cover_end=end if proof else None)
         elif policy.tail_after_ms is None or (policy.end is not None and high_watermark > policy.end):
             yield Idle("the rest is in a segment that is not sealed and committed")
             return

@@ -88,7 +88,7 @@ class Upload:
     first      offset the new entry begins at
     read_from  first offset the log still offers; the run begins with the batch that holds it
     end        only batches wholly below it
-    hole_end   the entry may cover a hole of compaction that ends here; None where nothing proves compaction
+    cover_end  the entry may cover offsets up to here that hold no batch; None where nothing proves that compaction removed them
     refills    the gap entry that the run replaces, in whole or in part
     """
 
@@ -96,11 +96,11 @@ class Upload:
     first: int
     read_from: int
     end: int
-    hole_end: int | None = None
+    cover_end: int | None = None
     refills: Entry | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.read_from < self.end <= (self.end if self.hole_end is None else self.hole_end):
+        if not 0 <= self.first <= self.read_from < self.end <= (self.end if self.cover_end is None else self.cover_end):
             raise ValueError(f"offsets out of order: {self}")
 
 

@@ -35,7 +35,7 @@ class Tails:
         self._saving = threading.Lock()
 
     def age_ms(self, partition: PartitionId, next_offset: int) -> int:
-        """How long `next_offset` has been the first one that waits."""
+        """For how many milliseconds `next_offset` has been the first offset that waits."""
         key, now = _key(partition), self._clock.now_ms()
         tail = self._tails.get(key)
         if tail is None or tail.next_offset != next_offset or tail.since_ms > now:
@@ -44,7 +44,7 @@ class Tails:
         return now - tail.since_ms
 
     def forget(self, partition: PartitionId) -> None:
-        """Nothing waits."""
+        """Nothing of the partition waits."""
         if self._tails.pop(_key(partition), None):
             self._changed = True
 
@@ -55,6 +55,7 @@ class Tails:
             self._changed = True
 
     def save(self) -> None:
+        """Write the file, when something has changed. Raises DiskFull, Unauthorised and TransientError; then the next call tries again."""
         with self._saving:  # the agent's loop and a one-shot pass come to it at once, and the partial file has one name
             if self._path is None or not self._changed:
                 return

@@ -98,7 +98,7 @@ class Uploads:
         begun = self._begun
         if not (self._confirmed or self._sent) or begun is None or begun.segment.generation.inode != step.segment.generation.inode:
             return step
-        same = dataclass_replace(begun, segment=step.segment, end=step.end, hole_end=step.hole_end) == step
+        same = dataclass_replace(begun, segment=step.segment, end=step.end, cover_end=step.cover_end) == step
         return dataclass_replace(begun, segment=step.segment) if same and begun.end <= step.end else step
 
     def committed(self) -> None:

@@ -114,7 +114,7 @@ class ManifestIndex:
         return entry if offset in entry else None
 
     def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None:
-        """The first entry whose last_timestamp is at or past `timestamp_ms`; None when no entry known here is."""
+        """The first entry whose last timestamp is `timestamp_ms` or later; None when no entry known here is."""
         key = _partition_key(partition)
         biased = min(max(timestamp_ms + _TIME_BIAS, 0), (1 << 64) - 1)
         with self._lmdb_errors(), self._env.begin() as txn:
@@ -124,13 +124,13 @@ class ManifestIndex:
             held = txn.get(key + cursor.key()[-_U64.size :], db=self._entries)
         return None if held is None else msgspec.msgpack.decode(held, type=Entry)
 
-    def entries(self, partition: PartitionId, from_offset: int, limit: int = 1_000) -> list[Entry]:
-        """Up to `limit` entries in offset order, from the one that holds `from_offset` or else the first past it."""
+    def entries(self, partition: PartitionId, from_offset: int, count: int = 1_000) -> list[Entry]:
+        """At most `count` entries in offset order, from the one that holds `from_offset` or else the first past it."""
         key = _partition_key(partition)
         first = self.floor(partition, from_offset)
         start = key + _U64.pack(first.base_offset if first else min(max(from_offset, 0), OFFSET_MAX))
         with self._lmdb_errors(), self._env.begin() as txn:
-            held = islice(_scan(txn.cursor(self._entries), key, start), limit)
+            held = islice(_scan(txn.cursor(self._entries), key, start), count)
             return [msgspec.msgpack.decode(value, type=Entry) for _, value in held]
 
     def close(self) -> None:

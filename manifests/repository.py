@@ -1,4 +1,4 @@
-"""The bucket's documents, advanced by compare-and-swap only. Here lies the agreement of all writers (design §4.5).
+"""The bucket's documents, advanced by compare-and-swap only. All writers agree here (design §4.5).
 
 Every refusal and every time-out of a write is read back: a retried request may have refused its own success, and one
 without an answer may have happened. So a commit ends in one of three ways: it is there, another one is, or that stays unknown.
@@ -79,7 +79,7 @@ class CommitLost(Conflict):
 
 
 def foreign_bucket(url: str, owner: Owner, cluster_id: str) -> ForeignOwner:
-    """What to say to an agent of cluster `cluster_id` about a bucket that is another cluster's."""
+    """The error of an agent of cluster `cluster_id` at a bucket that is another cluster's."""
     return ForeignOwner(
         f"{url} is the archive of cluster {owner.cluster_id}, and this log is cluster {cluster_id}'s: give it a bucket or a prefix of its "
         f"own. If it was recovered from this archive and should continue it, recover it with `headwater recover apply … --cluster-id "
@@ -118,7 +118,10 @@ class ManifestRepository:
     # Heads
 
     def load(self, partition: PartitionId) -> Versioned | None:
-        """The head; None only on the store's definite word that there is none."""
+        """The head; None only when the store definitely says that there is none.
+
+        Raises CorruptData, UnsupportedFormat and ForeignOwner for what is there and is no head of `partition`, and what the store raises.
+        """
         try:
             raw, tag = self._store.get(keys.head(partition))
         except NotFound:
@@ -185,7 +188,7 @@ class ManifestRepository:
     # The bucket and its topics
 
     def owner(self) -> Owner | None:
-        """Whose archive this is; None when no cluster has taken it yet."""
+        """Whose archive this is; None when no cluster has taken it yet. Raises CorruptData and UnsupportedFormat."""
         try:
             return decode_owner(self._store.get(keys.OWNER)[0])
         except NotFound:
@@ -273,14 +276,14 @@ class ManifestRepository:
         return any(info.modified_ms >= since_ms for info in heads if (name := keys.parse_manifest(info.key)) and name.partition is not None)
 
     def load_topic(self, topic: str, topic_id: str) -> TopicManifest | None:
-        """One incarnation's manifest; None when there is none."""
+        """One incarnation's manifest; None when there is none. Raises CorruptData, UnsupportedFormat and ForeignOwner."""
         try:
             return decode_topic(self._store.get(keys.topic_manifest(topic, topic_id))[0], topic, topic_id)
         except NotFound:
             return None
 
     def current(self, topic: str) -> Current | None:
-        """Which incarnation the bare name means; None when the archive does not know the name."""
+        """Which incarnation the bare name means; None when the archive does not know the name. Raises as `load_topic`."""
         try:
             return decode_current(self._store.get(keys.current(topic))[0], topic)
         except NotFound:

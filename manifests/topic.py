@@ -190,6 +190,7 @@ def decode_topic(raw: bytes, topic: str, topic_id: str) -> TopicManifest:
 
 
 def decode_current(raw: bytes, topic: str) -> Current:
+    """Raises CorruptData, UnsupportedFormat, and ForeignOwner when the document is another topic's."""
     where = f"current incarnation of {topic}"
     current = unseal(raw, Current, where)
     if current.topic != topic:
@@ -198,4 +199,5 @@ def decode_current(raw: bytes, topic: str) -> Current:
 
 
 def decode_owner(raw: bytes) -> Owner:
+    """Raises CorruptData and UnsupportedFormat."""
     return unseal(raw, Owner, "headwater.json")

@@ -62,7 +62,7 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a cut up to before itself", lambda: Cut(9, 0, end=9)),
     ("a claim of no epoch", lambda: Claim(0, -2)),
     ("an upload of nothing", lambda: Upload(segment=A_SEGMENT, first=3, read_from=3, end=3)),
-    ("an upload that reaches less than it takes", lambda: Upload(segment=A_SEGMENT, first=0, read_from=0, end=3, hole_end=2)),
+    ("an upload that reaches less than it takes", lambda: Upload(segment=A_SEGMENT, first=0, read_from=0, end=3, cover_end=2)),
     ("a revival of nothing", lambda: Revive(an_entry(5, 9), 5)),
     ("a revival of more than there is", lambda: Revive(an_entry(5, 9), 11)),
     ("a look beyond what the cleaner may clean", lambda: Look(9, 3, 0)),

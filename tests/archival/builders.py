@@ -30,6 +30,7 @@ from tests.headwater_core.segments.builders import a_segment
 
 PARTITION = PartitionId("kitchen-1", topic_id_text(bytes(range(16))), 0, "soup")
 EVERYTHING = Policy(tail_after_ms=0)
+SEALED = Policy()
 
 
 def a_log(

@@ -1,4 +1,4 @@
-"""What was committed reaches the control log in the end, and nobody ever waits for it."""
+"""What was committed reaches the control log in the end, and no thread waits for it."""
 
 import threading
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_what_is_gone_travels_in_commands_of_its_own() -> None:
     assert [[type(record) for record in command] for command in control.told[-2:]] == [[Retired], [Advanced]]
 
 
-def test_nobody_waits_for_a_control_log_that_does_not_answer() -> None:
+def test_no_step_waits_for_a_control_log_that_does_not_answer() -> None:
     asked, answer = threading.Event(), threading.Event()
 
     class Hanging(LocalControl):
@@ -139,7 +139,7 @@ def test_nobody_waits_for_a_control_log_that_does_not_answer() -> None:
     assert announcer.known_version(PARTITION) == 3
 
 
-def test_the_thread_survives_an_error_that_nobody_foresaw() -> None:
+def test_the_thread_survives_an_unforeseen_error() -> None:
     tried = threading.Event()
 
     class Broken(LocalControl):

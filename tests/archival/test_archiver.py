@@ -18,14 +18,11 @@ from headwater_core.errors import (
 )
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
-from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, fill, live_bytes, load, ranges
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, live_bytes, load, ranges
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.builders import a_gap
-
-SEALED = Policy()
-
 
 # One step after another
 
@@ -76,7 +73,7 @@ def test_an_emptied_log_starts_where_it_ends(directory: Directory, agent: Agent)
     assert (agent.head.start_offset, agent.head.last_offset, agent.head.entries) == (54, 53, ())
 
 
-def test_what_was_archived_elsewhere_goes_on_with_other_segment_boundaries(tmp_path: Path) -> None:
+def test_what_was_archived_elsewhere_continues_with_other_segment_boundaries(tmp_path: Path) -> None:
     here, there = Directory(tmp_path / "1"), Directory(tmp_path / "2")
     fill(here, 0, 10, 20, end=30)
     written = fill(there, 0, 14, 28, end=40)
@@ -166,7 +163,7 @@ def test_a_replaced_disk_supersedes_nothing_without_consent(end: int, directory:
     assert not agent.releaser.release(agent.archiver).segments
 
 
-def test_with_consent_the_archive_begins_anew_at_the_log_start(directory: Directory, agent: Agent) -> None:
+def test_with_consent_the_archive_begins_again_at_the_log_start(directory: Directory, agent: Agent) -> None:
     """It began at 10 before; the new log offers all it has."""
     fill(directory, 0, 10, end=20)
     directory.log_start(10)
@@ -192,7 +189,7 @@ def test_consent_is_for_one_disk(directory: Directory, agent: Agent) -> None:
         agent.run(consent)
 
 
-def test_a_log_emptied_by_retention_goes_on_under_a_new_epoch(directory: Directory, agent: Agent) -> None:
+def test_a_log_emptied_by_retention_continues_under_a_new_epoch(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, end=20)
     agent.run()
     (directory.path / f"{0:020}.log").unlink()
@@ -356,7 +353,7 @@ def test_a_head_that_another_agent_made_meanwhile_is_no_loss(directory: Director
     assert idle.head.last_offset == 14
 
 
-def test_a_head_that_is_gone_is_not_made_anew(directory: Directory, agent: Agent) -> None:
+def test_a_head_that_is_gone_is_not_made_again(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, 10, end=15)
     agent.run()
     emptied = Agent(directory.root, store=MemoryStore(), control=agent.control)
@@ -364,7 +361,7 @@ def test_a_head_that_is_gone_is_not_made_anew(directory: Directory, agent: Agent
         emptied.run()
 
 
-def test_a_lost_manifest_is_not_begun_anew_whatever_the_control_log_knows(directory: Directory, agent: Agent) -> None:
+def test_a_lost_manifest_is_not_begun_again_whatever_the_control_log_knows(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, 10, end=20)
     agent.run()
     agent.store.delete(keys.head(agent.partition))
@@ -382,7 +379,7 @@ def test_a_lost_manifest_is_not_begun_anew_whatever_the_control_log_knows(direct
     assert "archived" in forgetful.run()
 
 
-def test_a_claim_that_is_taken_from_a_node_of_the_same_name_is_told(directory: Directory) -> None:
+def test_a_claim_that_is_taken_from_a_node_of_the_same_name_is_reported(directory: Directory) -> None:
     fill(directory, 0, 10, end=15)
     store = MemoryStore()
     told = []

@@ -1,11 +1,8 @@
 from pathlib import Path
 
-from archival.policy import Policy
 from manifests.head import Head
 from tests.archival.builders import PARTITION, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
-
-SEALED = Policy()
 
 
 def test_an_unclean_election_supersedes_the_dead_branch(directory: Directory, agent: Agent) -> None:
@@ -67,7 +64,7 @@ def test_a_dead_run_under_live_ones_is_replaced_alone(directory: Directory, agen
 
 
 def test_a_log_with_an_older_branch_in_common_cuts_all_that_is_archived(directory: Directory, agent: Agent) -> None:
-    """The archive was begun behind the fork: nothing of it survives, and yet the two were one log."""
+    """The archive was begun after the fork: nothing of it survives, and yet the two were one log."""
     fill(directory, 0, 10, end=20)
     directory.log_start(10)
     agent.run()
@@ -119,7 +116,7 @@ def a_head_at(agent: Agent, *, start: int) -> Head:
     ).head
 
 
-def test_open_transactions_behind_a_cut_come_from_the_bytes_that_are_left(directory: Directory, agent: Agent) -> None:
+def test_open_transactions_after_a_cut_come_from_the_bytes_that_are_left(directory: Directory, agent: Agent) -> None:
     opened = a_batch(0, producer=7, transactional=True)
     directory.segment(0, opened, a_batch(1), a_commit(2, 7))
     directory.high_watermark(3)

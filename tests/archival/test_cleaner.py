@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 
 from archival.cleaner import CLOCK_STEP_MS, Look, clean_below, clean_under, clean_with, is_clean, overtaken
 from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
-from archival.policy import Policy
 from archival.source import open_segment
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Entry
-from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, a_log
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_batch, a_record, a_segment
 from tests.manifests.builders import a_gap, a_head, an_entry
 
-SEALED = Policy()
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -65,7 +63,7 @@ def test_a_cleaning_after_the_first_read_makes_nothing_else_clean(directory: Dir
     assert cleaned(agent.head.entries) == [True, False, False, False]
 
 
-def test_a_restart_goes_on_with_what_is_clean(directory: Directory, agent: Agent) -> None:
+def test_a_restart_continues_with_what_is_clean(directory: Directory, agent: Agent) -> None:
     for base in (0, 10, 20, 30):
         directory.segment(base, a_segment(base, 10))
     directory.high_watermark(40)
@@ -110,7 +108,7 @@ def test_what_is_left_of_a_cut_stays_clean_and_what_follows_another_leader_is_no
         (((3, 0),), 50),  # the epoch that is followed
         (((3, 0), (4, 40)), 40),
         (((3, 0), (4, 60)), 50),
-        (((2, 0), (4, 40)), 10),  # nobody says where it left epoch 3
+        (((2, 0), (4, 40)), 10),  # nothing says where it left epoch 3
         (((3, 40), (4, 40)), 10),  # an epoch that wrote nothing there
     ],
 )

@@ -26,7 +26,7 @@ def test_partitions_come_in_the_order_they_were_added_and_once(queue: DueQueue) 
     assert taken(queue) == [B, A, C]
 
 
-def test_a_partition_that_goes_on_waits_behind_all_others(queue: DueQueue) -> None:
+def test_a_partition_that_continues_waits_after_all_others(queue: DueQueue) -> None:
     queue.add([A, B, C])
     order = []
     for _ in range(7):
@@ -37,7 +37,7 @@ def test_a_partition_that_goes_on_waits_behind_all_others(queue: DueQueue) -> No
     assert order == [A, B, C, A, B, C, A]
 
 
-def test_a_partition_in_hand_is_given_to_nobody_else(queue: DueQueue) -> None:
+def test_a_partition_in_hand_is_given_to_no_other(queue: DueQueue) -> None:
     queue.add([A])
     assert queue.take(0.0) == A
     queue.add([A])

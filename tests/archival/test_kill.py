@@ -1,4 +1,4 @@
-"""SIGKILL at every step of archive and release: the next run finishes, nothing is lost or doubled, and nobody has to help."""
+"""SIGKILL at every step of archive and release: the next run finishes, nothing is lost or doubled, and no person has to help."""
 
 import os
 import shutil

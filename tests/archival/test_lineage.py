@@ -55,7 +55,7 @@ def test_a_branch_begins_in_the_right_one_of_many_entries() -> None:
     assert branches_at(HISTORY, entries[:1]) is None
 
 
-def test_a_hole_before_the_next_epoch_is_no_branch() -> None:
+def test_a_gap_before_the_next_epoch_is_no_branch() -> None:
     """Compaction took the first records of epoch 4; its next one proves all before it."""
     assert branches_at(HISTORY, (an_entry(10, 80, epochs=((2, 10), (4, 60))),)) is None
     assert branches_at(HISTORY, (an_entry(10, 30, epochs=((2, 10),)), an_entry(31, 80, epochs=((2, 31), (4, 60))))) is None
@@ -67,11 +67,11 @@ def test_what_follows_in_another_entry_proves_nothing() -> None:
     assert branches_at(HISTORY, (an_entry(10, 46, epochs=((2, 10),)), an_entry(47, 80, epochs=((4, 60),)))) is None
 
 
-def test_a_hole_before_a_dead_epoch_proves_nothing() -> None:
+def test_a_gap_before_a_dead_epoch_proves_nothing() -> None:
     assert branches_at(HISTORY, (an_entry(10, 80, epochs=((2, 10), (3, 60))),)) == 47
 
 
-def test_what_lies_on_the_history_behind_a_dead_run_is_where_it_resumes() -> None:
+def test_what_lies_on_the_history_after_a_dead_run_is_where_it_resumes() -> None:
     dead, proven = an_entry(10, 55, epochs=((2, 10),)), an_entry(56, 80, epochs=((4, 60),))
     assert resumes_at(HISTORY, (dead, proven), 47) == 56
     assert resumes_at(HISTORY, (dead, proven, an_entry(81, 90, epochs=((3, 81),))), 47) is None

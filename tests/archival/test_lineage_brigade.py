@@ -71,7 +71,7 @@ def whole_batches(store: ObjectStore, head: Head, base_offset: int) -> list[byte
     return batches_of(store, entry)
 
 
-def test_nobody_supersedes_anything_when_the_final_state_came_first() -> None:
+def test_nothing_is_superseded_when_the_final_state_came_first() -> None:
     store = MemoryStore()
     archive_nodes(store, ORDERS["the dead branch last"])
     for log in LogDirs([unpack("brigade") / "node3"]).partitions():

@@ -60,7 +60,7 @@ def state_of(log: LocalLog | None, head: Head | None, trouble: str = "") -> Part
         (replace(LOG, epochs=EpochHistory.of(((2, 0),))), HEAD, "", "behind"),
         (replace(LOG, high_watermark=None), None, "", "waiting"),
         (replace(LOG, high_watermark=None), HEAD, "", "waiting"),
-        (LOG, HEAD, "a suspected hole", "stopped"),
+        (LOG, HEAD, "a suspected gap", "stopped"),
         (LOG, HEAD, overtaken(COMPACTED, ARCHIVED, 5, (), 0, stale_keys_below=None), "needs replacement"),
         (LOG, HEAD, str(newer_format()), "needs upgrade"),
         (replace(LOG, epochs=EpochHistory.of(((3, 5),))), DISPLACED, "", "needs replacement"),
@@ -78,7 +78,7 @@ def test_an_empty_log_has_an_end_even_so() -> None:
     assert (found.archive_start, found.last_offset, found.high_watermark, found.lag_bytes, found.lag_s) == (10, 9, 10, 0, 0)
 
 
-def test_a_lag_that_nobody_can_tell_is_not_zero() -> None:
+def test_an_unknown_lag_is_not_zero() -> None:
     found = state_of(replace(LOG, high_watermark=None), HEAD)
     assert (found.lag_bytes, found.lag_s) == (None, None)
     assert Backlog(size_bytes=7, oldest_ms=None).age_s(now_ms=1000) is None

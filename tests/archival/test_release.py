@@ -92,7 +92,7 @@ def test_a_log_in_the_middle_of_a_compaction_releases_nothing() -> None:
     assert bound(a_log(0, 10, hw=10, settled=False), a_head(WHOLE)) == 0
 
 
-def test_while_nobody_can_tell_who_leads_nothing_is_released() -> None:
+def test_while_it_is_unknown_who_leads_nothing_is_released() -> None:
     log = a_log(0, 10, hw=10)
     assert bound(log, a_head(WHOLE)) > 0
     assert bound(replace(log, leadership_unread=True), a_head(WHOLE)) == 0
@@ -134,7 +134,7 @@ def test_a_dry_run_deletes_nothing(directory: Directory) -> None:
     assert names(directory) == before
 
 
-def test_what_a_crash_left_behind_is_swept(directory: Directory) -> None:
+def test_what_a_crash_left_is_swept(directory: Directory) -> None:
     agent = Agent(directory.root)
     agent.run()
     (directory.path / f"{0:020}.log").unlink()

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from archival.cleaner import displaced_by
 from archival.lineage import may_lack
-from archival.policy import SEALED_ONLY, Policy
+from archival.policy import Policy
 from archival.release import release_bound
 from archival.replacement import irreplaceable, rereads
 from archival.step_plan import next_steps
@@ -20,7 +20,7 @@ from headwater_core.segments.records import decode_batch
 from headwater_core.segments.run_scan import scan_run
 from manifests import head as limits
 from manifests.head import EpochOffset, Head
-from tests.archival.builders import PARTITION, Agent, Directory, a_log, batches_of, ranges
+from tests.archival.builders import PARTITION, SEALED, Agent, Directory, a_log, batches_of, ranges
 from tests.headwater_core.segments.builders import a_batch, a_record
 from tests.manifests import builders
 from tests.manifests.builders import a_gap
@@ -89,7 +89,7 @@ def test_it_is_even_when_nothing_of_the_dead_was_archived(directory: Directory) 
     directory.segment(5)
     directory.high_watermark(5)
     agent = Agent(directory.root, delete_retention_ms=DAY_MS)
-    assert [agent.step(SEALED_ONLY).action for _ in range(3)] == ["claimed", "archived", "archived"]
+    assert [agent.step(SEALED).action for _ in range(3)] == ["claimed", "archived", "archived"]
     an_unclean_election(directory, keyed(0, (0, ALICE, b"1"), (1, BOB, b"1")))
     assert agent.run()[:3] == ["claimed", "reread", "replaced"]
     assert table(agent) == {ALICE: b"1", BOB: b"1", CAROL: b"2", DAVE: b"1"}
@@ -132,7 +132,7 @@ def test_what_is_live_stays_so_until_all_that_replaces_it_is_there(directory: Di
     assert later.head.last_offset == before.last_offset
 
 
-def test_nothing_is_archived_anew_while_another_log_comes_in_between(directory: Directory, agent: Agent) -> None:
+def test_nothing_is_archived_again_while_another_log_comes_in_between(directory: Directory, agent: Agent) -> None:
     an_unclean_election(directory, keyed(0, (0, ALICE, b"1"), (1, BOB, b"1")))
     assert [agent.step().action for _ in range(2)] == ["cut", "reread"]
     directory.segment(0, keyed(0, (0, ALICE, b"0"), (1, BOB, b"0"), epoch=3))
@@ -206,7 +206,7 @@ def test_a_run_lacks_something_when_what_displaced_it_is_on_a_dead_branch(by: tu
 
 
 def first_step(log: LocalLog, head: Head, overtaken: str = "") -> object:
-    return next(next_steps(log, head, writer="me", policy=SEALED_ONLY, tail_age_ms=0, overtaken=lambda _: overtaken))
+    return next(next_steps(log, head, writer="me", policy=SEALED, tail_age_ms=0, overtaken=lambda _: overtaken))
 
 
 def test_all_is_replaced_where_the_log_holds_all() -> None:
@@ -240,7 +240,7 @@ def test_nothing_is_replaced_where_nothing_proves_compaction() -> None:
 
 def test_what_replaces_ends_where_entries_and_segments_do() -> None:
     log, draft = a_branch(0, 12, 25), a_head(start_offset=0)
-    found = [(each.segment.base_offset, each.read_from, each.end, each.hole_end) for each in rereads(log, draft, HEAD)]
+    found = [(each.segment.base_offset, each.read_from, each.end, each.cover_end) for each in rereads(log, draft, HEAD)]
     assert found == [(0, 0, 10, 10), (0, 0, 12, 12), (12, 0, 10, 10), (12, 0, 15, 15), (12, 0, 20, 20)]
 
 
@@ -268,4 +268,4 @@ def test_a_run_with_a_record_at_each_offset_lacks_nothing(rows: bytes, by: Epoch
     assert scan
     assert displaced_by(an_entry(0, 1), scan, a_branch(0, 10)) == by
     assert displaced_by(an_entry(0, 1), scan, a_branch(0, 25, hw=22)) == (by and EpochOffset(2, 24))
-    assert displaced_by(an_entry(0, 2), scan, a_branch(0, 10)) == EpochOffset(2, 29)  # the hole behind it
+    assert displaced_by(an_entry(0, 2), scan, a_branch(0, 10)) == EpochOffset(2, 29)  # the gap after it

@@ -4,21 +4,18 @@ from typing import Any, BinaryIO
 import pytest
 
 from archival.lineage import CutAt
-from archival.policy import Policy
 from archival.run_finder import Run, RunEnd, find_run
 from archival.source import FoundBatch, find_batch
 from archival.steps import Upload
 from headwater_core.errors import CorruptData, SuspectedGap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Entry
-from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, fill, ranges
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, ranges
 from tests.headwater_core.segments.builders import a_batch, a_segment
 from tests.manifests.builders import an_entry
 
-SEALED = Policy()
 
-
-def test_a_hole_between_segments_stops_everything(directory: Directory, agent: Agent) -> None:
+def test_a_gap_between_segments_stops_everything(directory: Directory, agent: Agent) -> None:
     directory.segment(0, a_segment(0, 5))
     directory.segment(10, a_segment(10, 5))
     directory.segment(15)
@@ -28,7 +25,7 @@ def test_a_hole_between_segments_stops_everything(directory: Directory, agent: A
     assert agent.head.last_offset == 4
 
 
-def test_a_hole_inside_a_segment_stops_everything(directory: Directory, agent: Agent) -> None:
+def test_a_gap_inside_a_segment_stops_everything(directory: Directory, agent: Agent) -> None:
     directory.segment(0, a_batch(0), a_batch(3))
     directory.segment(4)
     directory.high_watermark(4)
@@ -37,7 +34,7 @@ def test_a_hole_inside_a_segment_stops_everything(directory: Directory, agent: A
     assert agent.head.entries == ()
 
 
-def test_holes_of_a_compacted_log_belong_to_an_entry(directory: Directory, agent: Agent) -> None:
+def test_gaps_of_a_compacted_log_belong_to_an_entry(directory: Directory, agent: Agent) -> None:
     directory.segment(0, a_batch(2), a_batch(5))
     directory.segment(10, a_batch(12))
     directory.segment(20, a_batch(20))
@@ -58,7 +55,7 @@ def test_an_entry_reaches_no_further_than_its_leader_epoch(directory: Directory,
     assert ranges(agent.head.entries) == [(0, 6), (7, 19)]
 
 
-def test_a_log_compacted_after_archiving_goes_on_behind_it(directory: Directory, agent: Agent) -> None:
+def test_a_log_compacted_after_archiving_continues_after_it(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, 10, 20, end=30)
     directory.cleaned(20)
     agent.run(SEALED)
@@ -143,12 +140,12 @@ def test_a_file_without_a_whole_batch_for_it_has_no_run(directory: Directory) ->
     assert found(*a_step(directory, 10, 12)) is None
 
 
-@pytest.mark.parametrize(("hole_end", "last_offset"), [(None, 4), (6, 5), (9, 8), (12, 9)])
-def test_a_hole_after_a_run_is_its_own_as_far_as_the_step_allows(directory: Directory, hole_end: int | None, last_offset: int) -> None:
+@pytest.mark.parametrize(("cover_end", "last_offset"), [(None, 4), (6, 5), (9, 8), (12, 9)])
+def test_a_gap_after_a_run_is_its_own_as_far_as_the_step_allows(directory: Directory, cover_end: int | None, last_offset: int) -> None:
     directory.segment(0, a_segment(0, 5))
     directory.epochs((0, 0), (3, 10))
     directory.cleaned(0)
-    run = found(*a_step(directory, 0, 5, hole_end=hole_end))
+    run = found(*a_step(directory, 0, 5, cover_end=cover_end))
     assert isinstance(run, Run)
     assert run.last_offset == last_offset
 

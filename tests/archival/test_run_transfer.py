@@ -2,12 +2,9 @@ import io
 
 import pytest
 
-from archival.policy import Policy
 from headwater_core.errors import CorruptData, SourceChanged
 from tests.archival.builders import Agent, Directory, batches_of
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment, an_abort
-
-SEALED = Policy()
 
 
 def test_open_transactions_are_carried_from_entry_to_entry_across_restarts(directory: Directory, agent: Agent) -> None:

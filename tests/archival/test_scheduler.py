@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from archival.archive_pass import archive_all
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOutcome
-from archival.policy import SEALED_ONLY, PolicyFor
+from archival.policy import PolicyFor
 from archival.scheduler import QUIET_S, Scheduler
 from headwater.repeated_events import LINES_MAX
 from headwater_core.clock import SystemClock
@@ -25,7 +25,7 @@ from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Glimpse, Listing, LogDirs
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
-from tests.archival.builders import SendingStore, number_of
+from tests.archival.builders import SEALED, SendingStore, number_of
 from tests.events import written_events
 from tests.headwater.broker import Bench
 from tests.headwater_core.manual_clock import ManualClock
@@ -34,7 +34,7 @@ from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.hung_disk import within
 
 
-def test_a_partition_that_never_ends_keeps_nobody_waiting(bench: Bench, store: SendingStore) -> None:
+def test_a_partition_that_never_ends_keeps_no_other_waiting(bench: Bench, store: SendingStore) -> None:
     """While one of its segments is sent, the next one rolls."""
     bench.broker.partition("busy", 0, 1, 2, 3, segments=3)
     bench.broker.partition("quiet", 0, 1, 2, 3, segments=4)
@@ -137,7 +137,7 @@ def test_an_idle_owned_directory_costs_the_bucket_nothing(tmp_path: Path) -> Non
     assert sum(store.calls.values()) == before
 
 
-def test_owned_segments_leave_while_the_partition_goes_on(tmp_path: Path) -> None:
+def test_owned_segments_leave_while_the_partition_continues(tmp_path: Path) -> None:
     bench = Bench(tmp_path, owned=True)
     bench.broker.partition("soup", 0, segments=5)
     bench.scheduler.rescan()
@@ -190,7 +190,7 @@ def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: S
     assert (bench.fleet.troubles, bench.last_offset("bad", 0)) == ({}, 9)
 
 
-def test_a_listing_that_fails_in_an_unplanned_way_stops_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_fails_in_an_unplanned_way_stops_no_partition(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.broker.partition("soup", 0)
 
     def fail(_: object) -> None:
@@ -256,7 +256,7 @@ def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: SendingStore
     assert {bench.last_offset("soup", number) for number in range(LINES_MAX + 5)} == {9}
 
 
-def test_a_partition_that_goes_on_after_it_had_stopped_is_reported(bench: Bench, store: SendingStore) -> None:
+def test_a_partition_that_continues_after_it_had_stopped_is_reported(bench: Bench, store: SendingStore) -> None:
     bench.broker.partition("soup", 0)
 
     def fail(key: str) -> None:
@@ -306,7 +306,7 @@ def test_a_mistake_beside_all_partitions_ends_nothing(bench: Bench, monkeypatch:
     assert [event["log_level"] for event in events if event["event"] == "scheduler_failed"] == ["error"]
 
 
-def test_the_workers_archive_everything_and_end_when_told(bench: Bench) -> None:
+def test_the_workers_archive_everything_and_end_when_stopped(bench: Bench) -> None:
     bench.broker.partition("soup", *range(12), segments=3)
     stop = threading.Event()
     bench.scheduler.run(Once(lambda: all(bench.last_offset("soup", number) == 19 for number in range(12))), stop, 1.0)
@@ -321,7 +321,7 @@ def spoil(path: Path) -> None:
     path.write_bytes(raw)
 
 
-def test_what_is_gone_leaves_nothing_behind(bench: Bench) -> None:
+def test_what_is_gone_leaves_nothing(bench: Bench) -> None:
     """Topics that come and go, under one name or another; one of them was stopped."""
     for incarnation in range(5):
         bench.broker.partition("daily", 0, segments=3, incarnation=incarnation)
@@ -394,7 +394,7 @@ def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_whi
     assert reads == 2
     later(READ_AGAIN_S)
     assert reads == 3
-    [row] = archive_all(bench.fleet, lambda _: SEALED_ONLY)
+    [row] = archive_all(bench.fleet, lambda _: SEALED)
     assert (reads, isinstance(row.error, CorruptData)) == (4, True)  # somebody asks: it is read again
     path.write_bytes(sound)
     later(PAUSE_MAX_S)

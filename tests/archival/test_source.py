@@ -2,16 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from archival.policy import Policy
 from archival.source import check_same
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import SourceChanged
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog
-from tests.archival.builders import PARTITION, Agent, Directory, a_log, fill, led_by, ranges
+from tests.archival.builders import PARTITION, SEALED, Agent, Directory, a_log, fill, led_by, ranges
 from tests.manifests.builders import an_entry
-
-SEALED = Policy()
 
 
 class Torn:
@@ -38,7 +35,7 @@ def test_a_segment_that_a_listing_missed_is_not_jumped_over(directory: Directory
     assert ranges(agent.head.entries) == [(0, 9), (10, 19)]
 
 
-def test_a_log_cut_between_the_looks_is_planned_anew(directory: Directory, agent: Agent) -> None:
+def test_a_log_cut_between_the_looks_is_planned_again(directory: Directory, agent: Agent) -> None:
     fill(directory, 0, 10, end=20)
     agent.step(SEALED)
     now = agent.logs.look(PARTITION.topic_partition)

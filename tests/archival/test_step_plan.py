@@ -50,7 +50,7 @@ def test_a_follower_does_not() -> None:
     assert idle(a_log(0, hw=9, leadership=led_by(2, 0)), None) == "follower of broker 2"
 
 
-def test_a_directory_that_nobody_speaks_for_is_archived() -> None:
+def test_a_directory_without_a_metadata_log_is_archived() -> None:
     assert archiving_role(a_log(0, hw=9, epochs=[(0, 0), (7, 5)])) == Acting(7)
 
 
@@ -60,7 +60,7 @@ def test_without_a_leader_a_replica_that_was_in_sync_last_archives() -> None:
 
 
 def test_without_a_leader_a_replica_that_lags_is_behind() -> None:
-    """With eligible leader replicas nobody is in sync then. Under the epoch of the metadata log it would cut the archive."""
+    """With eligible leader replicas none is in sync then. Under the epoch of the metadata log it would cut the archive."""
     log = a_log(0, 5, hw=10, epochs=[(1, 0)], leadership=led_by(-1, 3, in_sync=()))
     head = a_head(an_entry(0, 9, epochs=((1, 0),)), an_entry(10, 19, epochs=((2, 10),)), leader_epoch=2)
     assert "behind" in idle(log, head)
@@ -87,7 +87,7 @@ def test_a_compaction_in_its_renames_is_waited_for() -> None:
     assert "compaction" in idle(a_log(0, 10, hw=20, settled=False), None)
 
 
-def test_swap_files_that_nobody_will_finish_stop_the_partition() -> None:
+def test_swap_files_that_no_broker_will_finish_stop_the_partition() -> None:
     log = replace(a_log(0, 10, hw=20, settled=False), leftovers=("00000000000000000000.log.swap",))
     for head in (None, a_head(an_entry(0, 9))):
         found = first(log, head)
@@ -190,7 +190,7 @@ def test_consent_holds_for_logs_that_began_by_then() -> None:
 # Gaps
 
 
-def test_what_nobody_holds_is_a_gap_up_to_the_log_start() -> None:
+def test_what_no_log_holds_is_a_gap_up_to_the_log_start() -> None:
     assert first(a_log(0, 20, hw=30, start=15), a_head(an_entry(0, 9))) == Gap(10, 14)
 
 
@@ -224,7 +224,7 @@ def test_a_gap_at_the_end_does_not_bound_what_refills_it() -> None:
 def test_a_sealed_segment_below_the_high_watermark_is_uploaded() -> None:
     found = first(a_log(0, 10, hw=10), a_head())
     assert isinstance(found, Upload)
-    assert (found.segment.base_offset, found.first, found.end, found.hole_end) == (0, 0, 10, None)
+    assert (found.segment.base_offset, found.first, found.end, found.cover_end) == (0, 0, 10, None)
 
 
 def test_a_sealed_segment_above_it_waits() -> None:
@@ -257,13 +257,13 @@ def test_the_committed_tail_comes_when_it_has_waited(age_ms: int, due: bool) -> 
 def test_a_tail_may_end_inside_a_sealed_segment() -> None:
     found = first(a_log(0, 10, 20, hw=15), a_head(an_entry(0, 9)), Policy(tail_after_ms=0))
     assert isinstance(found, Upload)
-    assert (found.segment.base_offset, found.end, found.hole_end) == (10, 15, None)
+    assert (found.segment.base_offset, found.end, found.cover_end) == (10, 15, None)
 
 
 def test_with_proof_of_compaction_an_entry_may_reach_the_next_segment() -> None:
     found = first(a_log(0, 10, hw=10, compacted=True), a_head())
     assert isinstance(found, Upload)
-    assert found.hole_end == 10
+    assert found.cover_end == 10
 
 
 def test_a_prefix_ends_before_its_offset() -> None:

@@ -22,7 +22,7 @@ def test_a_tail_waits_from_when_it_was_first_seen_across_restarts(tmp_path: Path
     assert Tails(path, clock).age_ms(PARTITION, 10) == 500
 
 
-def test_a_commit_starts_the_clock_anew() -> None:
+def test_a_commit_starts_the_clock_again() -> None:
     clock = ManualClock()
     tails = Tails(None, clock)
     tails.age_ms(PARTITION, 10)
@@ -30,7 +30,7 @@ def test_a_commit_starts_the_clock_anew() -> None:
     assert tails.age_ms(PARTITION, 15) == 0
 
 
-def test_a_forgotten_tail_starts_anew() -> None:
+def test_a_forgotten_tail_starts_again() -> None:
     clock = ManualClock()
     tails = Tails(None, clock)
     tails.age_ms(PARTITION, 10)
@@ -50,7 +50,7 @@ def test_a_clock_that_went_back_does_not_make_a_tail_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"a": 1}', b"\xff"])
-def test_a_damaged_file_only_starts_clocks_anew(tmp_path: Path, raw: bytes) -> None:
+def test_a_damaged_file_only_starts_clocks_again(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "tails.json").write_bytes(raw)
     assert Tails(tmp_path / "tails.json", ManualClock()).age_ms(PARTITION, 10) == 0
 

@@ -21,11 +21,9 @@ from manifests.document import FORMAT, seal
 from manifests.head import decode_head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from tests.archival.builders import EVERYTHING, PARTITION, Agent, Directory, fill, live_bytes, ranges
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_segment
-
-SEALED = Policy()
 
 
 class FlakyStore(MemoryStore):
@@ -107,7 +105,7 @@ def test_an_index_that_is_refused_costs_no_second_run(
     assert live_bytes(store, agent.head) == written[: agent.head.entries[0].live_bytes]
 
 
-def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_anew(directory: Directory, agent: Agent, store: FlakyStore) -> None:
+def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_again(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     written = fill(directory, 0, end=5)
     agent.step()
     for end in (10, 15, 20):
@@ -175,7 +173,7 @@ def test_every_object_of_one_claim_is_listed_in_the_end(actions: list[str]) -> N
 
 
 def test_an_agent_that_was_outrun_learns_it_before_it_uploads(tmp_path: Path, store: FlakyStore) -> None:
-    """Two replicas, and nobody who tells which one leads."""
+    """Two replicas, and nothing says which one leads."""
     directories = [Directory(tmp_path / name) for name in "ab"]
     one = Agent(directories[0].root, store=store, writer="agent-a")
     other = Agent(directories[1].root, store=store, writer="agent-b", control=one.control)
@@ -260,7 +258,7 @@ def test_topic_documents_that_a_newer_version_wrote_are_left_alone() -> None:
 # A manifest that is full
 
 
-def test_a_full_manifest_is_told_before_anything_is_uploaded(
+def test_a_full_manifest_is_reported_before_anything_is_uploaded(
     directory: Directory, agent: Agent, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests.head, "HEAD_BYTES_MAX", 4_000)

@@ -56,7 +56,7 @@ def test_everything_is_due_once_in_a_while(watch: Watch) -> None:
     assert watch.wait(threading.Event(), 0.01) is None
 
 
-def test_waiting_ends_at_once_when_told_to_stop(watch: Watch) -> None:
+def test_waiting_ends_at_once_when_stopped(watch: Watch) -> None:
     stop = threading.Event()
     stop.set()
     assert watch.wait(stop, _LONG_S) == ()

@@ -110,7 +110,7 @@ def test_entries_are_listed_from_the_one_that_holds_an_offset(tmp_path: Path) ->
     with ManifestIndex(tmp_path / "index") as index:
         index.replace(a_head(*entries))
         assert index.entries(PARTITION, 35) == entries[3:]
-        assert index.entries(PARTITION, 35, limit=2) == entries[3:5]
+        assert index.entries(PARTITION, 35, count=2) == entries[3:5]
         assert index.entries(PARTITION, 200) == []
         assert index.entries(PARTITION, -5) == entries
 

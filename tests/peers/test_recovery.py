@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 import recovery
-from archival.policy import SEALED_ONLY
+from archival.policy import Policy
 from headwater_core.clock import SystemClock
 from manifests.repository import ManifestRepository
 from tests.fixtures import Isolation, expected, expected_cluster, expected_offsets, unpack
@@ -108,7 +108,7 @@ def eventually(look: Callable[[], T], between: Callable[[], object], attempts: i
 def test_readers_of_committed_data_reach_the_end_of_logs_that_were_archived_inside_transactions(tmp_path: Path) -> None:
     """Sealed segments alone: every transactional log ends somewhere inside a transaction, and no coordinator comes back."""
     store = MemoryStore(SystemClock())
-    repository = archive(unpack("pantry"), store, policy=SEALED_ONLY)
+    repository = archive(unpack("pantry"), store, policy=Policy())
     plan = recovery.plan(repository, None)
     open_ended = sorted({topic.topic for topic in plan.topics for partition in topic.partitions if partition.written})
     assert "orders.placed" in open_ended
@@ -138,7 +138,7 @@ def test_readers_of_committed_data_reach_the_end_of_logs_that_were_archived_insi
 def test_groups_continue_without_skipping_what_is_produced_next(tmp_path: Path) -> None:
     """Their commits were archived later than the records: they lie beyond the recovered logs."""
     store = MemoryStore(SystemClock())
-    archive(unpack("kitchen"), store, policy=SEALED_ONLY)
+    archive(unpack("kitchen"), store, policy=Policy())
     repository = archive(unpack("kitchen"), store, ["__consumer_offsets"])
     plan = recovery.plan(repository, None)
     [ahead] = [each for each in plan.offsets_ahead if (each.group, each.topic, each.partition) == ("cooks", "orders.in", 0)]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import recovery
-from archival.policy import SEALED_ONLY
+from archival.policy import Policy
 from headwater_core.clock import SystemClock
 from headwater_core.partition import PartitionId
 from headwater_core.segments import checkpoints
@@ -44,7 +44,7 @@ def test_a_real_log_s_coordinator_and_groups(tmp_path: Path) -> None:
 def test_what_recovery_wrote_is_archived_after_what_it_recovered(tmp_path: Path) -> None:
     """Under the old cluster's id the archive continues: in a leader epoch of recovery's own, so that nothing looks like a dead branch."""
     store = MemoryStore(SystemClock())
-    repository = archive(unpack("pantry"), store, policy=SEALED_ONLY)
+    repository = archive(unpack("pantry"), store, policy=Policy())
     archive(unpack("pantry"), store, ["__consumer_offsets"])
     owner = repository.owner()
     assert owner is not None
