@@ -192,7 +192,7 @@ class ArchiverFleet:
         try:
             log = self.logs.look(place)
             with self._in_hand(log.partition) as member:
-                if member.obstacle and not again and started_s < member.read_again_s and member.obstacle.stands(log):
+                if member.obstacle and not again and started_s < member.read_again_s and member.obstacle.remains(log):
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
                     done = self._advance(member, log, policy_for, end)

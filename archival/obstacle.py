@@ -28,7 +28,7 @@ class Obstacle:
         first = max(next_offset, log.start_offset)
         return cls(error=error, first=first, segments=_segments_from(log, first), log=_log(log, first))
 
-    def stands(self, log: LocalLog) -> bool:
+    def remains(self, log: LocalLog) -> bool:
         """Would a step find the same? What was added since repairs nothing."""
         now = _segments_from(log, self.first)
         pairs = list(zip(self.segments, now, strict=False))

@@ -97,7 +97,7 @@ def status_of(
         trouble = (
             f"needs replacement: what is archived from {lacking[0].base_offset} to {lacking[-1].last_offset} may lack records that "
             f"compaction had dropped for others, which an unclean election then took. The log begins at {log.start_offset}, so this "
-            "cannot be archived again; it stays as it is, and archiving continues. A replica that has these offsets mends it when it leads"
+            "cannot be archived again; it stays as it is, and archiving continues. A replica with these offsets repairs it when it leads"
         )
     if trouble:
         state, reason = next((name for name in _NEEDS if trouble.startswith(f"{name}: ")), "stopped"), trouble

@@ -123,7 +123,7 @@ class Releaser:
             if log.partition != archiver.partition:
                 raise SourceChanged(f"{archiver.partition} is another incarnation now: {log.partition.topic_id}")
             release = plan_release(log, head, self._writer)
-            self._check_still(log, release)
+            self._look_again(log, release)
             milestones.reached("release.planned")
             if not dry_run:
                 for segment in release.segments:
@@ -140,7 +140,7 @@ class Releaser:
             )
         return release
 
-    def _check_still(self, log: LocalLog, release: Release) -> None:
+    def _look_again(self, log: LocalLog, release: Release) -> None:
         """One look is not atomic: what was decided from it counts only when a second one shows the same."""
         again = self._logs.look(log.partition.topic_partition)
         seen, now = ((each.partition, each.epochs, each.start_offset, archiving_role(each)) for each in (log, again))
@@ -155,7 +155,7 @@ class Releaser:
 def delete_segment(segment: LocalSegment) -> None:
     """Remove one segment's files, the log first: a log without its transaction index would show aborted records.
 
-    Side files that a crash leaves behind are `sweep`'s. The directory is flushed before the next segment goes, so that
+    Side files that a crash leaves are `sweep`'s. The directory is flushed before the next segment goes, so that
     after a power loss the local log is still one piece. Raises SourceChanged for another file under the name, and OSError.
     """
     try:

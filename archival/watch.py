@@ -23,7 +23,7 @@ from headwater_core.segments.log_dirs import parse_directory_name
 
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileMovedEvent, DirCreatedEvent, DirMovedEvent]
 _CHECKPOINTS = 2  # a rolled segment may be archived once a checkpoint covers it, which the first one after the roll may not do
-_START_S = 3.0  # a walk over some ten thousand directories; a longer one goes on beside the first rescan
+_START_S = 3.0  # a walk over some ten thousand directories; a longer one continues beside the first rescan
 _GATHER_S = 0.25  # events come in bursts, one look serves them all
 
 

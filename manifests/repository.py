@@ -195,7 +195,7 @@ class ManifestRepository:
             return None
 
     def settle_owner(self, decide: Callable[[Owner | None], Owner | None]) -> Owner:
-        """Bring headwater.json to where `decide` wants it; None from it means that what it saw stands. Returns what is there then."""
+        """Bring headwater.json to where `decide` wants it; None from it: what it saw stays. Returns what is there then."""
         settled: Owner | None = None
 
         def decide_raw(raw: bytes | None) -> bytes | None:

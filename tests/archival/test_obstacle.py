@@ -24,7 +24,7 @@ def in_the_way(next_offset: int = 10) -> Obstacle:
 def test_what_the_files_hold_is_in_the_way(error: HeadwaterError) -> None:
     found = Obstacle.of(error, LOG, 10)
     assert found
-    assert found.stands(LOG)
+    assert found.remains(LOG)
 
 
 @pytest.mark.parametrize("error", [TransientError(AT), Unauthorised(AT), CorruptData("meta/soup/manifest.json", 0, "not JSON")])
@@ -41,11 +41,11 @@ def with_segment(log: LocalLog, number: int, **changes: object) -> LocalLog:
 def test_what_is_added_or_archived_already_mends_nothing() -> None:
     found = in_the_way()
     grown = with_segment(LOG, 3, size_bytes=1000, generation=Generation(31, 99))
-    assert found.stands(replace(grown, high_watermark=40))
+    assert found.remains(replace(grown, high_watermark=40))
     sealed = with_segment(grown, 3, is_active=False)
-    assert found.stands(replace(sealed, segments=(*sealed.segments, a_log(50, hw=None).segments[0])))
-    assert found.stands(replace(LOG, segments=LOG.segments[1:], log_start=10))  # retention, below what is due
-    assert found.stands(with_segment(LOG, 0, generation=Generation(77, 1)))
+    assert found.remains(replace(sealed, segments=(*sealed.segments, a_log(50, hw=None).segments[0])))
+    assert found.remains(replace(LOG, segments=LOG.segments[1:], log_start=10))  # retention, below what is due
+    assert found.remains(with_segment(LOG, 0, generation=Generation(77, 1)))
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_what_is_added_or_archived_already_mends_nothing() -> None:
     ],
 )
 def test_any_other_change_is_worth_another_look(now: LocalLog) -> None:
-    assert not in_the_way().stands(now)
+    assert not in_the_way().remains(now)

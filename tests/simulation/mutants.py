@@ -505,7 +505,7 @@ def release_without_stamp(stack: ExitStack) -> None:
 
 @mutant("release looks once", theme="release", in_race=True)
 def release_looks_once(stack: ExitStack) -> None:
-    _patch(stack, Releaser, "_check_still", lambda *_: None)
+    _patch(stack, Releaser, "_look_again", lambda *_: None)
 
 
 @mutant("last_offset taken for the next offset and incremented")
