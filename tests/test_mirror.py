@@ -46,7 +46,6 @@ ELSEWHERE = {  # module: the test file to open first
     "hydration/reader.py": "tests/hydration/test_fixtures.py",
     "hydration/runfile.py": "tests/hydration/test_chunk_cache.py",
     "recovery/coordinators.py": "tests/recovery/test_coordinator_logs.py",
-    "recovery/planner.py": "tests/recovery/test_plan.py",
     "recovery/runs.py": "tests/recovery/test_restoration.py",
 }
 

@@ -13,7 +13,7 @@ from headwater_core.segments.metadata.metadata_records import (
 )
 from recovery.initial_metadata import FEATURES, bootstrap_checkpoint, bootstrap_records
 from recovery.plan import decode_plan, encode_plan
-from tests.recovery.test_plan import TOPIC_ID, a_head, a_topic, an_entry, planned
+from tests.recovery.plans import TOPIC_ID, a_head, a_topic, an_entry, planned
 
 
 def test_the_records_come_in_the_order_a_controller_can_replay() -> None:

@@ -11,7 +11,7 @@ from manifests.head import Entry
 from recovery import layout
 from tests.fixtures import unpack
 from tests.recovery.archived import archive_in_memory
-from tests.recovery.test_plan import a_head, a_topic, an_entry, planned
+from tests.recovery.plans import a_head, a_topic, an_entry, planned
 
 
 def offsets(log_dir: Path, name: str) -> dict[str, int]:

@@ -21,7 +21,7 @@ from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.recovery.archived import archive, batches, bounds
 from tests.recovery.interrupted import Failing, damaged, files, run, runs_of
-from tests.recovery.test_plan import a_head, a_topic, an_entry, planned
+from tests.recovery.plans import a_head, a_topic, an_entry, planned
 
 
 def test_a_store_that_fails_midway_loses_nothing(kitchen: tuple[MemoryStore, ManifestRepository], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from manifests.document import seal
 from recovery import target
 from recovery.plan import RecoveryPlan
 from recovery.target import LOCK, MARK, Mark, awaits_broker, locked, plan_name, read_mark, write_mark
-from tests.recovery.test_plan import a_head, a_topic, an_entry, planned
+from tests.recovery.plans import a_head, a_topic, an_entry, planned
 
 PLAN = planned(a_topic(a_head(*(an_entry(base * 10, base * 10 + 9) for base in range(200)))))
 

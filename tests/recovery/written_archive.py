@@ -27,7 +27,7 @@ from recovery.open_transactions import run_index
 from recovery.plan import PartitionPlan, RecoveryPlan, decode_plan, encode_plan
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import Producer, a_batch
-from tests.recovery.test_plan import CLUSTER, an_entry
+from tests.recovery.plans import CLUSTER, an_entry
 
 
 def data(offset: int, producer: int, *values: bytes, epoch: int = 0, producer_epoch: int = 0) -> bytes:
