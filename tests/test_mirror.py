@@ -39,7 +39,6 @@ ELSEWHERE = {  # module: the test file to open first
     "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
     "headwater_core/objectstore/store.py": "tests/headwater_core/objectstore/contract.py",
     "headwater_core/segments/local_log.py": "tests/headwater_core/segments/log_dirs/test_log_dirs.py",
-    "headwater_core/segments/producers.py": "tests/headwater_core/segments/test_run_scan.py",
     "hydration/answers.py": "tests/hydration/test_partition_log.py",
     "hydration/archive/archive_tier.py": "tests/hydration/test_partition_log.py",
     "hydration/local/open_segment.py": "tests/hydration/test_local_tier.py",

@@ -1,14 +1,9 @@
-"""What coordinators wrote, as real brokers wrote it; and what Headwater writes, against what they wrote."""
-
-from collections.abc import Iterator
+"""What coordinators wrote, as real brokers wrote it."""
 
 import pytest
 
 from headwater_core.errors import CorruptData
-from headwater_core.partition import TopicPartition
-from headwater_core.segments import flexible, markers
-from headwater_core.segments.batch_walk import walk
-from headwater_core.segments.batches import DELETE_HORIZON, BatchHeader, read_batch_header
+from headwater_core.segments import flexible
 from headwater_core.segments.coordinator_records import (
     UnknownRecord,
     decode_commit_key,
@@ -16,26 +11,8 @@ from headwater_core.segments.coordinator_records import (
     decode_transaction_key,
     decode_transaction_value,
 )
-from headwater_core.segments.encoder import encode_batch, encode_marker
-from headwater_core.segments.log_dirs import LogDirs
-from headwater_core.segments.records import Record, decode_batch
-from tests.fixtures import expected_cluster, unpack
-
-
-def batches(name: str, topic: str | None = None) -> Iterator[tuple[TopicPartition, BatchHeader, bytes]]:
-    for log in LogDirs([unpack(name)]).partitions():
-        if topic in (None, log.partition.topic):
-            for segment in log.segments:
-                with segment.path.open("rb") as file:
-                    for position, header in walk(file, 0, segment.size_bytes, where=str(segment.path)):
-                        file.seek(position)
-                        yield log.partition.topic_partition, header, file.read(header.size_bytes)
-
-
-def records(name: str, topic: str) -> Iterator[Record]:
-    for _, header, raw in batches(name, topic):
-        if not header.is_control:
-            yield from decode_batch(raw)
+from tests.fixtures import expected_cluster
+from tests.headwater_core.segments.broker_batches import records
 
 
 @pytest.mark.parametrize("name", ["pantry", "kitchen"])
@@ -102,38 +79,3 @@ def test_a_record_cut_anywhere_is_damage_or_reads_the_same(topic: str) -> None:
     for cut in range(10):
         with pytest.raises(CorruptData):
             decode_value(record.value[:cut], "value")
-
-
-def test_a_marker_is_byte_for_byte_what_a_broker_writes() -> None:
-    compared = {(kind, append): 0 for kind in (markers.ABORT, markers.COMMIT) for append in (False, True)}
-    for _, header, raw in (*batches("pantry"), *batches("kitchen")):
-        if (
-            not header.is_control or not header.records or header.attributes & DELETE_HORIZON
-        ):  # a delete horizon: the cleaner wrote it again
-            continue
-        if header.base_timestamp_ms != header.max_timestamp_ms:  # the coordinator's clock, then the broker's: ours is one
-            continue
-        marker = markers.read_marker(raw)
-        made = encode_marker(
-            header.base_offset,
-            marker.type,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            leader_epoch=header.leader_epoch,
-            timestamp_ms=header.base_timestamp_ms,
-            log_append_time=header.log_append_time,
-        )
-        assert made == raw
-        compared[marker.type, header.log_append_time] += 1
-    assert [kind for kind, count in compared.items() if not count] == [(markers.COMMIT, True)]  # no such one is there
-
-
-def test_what_is_encoded_reads_back() -> None:
-    rows = [(b"k", b"v"), (b"gone", None), (None, b"x" * 300)]
-    raw = encode_batch(40, rows, leader_epoch=3, timestamp_ms=77)
-    header = read_batch_header(raw)
-    assert (header.base_offset, header.last_offset, header.leader_epoch, header.producer_id) == (40, 42, 3, -1)
-    assert [(record.offset, record.timestamp_ms, record.key, record.value) for record in decode_batch(raw)] == [
-        (40 + at, 77, *row) for at, row in enumerate(rows)
-    ]

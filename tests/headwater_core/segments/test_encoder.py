@@ -1,38 +1,40 @@
-"""What Headwater adds to a log reads back as what it is, checksum included."""
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from headwater_core.segments.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, read_batch_header
+from headwater_core.segments import markers
+from headwater_core.segments.batches import DELETE_HORIZON, read_batch_header
 from headwater_core.segments.encoder import encode_batch, encode_marker
-from headwater_core.segments.markers import ABORT, COMMIT, Marker, read_marker
 from headwater_core.segments.records import decode_batch
-
-FIELDS = st.none() | st.binary(max_size=40)
-
-
-@given(st.integers(0, 2**62), st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=20), st.integers(0, 2**31 - 1))
-def test_a_batch_reads_back(base_offset: int, rows: list[tuple[bytes | None, bytes | None]], leader_epoch: int) -> None:
-    batch = encode_batch(base_offset, rows, leader_epoch=leader_epoch, timestamp_ms=1_700_000_000_000)
-    check_batch(batch)
-    header = read_batch_header(batch)
-    assert (header.base_offset, header.last_offset, header.leader_epoch) == (base_offset, base_offset + len(rows) - 1, leader_epoch)
-    assert header.size_bytes == len(batch)
-    records = list(decode_batch(batch))
-    assert [(record.key, record.value) for record in records] == rows
-    assert [record.offset for record in records] == list(range(base_offset, base_offset + len(rows)))
-    assert {record.timestamp_ms for record in records} == {1_700_000_000_000}
+from tests.headwater_core.segments.broker_batches import batches
 
 
-@pytest.mark.parametrize("kind", [ABORT, COMMIT])
-@pytest.mark.parametrize("log_append_time", [False, True])
-def test_a_marker_reads_back(kind: int, log_append_time: bool) -> None:
-    batch = encode_marker(
-        7, kind, producer_id=5, producer_epoch=2, coordinator_epoch=9, leader_epoch=3, timestamp_ms=4, log_append_time=log_append_time
-    )
-    check_batch(batch)
-    header = read_batch_header(batch)
-    assert (header.base_offset, header.last_offset, header.leader_epoch, header.producer_id) == (7, 7, 3, 5)
-    assert header.attributes == CONTROL | TRANSACTIONAL | (LOG_APPEND_TIME if log_append_time else 0)
-    assert read_marker(batch) == Marker(kind, 9)
+def test_a_marker_is_byte_for_byte_what_a_broker_writes() -> None:
+    compared = {(kind, append): 0 for kind in (markers.ABORT, markers.COMMIT) for append in (False, True)}
+    for _, header, raw in (*batches("pantry"), *batches("kitchen")):
+        if not header.is_control or not header.records:
+            continue
+        if header.attributes & DELETE_HORIZON:  # the cleaner wrote it again
+            continue
+        if header.base_timestamp_ms != header.max_timestamp_ms:  # the coordinator's clock, then the broker's: ours is one
+            continue
+        marker = markers.read_marker(raw)
+        made = encode_marker(
+            header.base_offset,
+            marker.type,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            leader_epoch=header.leader_epoch,
+            timestamp_ms=header.base_timestamp_ms,
+            log_append_time=header.log_append_time,
+        )
+        assert made == raw
+        compared[marker.type, header.log_append_time] += 1
+    assert [kind for kind, count in compared.items() if not count] == [(markers.COMMIT, True)]  # no such one is there
+
+
+def test_what_is_encoded_reads_back() -> None:
+    rows = [(b"k", b"v"), (b"gone", None), (None, b"x" * 300)]
+    raw = encode_batch(40, rows, leader_epoch=3, timestamp_ms=77)
+    header = read_batch_header(raw)
+    assert (header.base_offset, header.last_offset, header.leader_epoch, header.producer_id) == (40, 42, 3, -1)
+    assert [(record.offset, record.timestamp_ms, record.key, record.value) for record in decode_batch(raw)] == [
+        (40 + at, 77, *row) for at, row in enumerate(rows)
+    ]

@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 
 from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments import run_scan, runindex
-from headwater_core.segments.producers import Producers, ProducerState
-from headwater_core.segments.run_scan import AbortedTransaction, OpenTransaction, RunScan, scan_run
-from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_commit, a_marker, a_record, a_segment, an_abort
-
-
-def scanned(raw: bytes, *, start: int = 0, end_offset: int | None = None, open_before: tuple[OpenTransaction, ...] = ()) -> RunScan:
-    found = scan_run(io.BytesIO(raw), start=start, end=len(raw), open_before=open_before, end_offset=end_offset, where="test")
-    assert found is not None
-    return found
+from headwater_core.segments.run_scan import AbortedTransaction, OpenTransaction, scan_run
+from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
+from tests.headwater_core.segments.scans import scanned
 
 
 def test_a_scan_tells_what_an_entry_lists() -> None:
@@ -116,21 +110,6 @@ def test_a_marker_that_is_none_is_damage(key: bytes) -> None:
         scanned(a_batch(0, [a_record(0, b"", key=key)], producer=7, transactional=True, control=True))
 
 
-def test_producers_are_remembered_as_a_broker_would() -> None:
-    raw = (
-        a_batch(0, 3, producer=Producer(id=7, epoch=1, sequence=2**31 - 2), transactional=True)
-        + a_marker(3, Producer(id=7, epoch=1), aborts=False, coordinator_epoch=5)
-        + a_batch(4, 2, producer=Producer(id=9, sequence=10))
-        + a_batch(6, 1, producer=Producer(id=8, epoch=0), transactional=True)
-        + a_marker(7, Producer(id=8, epoch=1), aborts=True, coordinator_epoch=6)
-    )
-    assert scanned(raw).index.producers == (
-        ProducerState(7, 1, 0, 2, 2, BASE_TIME + 3, 5, -1),  # the sequence wrapped
-        ProducerState(8, 1, -1, -1, 0, BASE_TIME + 7, 6, -1),  # the marker's newer epoch begins a new sequence
-        ProducerState(9, 0, 11, 5, 1, BASE_TIME + 5, -1, -1),
-    )
-
-
 def test_points_lie_64_kib_apart_and_lead_to_every_offset() -> None:
     raw = a_segment(100, 300, records=2, value_bytes=1000)
     index = scanned(raw).index
@@ -160,15 +139,6 @@ def test_a_full_index_ends_the_run_and_the_rest_is_another(monkeypatch: pytest.M
         assert run.digest == f"crc64nvme:{crc64nvme(raw[run.start_position : run.end_position]):016x}"
 
 
-def test_producers_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runindex, "PRODUCERS_MAX", 5)
-    monkeypatch.setattr(runindex, "POINT_SPACING_BYTES", 1)
-    raw = b"".join(a_batch(offset, 1, producer=100 - offset) for offset in range(40))
-    found = scanned(raw)
-    assert [each.producer_id for each in found.index.producers] == [61, 62, 63, 64, 65]
-    assert found.max_producer_id == 100
-
-
 def test_more_open_transactions_than_an_index_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runindex, "OPEN_MAX", 3)
     with pytest.raises(UnsupportedFormat, match="4 transactions are open"):
@@ -181,24 +151,6 @@ def test_open_transactions_are_counted_on_the_way_not_at_the_end(monkeypatch: py
     raw = b"".join(a_batch(offset, 1, producer=offset, transactional=True) for offset in range(50))
     with pytest.raises(UnsupportedFormat, match="4 transactions are open"):
         scanned(raw + b"never reached")
-
-
-def test_producers_known_by_markers_alone_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runindex, "PRODUCERS_MAX", 5)
-    monkeypatch.setattr(runindex, "POINT_SPACING_BYTES", 1)
-    most = 0
-    prune = Producers.prune
-
-    def counted(self: Producers, limit: int) -> None:
-        nonlocal most
-        most = max(most, len(self))
-        prune(self, limit)
-
-    monkeypatch.setattr(Producers, "prune", counted)
-    found = scanned(b"".join(an_abort(offset, offset) for offset in range(200)))
-    assert [each.producer_id for each in found.index.producers] == [195, 196, 197, 198, 199]
-    assert found.max_producer_id == 199
-    assert 5 < most <= 12
 
 
 def test_damage_names_its_place() -> None:
