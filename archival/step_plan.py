@@ -1,5 +1,5 @@
-"""What the archiver of one partition does next (design §4, Plan): plain data in, steps out, best first. The last one is always Idle and
-says why.
+"""What the archiver of one partition does next (design §4, Plan): plain data in, steps out, best first. The last one is Idle, unless one
+before it cannot turn out to be without substance.
 """
 
 from collections.abc import Iterator
@@ -25,50 +25,57 @@ def next_steps(
     acting = archiving_role(log)
     if isinstance(acting, Standby):
         yield Idle(acting.reason)
-        return
+    elif step := _unready(log) or _claim_or_cut(log, head, acting.leader_epoch, writer, policy):
+        yield step
+    else:
+        assert head  # without one comes a claim
+        yield from _archiving(log, head, log.high_watermark or 0, policy, tail_age_ms, overtaken)
+
+
+def _unready(log: LocalLog) -> Idle | Stop | None:
+    """What keeps anything from being concluded from this look."""
     if log.leftovers:
-        yield Stop(
+        return Stop(
             UnfinishedSwap(
                 f"{log.directory}: {', '.join(log.leftovers)} were left in the middle of a compaction, and the directory is owned: no "
                 "broker finishes it. Start Kafka on it once and stop it in order, it knows which files replace which; then continue"
             )
         )
-        return
     if not log.settled:
-        yield Idle("a compaction is in the middle of its renames")
-        return
+        return Idle("a compaction is in the middle of its renames")
     if log.high_watermark is None:
-        yield Idle("no checkpoint names the partition's high watermark")
-        return
+        return Idle("no checkpoint names the partition's high watermark")
+    return None
+
+
+def _claim_or_cut(log: LocalLog, head: Head | None, leader_epoch: int, writer: str, policy: Policy) -> Idle | Stop | Claim | Cut | None:
+    """What must come before anything is archived under `leader_epoch`: the head is `writer`'s, follows that epoch, and lies on the log's
+    history. A log that may not cut a dead branch does not claim the partition either."""
     if head is None:
-        yield Claim(log.start_offset, acting.leader_epoch)
-        return
-    found = verdict(log.epochs, acting.leader_epoch, head)
+        return Claim(log.start_offset, leader_epoch)
+    found = verdict(log.epochs, leader_epoch, head)
     if isinstance(found, Behind):
-        yield Idle(f"behind: {found.reason}")
-        return
-    cut = supersede(log, head, found.offset, acting.leader_epoch, policy) if isinstance(found, CutAt) else None
+        return Idle(f"behind: {found.reason}")
+    cut = supersede(log, head, found.offset, leader_epoch, policy) if isinstance(found, CutAt) else None
     if isinstance(cut, Stop):
-        yield cut
-        return
+        return cut
     if head.writer != writer:
-        yield Claim(head.start_offset, head.leader_epoch if cut else acting.leader_epoch)
-        return
+        return Claim(head.start_offset, head.leader_epoch if cut else leader_epoch)
     if cut:
-        yield cut
-        return
-    if acting.leader_epoch > head.leader_epoch:
-        yield Claim(head.start_offset, acting.leader_epoch)
-        return
-    if replace := plan_replacement(log, head, log.high_watermark, overtaken):
+        return cut
+    return Claim(head.start_offset, leader_epoch) if leader_epoch > head.leader_epoch else None
+
+
+def _archiving(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken) -> Iterator[Step]:
+    if replace := plan_replacement(log, head, high_watermark, overtaken):
         yield replace
         if isinstance(replace, Stop):
             return
-    yield from _refills(log, head, log.high_watermark, overtaken)
-    yield from _revivals(log, head, log.high_watermark)
+    yield from _refills(log, head, high_watermark, overtaken)
+    yield from _revivals(log, head, high_watermark)
     if head.next_offset < log.start_offset:
         yield Gap(head.next_offset, log.start_offset - 1)
-    yield from _uploads(log, head, log.high_watermark, policy, tail_age_ms, overtaken)
+    yield from _uploads(log, head, high_watermark, policy, tail_age_ms, overtaken)
 
 
 def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut | Stop:

@@ -28,7 +28,8 @@ NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
 
 
 class EpochOffset(NamedTuple):
-    """A place in a partition's history: an epoch has one leader, so the offset is of its log or of none."""
+    """A record's place in a partition's history (an EpochStart is where an epoch's records begin): an epoch has one leader, so the offset
+    is in that one's log, or in none."""
 
     leader_epoch: int
     offset: int
