@@ -22,7 +22,7 @@ class Bounds:
     local_start          first offset on local disk; None without a local log
     last_offset          of the archive, inclusive; None when there is none
     high_watermark       first offset that is not yet readable
-    last_stable_offset   the same for read_committed; None when that was not asked for
+    last_stable_offset   the same for read_committed; None when that was not requested
     leader_epoch         at least that of every batch below the high watermark, -1 when none is known
     """
 
@@ -62,7 +62,7 @@ class ReadResult:
                   holds the offset, or the next there is.
     aborted       (producer id, first offset), for read_committed: drop that producer's transactional batches from there
                   to its abort marker. Covers every batch of the slices; sorted by first offset.
-    next_offset   the offset to ask for next
+    next_offset   the offset to read next
     """
 
     slices: list[Slice] = field(default_factory=list)
@@ -78,7 +78,7 @@ class ReadResult:
         return slices[0].length if len(slices) == 1 else sum(each.length for each in slices)
 
     def close(self) -> None:
-        """Let go of the files. May be called again."""
+        """Release the files. May be called again."""
         slices, self.slices = self.slices, []
         for each in slices:
             each.file.release()

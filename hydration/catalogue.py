@@ -123,7 +123,8 @@ class Catalogue:
             return None
 
     def _archive_cluster(self, manifests: Iterable[TopicManifest]) -> str:
-        """Whose archive this is; "" for nobody's. While headwater.json is damaged, which keeps writers away, the topics show it."""
+        """The cluster whose archive this is; "" while it has no owner. While headwater.json is damaged, which keeps writers
+        away, the topics show it."""
         try:
             owner = self._repository.owner()
             return owner.cluster_id if owner is not None else ""

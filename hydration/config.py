@@ -7,7 +7,7 @@ from headwater_core.errors import UsageError
 
 
 class ReadPriority(Enum):
-    """Which tier is asked first, and whether the other one is asked at all."""
+    """Which tier is read first, and whether the other one is read at all."""
 
     LOCAL_FIRST = "local-first"
     LOCAL_ONLY = "local-only"
@@ -37,7 +37,7 @@ class ReadPriority(Enum):
 class HydrationConfig:
     """
     cache_bytes        what hydrated chunks may take on disk; what is being downloaded or read comes on top
-    cache_ttl_s        a chunk that nobody has read for so long is dropped
+    cache_ttl_s        a chunk that was not read for so long is dropped
     chunk_bytes        about what one download fetches; a larger batch makes a larger chunk
     readahead_chunks   how far ahead of a sequential reader to download, at most; 0 switches it off
     """

@@ -1,4 +1,4 @@
-"""What reading has cost, for metrics. Counted without a lock: a lost increment harms nobody."""
+"""What reading has cost, for metrics. Counted without a lock: a lost increment does no harm."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 class ReadCounters:
     """
     reads               answered, from whichever tier
-    fallbacks           reads that the first tier failed and the second served or failed, too
-    chunk_hits          chunks found in the cache when a reader asked; chunk_misses: those it had to wait for
+    fallbacks           reads that failed in the first tier, and were served by the second or failed there, too
+    chunk_hits          chunks found in the cache when a reader needed them; chunk_misses: those it had to wait for
     downloads           GETs for chunks, read-ahead included; downloaded_bytes
-    ahead               chunks asked for because a sequential reader was expected to want them
+    ahead               chunks requested because a sequential reader was expected to need them
     damaged             chunks whose bytes did not verify
-    gaps_skipped        reads that moved forward over offsets which no tier has
+    gaps_skipped        reads that moved forward over offsets that no tier has
     """
 
     reads: int = 0

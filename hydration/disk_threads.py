@@ -1,4 +1,4 @@
-"""Threads for local disks: what waits for one that hangs keeps nobody waiting who wants another."""
+"""Threads for local disks: work that waits for one that hangs delays no work on another."""
 
 import threading
 from collections.abc import Callable, Hashable
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 class DiskThreads:
-    """So many for each disk: a log directory, a device, or None for what is on none that is known yet. close() leaves those behind
-    that hang."""
+    """`each` threads for each disk: a log directory, a device, or None for work whose disk is not known yet. close() does not wait for
+    those that hang."""
 
     def __init__(self, each: int, name: str) -> None:
         self._each, self._name = each, name
@@ -33,8 +33,8 @@ class DiskThreads:
     def close(self, *, wait: bool = True) -> None:
         with self._lock:
             self._closed = True
-            everyone = list(self._threads.values())
-        for threads in everyone:
+            every = list(self._threads.values())
+        for threads in every:
             threads.shutdown(wait=False, cancel_futures=True)
-        for threads in everyone if wait else ():
+        for threads in every if wait else ():
             threads.shutdown()

@@ -80,7 +80,7 @@ class Logs:
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
         self._looks: dict[PartitionId, Look] = {}  # the last survey's
-        self._absent: Look | None = None  # what it says of all others
+        self._absent: Look | None = None  # what it found of all others: they are not there
 
     @property
     def cluster_id(self) -> str:
@@ -171,7 +171,7 @@ class Logs:
                 del self._partitions[partition]
 
     def _publish(self, survey: Survey, began_s: float) -> None:
-        """The survey has looked at every partition: no reader need do so again for a while. Where it found problems it says nothing."""
+        """The survey has looked at every partition: no reader need do so again for a while. With problems it does not prove an absence."""
         seen_s = self._clock.monotonic_s()
         looks = {each.partition: Look(each, None, began_s, seen_s) for each in survey.logs}
         absent = Look(None, None, began_s, seen_s) if not survey.problems else None
@@ -192,7 +192,7 @@ class Logs:
             return [each.local for each in self._partitions.values() if each.local is not None]
 
     def _sweep_files(self) -> None:
-        """In a thread, which is not waited for when a disk hangs."""
+        """In a thread, which is waited for a moment only: its disk may hang."""
         if self._sweeping.done():
             self._sweeping = self._sweeper.submit(self._files.sweep)
             wait((self._sweeping,), SWEEP_WAIT_S)

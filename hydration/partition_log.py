@@ -26,10 +26,11 @@ TIMEOUT_S = 30.0
 
 
 class PartitionLog:
-    """Safe to use from many threads. Every method but the try_ ones may block, at most `timeout_s`; the try_ ones never
-    download: they answer at once or hand back a Pending whose future answers (and raises) like the blocking form.
+    """Safe to use from many threads. Every method but the try_ and known_ ones may block, at most `timeout_s` seconds; the try_ ones never
+    download: they answer at once or return a Pending whose future answers (and raises) like the blocking form.
 
-    Raises OffsetOutOfRange only when that is known; TransientError when it cannot be known or got now.
+    Raises OffsetOutOfRange only when that is known; TransientError when it cannot be known, or the data cannot be had, now;
+    CorruptData for what is damaged in every tier that has it.
     """
 
     def __init__(
@@ -95,11 +96,12 @@ class PartitionLog:
         return self._bounds_of(view, stable)
 
     def try_leader_epoch(self) -> int | Pending[int]:
-        """As far as it is known; waits only while nothing is. What is old is asked for in passing."""
+        """The newest that is known, -1 when there is none; waits only while nothing is known. What is old is refreshed in passing."""
         return start(self._leader_epoch())
 
     def read(self, offset: int, max_bytes: int, isolation: Isolation, *, timeout_s: float | None = TIMEOUT_S) -> ReadResult:
-        """Whole batches from the one that holds `offset` on: about `max_bytes` of them, at least one when there is one.
+        """Whole batches from the one that holds `offset` on: about `max_bytes` of them, at least one when there is one. Those of offsets
+        that no tier has are skipped.
 
         An offset between the high watermark and the log's end answers without slices. Close the result.
         """
@@ -173,7 +175,7 @@ class PartitionLog:
                 answer.aborted = yield from self._transactions.aborted(tier, view, Span(first, answer.next_offset))
                 self._views.check_lineage(view)
                 if piece is not None and self._tiers.local is not None:
-                    self._tiers.local.check(piece)  # asking for transactions may have taken long
+                    self._tiers.local.check(piece)  # the transactions may have taken long
         except BaseException:
             answer.close()
             raise

@@ -18,14 +18,14 @@ class Readable(Protocol):
 
 
 class Boundary(NamedTuple):
-    """A place where a batch begins or the last one ends; everything from there on has `offset` or a higher one."""
+    """A position where a batch begins or the last one ends; everything from there on has `offset` or a higher one."""
 
     position: int
     offset: int
 
 
 class Range(NamedTuple):
-    """Whole batches, and the offset to go on with."""
+    """Whole batches, and the offset to continue with."""
 
     position: int
     size_bytes: int
@@ -81,7 +81,7 @@ def cut(
 
     start     a boundary at or before that batch, the nearer the better
     end       where the readable part of the file ends
-    boundary  (position, most) -> a boundary behind `position`, at most `most` bytes; None when none is known
+    boundary  (position, most) -> a boundary after `position`, at most `most` bytes; None when none is known
     walk      find the end by headers where no boundary is known or the known one leaves too little, as for a small answer
               or a large batch; without it the answer is None where none is known
 
@@ -97,17 +97,17 @@ def cut(
         position = found[0]
     if end.position - position <= max_bytes:
         return Range(position, end.position - position, end.offset)
-    stop = boundary(position, max_bytes)
-    if stop is not None and (stop.position >= position + max_bytes // 2 or not walk):
-        return Range(position, stop.position - position, stop.offset)
+    cut_end = boundary(position, max_bytes)
+    if cut_end is not None and (cut_end.position >= position + max_bytes // 2 or not walk):
+        return Range(position, cut_end.position - position, cut_end.offset)
     if not walk:
         return None
-    stop = _walked(headers, position, stop.position if stop is not None else position, end, max_bytes)
-    return Range(position, stop.position - position, stop.offset)
+    cut_end = _walked(headers, position, cut_end.position if cut_end is not None else position, end, max_bytes)
+    return Range(position, cut_end.position - position, cut_end.offset)
 
 
 def _walked(headers: Headers, start: int, known: int, end: Boundary, max_bytes: int) -> Boundary:
-    """Where an answer from `start` on ends; `known` is a boundary at or behind `start` to walk from."""
+    """Where an answer from `start` on ends; `known` is a boundary at or after `start` to walk from."""
     for position, header in headers(known, end.position):
         if position + header.size_bytes - start > max_bytes and position > start:
             return Boundary(position, header.base_offset)

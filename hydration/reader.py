@@ -14,7 +14,7 @@ FETCH_BYTES = 1 << 20
 
 
 class ReadRecord(NamedTuple):
-    """A record with what its batch says of it. `log_append_time` tells whose time the timestamp is: the broker's or the producer's."""
+    """A record with what its batch says of it. The timestamp is the broker's with `log_append_time`, else the producer's."""
 
     record: Record
     leader_epoch: int
@@ -32,7 +32,7 @@ def records(
 ) -> Iterator[ReadRecord]:
     """Records with offsets in [first, end), each once, in order. Markers are left out, and with READ_COMMITTED what was aborted.
 
-    end        None: up to what is readable when the first record is asked for
+    end        None: to the end of what is readable when the first record is requested
     timeout_s  for each single read of the log
 
     Raises what PartitionLog.read does, and CorruptData for a batch that is damaged.

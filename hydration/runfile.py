@@ -1,4 +1,4 @@
-"""An open file that holds whole batches, shared by everyone who reads from it."""
+"""An open file that holds whole batches, shared by all its readers."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ class RunFile:
 
     rested   called when only the maker still holds it
     memory   the file's bytes from its beginning on, when they are at hand as well: stays for as long as a reader holds the file
-    unproven its bytes may not be what was written: they were not read back yet, or proved to be fewer
+    unproven its bytes may not be what was written: they were not read back yet, or there are fewer
     """
 
     __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "device", "inode", "memory", "modified_ns", "unproven", "where")
@@ -41,21 +41,21 @@ class RunFile:
 
     @property
     def size_bytes(self) -> int:
-        """Now; an active segment grows."""
+        """Now; an active segment grows. Raises TransientError."""
         return self._status().st_size
 
     @property
     def is_named(self) -> bool:
-        """False once the file was deleted, by whomever."""
+        """False once the file was deleted, by any process. Raises TransientError."""
         return self._status().st_nlink > 0
 
     @property
     def is_in_use(self) -> bool:
-        """Whether somebody besides its maker holds it."""
+        """Whether a reader holds it, besides its maker."""
         return self._holds > self._kept
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Up to `size_bytes` bytes, fewer only where the file ends."""
+        """Up to `size_bytes` bytes from byte `position` on, fewer only where the file ends. Raises TransientError."""
         memory = self.memory
         if memory is not None and position + size_bytes <= len(memory):
             return bytes(memory[position : position + size_bytes])
@@ -98,7 +98,7 @@ class RunFile:
         self.unproven = True
 
     def forget_memory(self) -> bool:
-        """Read from the file alone from now on, unless somebody is reading."""
+        """Read from the file alone from now on, unless a reader holds it; whether that was done."""
         with self._lock:
             if self._holds > self._kept:
                 return False

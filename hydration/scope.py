@@ -38,11 +38,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What one look at both tiers found. A span is None where a tier has nothing to say.
+    """What one look at both tiers found. A span is None where a tier has no offsets.
 
     local, archive   what each tier may serve; None when that is nothing
     epochs           which leadership wrote which offsets, over both
-    compacted        the log is compacted, as far as the broker tells
+    compacted        the log is compacted, as far as the broker's files show
     """
 
     local: Span | None
@@ -58,18 +58,18 @@ class Scope:
 
     @property
     def has_gap(self) -> bool:
-        """The local log begins behind what the archive is known to hold: segments may have been archived and dropped just now."""
+        """The local log begins after what the archive is known to hold: segments may have been archived and dropped just now."""
         return self.local is not None and self.local.start > (self.archive.end if self.archive is not None else 0)
 
     def stable(self, open_from: int | None) -> int:
-        """The last stable offset, when the oldest open transaction begins at `open_from`; what lies before the log start counts no more."""
+        """The last stable offset, when the oldest open transaction begins at `open_from`; before the log start nothing counts."""
         return self.high_watermark if open_from is None else max(min(open_from, self.high_watermark), self.log_start)
 
     def order(self, priority: ReadPriority, offset: int) -> tuple[Tier, ...]:
         """The tiers that hold `offset`, the one to ask first in front.
 
-        A compacted log whose local part begins behind its archive is read from the archive as far as that goes: a scan
-        that began there must still meet the deletions that the broker has forgotten meanwhile.
+        A compacted log whose local part begins after its archive is read from the archive as far as that reaches: a scan
+        that began there must still meet the deletions that the broker has since removed.
         """
         holders = [tier for tier, span in ((Tier.LOCAL, self.local), (Tier.ARCHIVE, self.archive)) if span is not None and offset in span]
         archive_first = priority in (ReadPriority.OFFLOADED_FIRST, ReadPriority.OFFLOADED_ONLY) or (
@@ -113,7 +113,7 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
     ends = [span.end for span in (local, archive) if span is not None]
     starts = [span.start for span in (local, archive) if span is not None]
     if log is not None:
-        if log.start_offset != log.high_watermark or not starts:  # who has nothing says nothing: a follower's disk may be new
+        if log.start_offset != log.high_watermark or not starts:  # an empty log does not count: a follower's disk may be new
             starts.append(log.start_offset)
         if log.high_watermark is None or not ends:
             ends.append(max(log.high_watermark or 0, log.start_offset))  # a checkpoint from before the log start moved offers nothing
@@ -148,24 +148,24 @@ def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog
 
 
 def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Sequence[Gap] = ()) -> int:
-    """The first offset below `end` that the two histories ascribe to different leaderships; `end` when there is none.
+    """The first offset before `end` that the two histories ascribe to different leaderships; `end` when there is none.
 
     They are compared only from where both have begun.
 
-    gaps   of the archive: one of the two says nothing there
+    gaps   of the archive: one of the two has nothing there
     """
     if older.first_offset is None or newer.first_offset is None:
         return end
     begin = max(older.first_offset, newer.first_offset)
     for offset in sorted({begin, *(first for _, first in (*older.starts, *newer.starts)), *(gap.end for gap in gaps)}):
-        is_told = begin <= offset < end and not any(gap.start <= offset < gap.end for gap in gaps)
-        if is_told and older.epoch_at(offset) != newer.epoch_at(offset):
+        is_compared = begin <= offset < end and not any(gap.start <= offset < gap.end for gap in gaps)
+        if is_compared and older.epoch_at(offset) != newer.epoch_at(offset):
             return offset
     return end
 
 
 def joined(archived: EpochHistory, local: EpochHistory) -> EpochHistory:
-    """One history: the local one from where it begins, the archive's before that; the archive's newer end when local is behind."""
+    """One history: the local one from where it begins, the archive's before that; the archive's newer end when the local log is behind."""
     if local.first_offset is None or (archived.newest is not None and local.newest is not None and archived.newest > local.newest):
         return archived
     first_epoch = local.oldest

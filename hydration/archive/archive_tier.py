@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class ArchiveTier:
-    """Everything here is a generator that yields what has to be waited for (see hydration.resumption)."""
+    """Slices of one partition's archive. `fill` is a generator that yields what has to be waited for (see hydration.resumption)."""
 
     def __init__(self, manifest: ManifestView, hydrator: Hydrator) -> None:
         self.manifest = manifest
@@ -30,37 +30,37 @@ class ArchiveTier:
         self._hydrator = hydrator
         self._streams = Streams(hydrator.readahead_chunks, hydrator.chunk_bytes, hydrator.clock)
 
-    def fill(self, answer: ReadResult, cursor: int, limit: int, max_bytes: int, local: Span | None) -> Resumable[int]:
-        """Add slices from `cursor` on and below `limit`, about `max_bytes`; the offset to go on with.
+    def fill(self, answer: ReadResult, cursor: int, end: int, max_bytes: int, local: Span | None) -> Resumable[int]:
+        """Add slices from `cursor` on and below `end`, about `max_bytes`; the offset to continue with.
 
-        Waits for the first slice; more are added only as far as they are at hand. An offset that compaction took leads on
-        to the next chunk and entry, and so does a gap, up to where it is filled by what `local` holds. Without slices the
-        answer is the end of what was looked through.
+        Waits for the first slice; more are added only as far as they are at hand. An offset that compaction removed leads on
+        to the next chunk and entry, and so does a gap, as far as `local` does not fill it. Without slices the answer is the end of
+        what was searched.
 
         Raises CorruptData when what the manifest lists is damaged or not there, NotFound when it lists nothing at `cursor`.
         """
-        asked, begun, looked_again = answer.next_offset, cursor, 0
-        while cursor < limit and answer.size_bytes < max_bytes:
+        requested, begun, refreshes = answer.next_offset, cursor, 0
+        while cursor < end and answer.size_bytes < max_bytes:
             entry = self.manifest.entry_at(cursor)
             if entry is not None and entry.gap:
                 if answer.slices or (local is not None and cursor in local and cursor > begun):
                     break
                 if local is not None and cursor in local:
                     raise NotFound(f"{self._partition}: the manifest lists a gap at offset {cursor}")
-                end = entry.next_offset if local is None or local.start < cursor else min(entry.next_offset, local.start)
-                self._moved_over_gap(cursor, end)
-                cursor = end
+                gap_end = entry.next_offset if local is None or local.start < cursor else min(entry.next_offset, local.start)
+                self._report_gap(cursor, gap_end)
+                cursor = gap_end
                 continue
             try:
                 if entry is None:
                     raise NotFound(f"{self._partition}: the manifest lists nothing at offset {cursor}")
-                moved = yield from self._fill_from_entry(answer, entry, cursor, asked, limit, max_bytes)
+                moved = yield from self._fill_from_entry(answer, entry, cursor, requested, end, max_bytes)
             except NotFound as error:
                 if answer.slices:
                     break
                 yield from self.manifest.refresh(0.0)
-                looked_again += 1
-                if looked_again > 2 or self.manifest.entry_at(cursor) == entry:
+                refreshes += 1
+                if refreshes > 2 or self.manifest.entry_at(cursor) == entry:
                     if entry is None:
                         raise
                     raise missing(entry, error) from error
@@ -71,14 +71,14 @@ class ArchiveTier:
             if answer.slices and cursor < entry.next_offset:
                 break
         if answer.slices:
-            self._streams.moved(asked, cursor, answer.size_bytes)
+            self._streams.moved(requested, cursor, answer.size_bytes)
         return cursor
 
-    def _moved_over_gap(self, offset: int, next_offset: int) -> None:
+    def _report_gap(self, offset: int, next_offset: int) -> None:
         self._hydrator.counters.gaps_skipped += 1
         log.warning("gap_skipped", partition=str(self._partition), offset=offset, next_offset=next_offset)
 
-    def _fill_from_entry(self, answer: ReadResult, entry: Entry, cursor: int, asked: int, limit: int, max_bytes: int) -> Resumable[int]:
+    def _fill_from_entry(self, answer: ReadResult, entry: Entry, cursor: int, requested: int, end: int, max_bytes: int) -> Resumable[int]:
         hydrator, partition = self._hydrator, self._partition
         plan = hydrator.plan_now(entry)
         if plan is None:
@@ -87,8 +87,8 @@ class ArchiveTier:
             plan = yield from hydrator.plan(partition, entry)
         chunk: Chunk | None = plan.chunk_for(cursor)
         if chunk is not None and not answer.slices:
-            self._read_ahead(entry, plan, chunk, asked)
-        while chunk is not None and cursor < limit:
+            self._read_ahead(entry, plan, chunk, requested)
+        while chunk is not None and cursor < end:
             remaining = max_bytes - answer.size_bytes
             if answer.slices:
                 file = hydrator.chunk_now(partition, entry, chunk) if remaining > 0 else None
@@ -98,12 +98,12 @@ class ArchiveTier:
                 return cursor
             following = plan.after(chunk)
             try:
-                end = _chunk_end(file, plan, chunk, following.first_offset if following else entry.next_offset, limit)
+                chunk_end = _chunk_end(file, plan, chunk, following.first_offset if following else entry.next_offset, end)
                 found = cut(
                     partial(headers, file),
                     cursor,
                     start=plan.start_for(chunk, cursor),
-                    end=end,
+                    end=chunk_end,
                     max_bytes=remaining,
                     boundary=partial(plan.boundary, chunk),
                     walk=not answer.slices or answer.size_bytes < max_bytes // 2,
@@ -114,19 +114,19 @@ class ArchiveTier:
                     answer.slices.append(Slice(file.hold(), found.position, found.size_bytes))
             finally:
                 file.release()
-            cursor = max(cursor, found.next_offset if found is not None else end.offset)
-            if end.position < chunk.size_bytes:  # the limit is in this chunk; below it nothing whole is left
-                return cursor if found is not None else limit
-            if cursor < end.offset:
+            cursor = max(cursor, found.next_offset if found is not None else chunk_end.offset)
+            if chunk_end.position < chunk.size_bytes:  # `end` is in this chunk; nothing whole is left before it
+                return cursor if found is not None else end
+            if cursor < chunk_end.offset:
                 return cursor
             chunk = following
         return cursor
 
-    def _read_ahead(self, entry: Entry, plan: ChunkPlan, chunk: Chunk, asked: int) -> None:
-        """Get ready what the reader that asks at `asked` will want behind `chunk`, in this entry and the beginning of the next: once
-        for each chunk, if it goes on so.
+    def _read_ahead(self, entry: Entry, plan: ChunkPlan, chunk: Chunk, requested: int) -> None:
+        """Get ready what the reader whose read began at `requested` will need after `chunk`, in this entry and the beginning of the next:
+        once for each chunk, if it continues so.
         """
-        ahead = self._streams.ahead(asked, chunk)
+        ahead = self._streams.ahead(requested, chunk)
         if not ahead.gets:
             return
         ranges = ahead.ranges(chunk.number, len(plan.chunks))
@@ -139,16 +139,16 @@ class ArchiveTier:
                 self._hydrator.plan_ahead(self._partition, following)
                 return
             self._get_ready(following, following_plan, Ahead(left, ahead.chunks).ranges(-1, len(following_plan.chunks)))
-        self._streams.got_ready(asked, chunk)
+        self._streams.got_ready(requested, chunk)
 
     def _get_ready(self, entry: Entry, plan: ChunkPlan, ranges: Iterable[range]) -> None:
         for each in ranges:
             self._hydrator.read_ahead(self._partition, entry, plan.chunks[each.start : each.stop])
 
 
-def _chunk_end(file: RunFile, plan: ChunkPlan, chunk: Chunk, next_offset: int, limit: int) -> Boundary:
-    """Where the chunk's batches below `limit` end."""
-    if next_offset <= limit:
+def _chunk_end(file: RunFile, plan: ChunkPlan, chunk: Chunk, next_offset: int, end: int) -> Boundary:
+    """Where the chunk's batches below `end` end."""
+    if next_offset <= end:
         return Boundary(chunk.size_bytes, next_offset)
-    found = first_at(partial(headers, file), limit, plan.start_for(chunk, limit).position, chunk.size_bytes)
-    return Boundary(found[0], found[1].base_offset) if found is not None else Boundary(chunk.size_bytes, limit)
+    found = first_at(partial(headers, file), end, plan.start_for(chunk, end).position, chunk.size_bytes)
+    return Boundary(found[0], found[1].base_offset) if found is not None else Boundary(chunk.size_bytes, end)

@@ -1,4 +1,4 @@
-"""The transactions of one partition, as far as its archive tells of them: by the indexes of runs, and by batches where those do not."""
+"""The transactions of one partition, by its archive: by the indexes of runs, and by batches where those do not suffice."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -43,11 +43,11 @@ class ArchiveTransactions:
         self._followed: _Followed | None = None
 
     def aborted(self, since: int, offsets: Span, end: int, local: Span) -> Resumable[tuple[list[AbortedTransaction], int | None]]:
-        """The aborted transactions that `offsets` may belong to and whose markers are at or past `since`; and from where on
-        others have to be asked for more, None when they need not be: no transaction of these offsets is open there.
+        """The aborted transactions that `offsets` may belong to and whose markers are at or past `since`; and the
+        offset from which on the other tier has to be searched, None when no transaction of these offsets is open there.
 
         end   of what is live: what entries say from there on belongs to a dead branch
-        local  what the local log tells of, in gaps
+        local  offsets that the local log describes, where the archive has gaps
         """
         found: list[AbortedTransaction] = []
         cursor = since
@@ -70,7 +70,7 @@ class ArchiveTransactions:
         return found, cursor
 
     def open_at(self, offset: int, end: int) -> Resumable[tuple[OpenTransaction, ...]]:
-        """Transactions that are open right before `offset`, as far as an entry tells.
+        """Transactions that are open right before `offset`, as far as an entry shows them.
 
         end   of what is live. An index that describes more than that cannot say it: the batches before `offset` are walked then.
         """
@@ -88,13 +88,13 @@ class ArchiveTransactions:
         return still
 
     def carried(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Resumable[Carried]:
-        """What becomes, from `since` on, of transactions that no entry tells of, since they began where the archive has nothing. Their
-        markers are looked for batch by batch, once; as far as the next gap, behind which nobody can know.
+        """What becomes, from `since` on, of transactions that no entry lists, because they began where the archive has nothing. Their
+        markers are searched batch by batch, once; as far as the next gap, after which nothing is known.
 
         end   of what is live
         """
         kept, asked = self._followed, (open_at, since)
-        if kept is None or kept.asked != asked or kept.reached > end or self._parts_from(kept):
+        if kept is None or kept.asked != asked or kept.reached > end or self._has_other_branch(kept):
             kept = _Followed(asked, self._manifest.extent, since, Carried(open_at))
         extent, cursor, (still, aborted) = self._manifest.extent, kept.reached, kept.found
         while still and cursor < end:
@@ -114,14 +114,14 @@ class ArchiveTransactions:
             self._followed = _Followed(asked, extent, cursor, Carried(still, aborted))
         return Carried(still, aborted)
 
-    def _walked(self, entry: Entry, chunk: Chunk, open_before: Sequence[OpenTransaction], up_to: int) -> Resumable[Transactions]:
-        """What a chunk's batches below `up_to` say of transactions."""
+    def _walked(self, entry: Entry, chunk: Chunk, open_before: Sequence[OpenTransaction], end_offset: int) -> Resumable[Transactions]:
+        """What a chunk's batches below `end_offset` say of transactions."""
         file = yield from self._runs.chunk(entry, chunk)
         walk = HeaderWalk(chunk.first_offset, open_before)
 
         def advance() -> None:
             try:
-                walk.advance(file, chunk.size_bytes, up_to=up_to, budget=ScanBudget())
+                walk.advance(file, chunk.size_bytes, end_offset=end_offset, budget=ScanBudget())
             finally:
                 file.release()
 
@@ -133,7 +133,7 @@ class ArchiveTransactions:
         yield walking
         return walk.transactions
 
-    def _parts_from(self, followed: _Followed) -> bool:
+    def _has_other_branch(self, followed: _Followed) -> bool:
         """Whether what it came through is not what the archive lists now."""
         before, now = followed.extent, self._manifest.extent
         if before is now:

@@ -36,7 +36,7 @@ class ArchivedRuns:
         yield from self._manifest.refresh(0.0)
         if self._manifest.entry_at(entry.base_offset) == entry:
             return missing(entry, error)
-        return TransientError(f"{entry.key} was replaced while it was wanted; ask again")
+        return TransientError(f"{entry.key} was replaced while it was read; ask again")
 
 
 def missing(entry: Entry, error: NotFound) -> CorruptData:

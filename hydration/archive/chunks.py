@@ -48,7 +48,7 @@ class ChunkPlan:
         return Boundary(positions[at] - chunk.position, offsets[at])
 
     def boundary(self, chunk: Chunk, start: int, most: int) -> Boundary | None:
-        """The last point at most `most` bytes behind `start`, both positions in the chunk; None when there is none behind `start`."""
+        """The last point at most `most` bytes after `start`, both positions in the chunk; None when there is none after `start`."""
         offsets, positions = self.index.points.offsets, self.index.points.positions
         at = bisect_right(positions, chunk.position + start + most) - 1
         place = Boundary(positions[at] - chunk.position, offsets[at])
@@ -70,8 +70,8 @@ def plan_chunks(index: RunIndex, live_bytes: int, chunk_bytes: int) -> ChunkPlan
         following = max(bisect_right(positions, start + chunk_bytes) - 1, at + 1)
         if start + chunk_bytes >= end:
             following = len(positions)
-        stop = min(positions[following], end) if following < len(positions) else end
-        chunks.append(Chunk(len(chunks), start, stop - start, offsets[at]))
+        chunk_end = min(positions[following], end) if following < len(positions) else end
+        chunks.append(Chunk(len(chunks), start, chunk_end - start, offsets[at]))
         at = following
     return ChunkPlan(index, tuple(chunks))
 

@@ -1,4 +1,4 @@
-"""Brings chunks and indexes of archived runs into the cache, each once however many ask, and checked before anyone sees it."""
+"""Brings chunks and indexes of archived runs into the cache: each once, however many readers need it, and checked before they have it."""
 
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,8 +26,8 @@ from manifests.head import Entry
 SCAN_WORKERS = 2  # local scans of each log directory, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests
 LOOK_WORKERS = 2  # looks at partitions in each log directory
-PROOF_WORKERS = 2  # cached files read once more before they are served
-DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; what more than these ask for stands in line
+PROOF_WORKERS = 2  # cached files read again before they are served
+DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; more than these wait in a queue
 
 T = TypeVar("T")
 
@@ -45,13 +45,13 @@ class Hydrator:
         counters: ReadCounters | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """patience_s   what a download that does not get on may take before others run beside it, and what was fetched ahead is
+        """patience_s   seconds without progress before a download counts as late: then others run beside it, and what was fetched ahead is
         fetched again for a reader that waits for it"""
         self.cache = cache
         self.counters = counters or ReadCounters()
         self.flights = SingleFlight()
         self.chunk_bytes = chunk_bytes
-        self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never push out what is being read
+        self._ahead_max = min(readahead_chunks, cache.limit_bytes // (2 * chunk_bytes))  # never evict what is being read
         self._scans = DiskThreads(SCAN_WORKERS, "scan")  # each kind of work its own: none waits for a store it does not need
         self._heads = ThreadPoolExecutor(HEAD_WORKERS, "heads")
         self._looks = DiskThreads(LOOK_WORKERS, "looks")
@@ -61,7 +61,7 @@ class Hydrator:
         self._fetcher = ChunkFetcher(store, cache, chunk_bytes, self.counters)
 
     def submit(self, work: Callable[[], T], log_dir: Path | None = None) -> Future[T]:
-        """For the other work that must not be done in an event loop, such as scanning local files.
+        """For other work that must not be done in an event loop, such as scanning local files. Raises TransientError when closed.
 
         log_dir  where they are
         """
@@ -71,11 +71,11 @@ class Hydrator:
             raise TransientError("closing") from error
 
     def join(self, key: Hashable, work: Callable[[], T]) -> Future[T]:
-        """For loading manifests: once for all who ask while it is under way."""
+        """For loading manifests: once for all callers while it is in flight."""
         return self.flights.join(key, self._load_head, work)
 
     def join_look(self, partition: PartitionId, work: Callable[[], None], log_dir: Path | None = None) -> Future[None]:
-        """For a look at a partition's directory: once for all who ask while it is under way.
+        """For a look at a partition's directory: once for all callers while it is in flight.
 
         log_dir  where it was when it was last seen
         """
@@ -135,8 +135,8 @@ class Hydrator:
         return file
 
     def read_ahead(self, partition: PartitionId, entry: Entry, chunks: Iterable[Chunk]) -> None:
-        """Get neighbouring chunks ready that a reader will probably want, with one GET if none of them is there or under way.
-        Their errors are nobody's: who needs them asks again.
+        """Get neighbouring chunks ready that a reader will probably need, with one GET if none of them is there or in flight.
+        Errors are dropped: a reader that needs them retries.
         """
         run: list[tuple[str, Chunk]] = []
         for chunk in chunks:

@@ -12,10 +12,10 @@ def overlapping(aborted: Iterable[AbortedTransaction], first: int, end: int) -> 
 
 
 def open_at(index: RunIndex, offset: int) -> tuple[OpenTransaction, ...]:
-    """Transactions begun before `offset`, which lies in the run or right behind it, and not ended by then.
+    """Transactions begun before `offset`, which lies in the run or right after it, and not ended by then.
 
     One that commits later in the run is missing: an index does not list it. It changes no answer, as its marker is
-    behind `offset` and no abort.
+    after `offset` and no abort.
     """
     ended_later = (each for each in index.aborted if each.first_offset < offset <= each.last_offset)
     still = [OpenTransaction(each.producer_id, each.first_offset) for each in ended_later]

@@ -16,7 +16,7 @@ from hydration.resumption import Resumable
 from manifests.head import Entry, Head
 from manifests.repository import Versioned
 
-RETRY_S = 1.0  # after a failure nobody asks the store again for so long: everyone gets the same error at once
+RETRY_S = 1.0  # after a failure the store is not asked again for so long: all callers get the same error at once
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class Extent:
     epochs      which leadership wrote which offsets, over all entries
     open_from   first offset of the oldest transaction still open at the end; None when there is none
     gap_from    where the gap begins that the archive ends with; None when it ends with data
-    gaps        what it lacks: `epochs` says nothing there, and what entries say of transactions begins behind it anew
+    gaps        what it lacks: `epochs` has nothing there, and entries after it know only transactions that began after it
     """
 
     version: int
@@ -75,7 +75,7 @@ class Extent:
         return self.start_offset <= offset <= self.last_offset
 
     def knows_from(self, offset: int) -> int:
-        """From where on entries tell of the transactions that are open at `offset`: the last gap before it, or the start."""
+        """From where on entries know of the transactions that are open at `offset`: the last gap before it, or the start."""
         at = bisect_right(self.gaps, offset, key=lambda gap: gap.end)
         return max(self.gaps[at - 1].end, self.start_offset) if at else self.start_offset
 
@@ -98,7 +98,7 @@ def extent_of(head: Head) -> Extent:
 
 
 class HeldEntries:
-    """An EntryIndex in memory, for those who have no LMDB or no room for it."""
+    """An EntryIndex in memory, where there is no LMDB or no room for it."""
 
     def __init__(self) -> None:
         self._heads: dict[PartitionId, Head] = {}
@@ -130,13 +130,13 @@ class ManifestView:
         clock: Clock,
         run: Callable[[Callable[[], None]], Future[None]],
     ) -> None:
-        """run   does blocking work elsewhere, one at a time; everyone who asks meanwhile gets the same future"""
+        """run   does blocking work elsewhere, one at a time; all callers share its future while it is in flight"""
         self.partition = partition
         self.extent: Extent | None = None
         self._heads, self._index, self._clock, self._run = heads, index, clock, run
         self._seen_s: float | None = None
         self._failure: tuple[float, HeadwaterError] | None = None
-        self._recent: tuple[Extent, Entry] | None = None  # the entry looked up last: most reads go on where the last one ended
+        self._recent: tuple[Extent, Entry] | None = None  # the entry looked up last: most reads continue where the last one ended
 
     @property
     def is_known(self) -> bool:
@@ -153,11 +153,11 @@ class ManifestView:
             yield self._run(self.load)
 
     def was_seen_since(self, moment_s: float) -> bool:
-        """Whether what is known was asked for at that moment of the monotonic clock or later."""
+        """Whether what is known was requested at that moment of the monotonic clock or later."""
         return self._seen_s is not None and self._seen_s >= moment_s
 
     def refresh_since(self, moment_s: float) -> Resumable[None]:
-        """Load the head unless what is known was asked for since then; a load that was under way before does not count."""
+        """Load the head unless what is known was requested since then; a load that was in flight before does not count."""
         while not self.was_seen_since(moment_s):
             yield from self.refresh(0.0)
 
@@ -167,8 +167,8 @@ class ManifestView:
             self._run(self.load)
 
     def load(self) -> None:
-        """Blocks."""
-        asked_s = self._clock.monotonic_s()
+        """Load the head; blocks. Raises what the store does, and TransientError when a manifest that was there is gone."""
+        requested_s = self._clock.monotonic_s()
         try:
             found = self._heads.load(self.partition)
             if found is None and self.extent is not None:  # it is never deleted: the archive is not mounted any more, most likely
@@ -177,7 +177,7 @@ class ManifestView:
             self._failure = (self._clock.monotonic_s(), error)
             raise
         self._failure = None
-        self.update(found.head if found else None, seen_s=asked_s)  # the answer may be as old as the question
+        self.update(found.head if found else None, seen_s=requested_s)  # the answer may be as old as the request
 
     def update(self, head: Head | None, *, seen_s: float | None = None) -> None:
         """Take over a head that was read or committed just now, or at `seen_s`. One older than the known changes nothing."""
@@ -219,5 +219,5 @@ class ManifestView:
         return min(offset, end)
 
     def entry_for_time(self, timestamp_ms: int) -> Entry | None:
-        """The first entry with a record at or after `timestamp_ms`, as far as its entry tells."""
+        """The first entry that lists a timestamp at or after `timestamp_ms`."""
         return self._index.floor_time(self.partition, timestamp_ms) if self.extent is not None else None

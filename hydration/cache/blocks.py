@@ -31,7 +31,7 @@ class Blocks:
         self._lock = threading.Lock()
 
     def take(self) -> memoryview | None:
-        """A block, taken back from a file that nobody reads if need be; None when all are in use."""
+        """A block, taken back from a file that is not in use if need be; None when all are in use."""
         with self._lock:
             block = self._find()
             self.taken += block is not None

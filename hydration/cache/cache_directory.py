@@ -93,7 +93,7 @@ class CacheDirectory:
     def _create(self, path: Path) -> BinaryIO:
         try:
             return _new_file(path)
-        except FileNotFoundError:  # somebody removed the whole directory, or this is its first file
+        except FileNotFoundError:  # the whole directory was removed, or this is its first file
             for directory in (self._path, path.parent):
                 directory.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
             return _new_file(path)

@@ -26,8 +26,8 @@ from hydration.cache.cache_directory import CacheDirectory
 from hydration.cache.lru_table import CacheEntry, LruTable
 from hydration.runfile import RunFile
 
-OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are opened anew
-IN_MEMORY_MAX = 64 << 20  # a chunk that finds no place on the disk is served from memory, up to this size
+OPEN_FILES_MAX = 256  # kept open between reads; beyond that the least recently used are closed, and opened again
+IN_MEMORY_MAX = 64 << 20  # a chunk that does not fit on disk is served from memory, up to this size
 SWEEP_S = 10.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -46,7 +46,7 @@ class CachedFile:
 
 class ChunkCache:
     """Bounded by `limit_bytes` plus what is being downloaded or read at the moment. Drops the least recently used first, and
-    what nobody has used for `ttl_s`; never what a reader holds, except by `evict`, and even then the reader reads on.
+    what has not been used for `ttl_s`; never what a reader holds, except by `evict`, and even then the reader can continue.
 
     Safe to use from many threads. Several processes may share a directory: each counts what it knows of.
     """
@@ -60,7 +60,7 @@ class ChunkCache:
         self._unlinker = ThreadPoolExecutor(1, "unlink")  # for callers that must not wait for a disk
         self._table = LruTable(limit_bytes)
         self._swept_s = clock.monotonic_s()
-        self._find_files()  # looks only: whoever opens a cache to show it deletes nothing
+        self._find_files()  # does not delete: `cache show` opens a cache, too
 
     def get(self, name: str) -> RunFile | None:
         """The file under `name` when it is open and its bytes are known to be good; held for the caller. Opens and reads nothing."""
@@ -101,7 +101,7 @@ class ChunkCache:
         assert opened is not None
         with self._lock:
             if self._table.get(name) is not kept or (kept.file is not None and kept.file is not opened):
-                return opened  # it was evicted or opened by another meanwhile, which takes nothing from it
+                return opened  # it was evicted, or opened by another thread: the file is good all the same
             if kept.file is None:
                 self._table.take_file(kept, opened.hold())
             opened.unproven = False
@@ -154,10 +154,10 @@ class ChunkCache:
         fill      writes the bytes and checks them; what it raises is passed on and nothing is kept
         content   the bytes, where they are in memory
 
-        With no room on the disk, everything that nobody reads is dropped; when that does not help either, the bytes stay
+        With no room on the disk, everything that is not in use is dropped; when that does not help either, the bytes stay
         in memory for a while. Raises DiskFull when they are too many for that, TransientError when there is no descriptor left.
         """
-        self._sweep_now_and_then()
+        self._sweep_if_due()
         with self._lock:
             dropped = self._table.make_room(size_bytes)
             self._table.used_bytes += size_bytes  # on its way to the disk
@@ -180,7 +180,7 @@ class ChunkCache:
         return self._keep(name, size_bytes, fd, sums_of(read, size_bytes))
 
     def evict(self, prefix: str = "", *, unused_only: bool = False) -> int:
-        """Drop files whose name begins with `prefix`, held ones too unless told otherwise; how many bytes that were."""
+        """Drop files whose name begins with `prefix`, with `unused_only` those that no reader holds; how many bytes that were."""
         self._find_files(clear=True)
         with self._lock:
             wanted = {name: kept for name, kept in self._table.items() if name.startswith(prefix)}
@@ -201,7 +201,7 @@ class ChunkCache:
             ]
 
     def sweep(self) -> None:
-        """Drop what has outlived its time, and take note of what others deleted."""
+        """Drop what was not used for `ttl_s`, and forget what other processes deleted."""
         self._swept_s = now_s = self.clock.monotonic_s()
         self._find_files(clear=True)
         dropped: list[str] = []
@@ -214,18 +214,18 @@ class ChunkCache:
         self._unlink(dropped)
 
     def close(self) -> None:
-        """Close what nobody reads; the files stay for the next process."""
+        """Close all files; they stay for the next process. What readers hold is closed when they let go."""
         self._unlinker.shutdown(wait=True)
         with self._lock:
             for name, _ in self._table.items():
                 self._forget(name)
 
-    def _sweep_now_and_then(self) -> None:
+    def _sweep_if_due(self) -> None:
         if self.clock.monotonic_s() - self._swept_s >= SWEEP_S:
             self.sweep()
 
     def flush(self) -> None:
-        """Wait until what was dropped is gone from the directory, too."""
+        """Wait until what was dropped is deleted from the directory, too."""
         self._unlinker.submit(lambda: None).result()
 
     def _keep(self, name: str, size_bytes: int, fd: int, sums: bytes, *, memory_only: bool = False) -> RunFile:
@@ -239,7 +239,7 @@ class ChunkCache:
         return file
 
     def _rested(self) -> None:
-        """Called by whoever lets go of a file last, in an event loop maybe."""
+        """Called where the last reader of a file lets go, in an event loop maybe."""
         if self._table.used_bytes > self.limit_bytes:
             with self._lock:
                 dropped = self._table.make_room(0)
@@ -257,7 +257,7 @@ class ChunkCache:
             return self._table.forget(name)
 
     def _find_files(self, *, clear: bool = False) -> None:
-        """Agree with the directory: take up what others wrote, forget what they deleted; `clear` away what a crash left."""
+        """Agree with the directory: take over what other processes wrote, forget what they deleted; `clear` removes what a crash left."""
         with self._sweeping:
             with self._lock:
                 before = self._table.items()
@@ -280,7 +280,7 @@ class ChunkCache:
                         self._table.add(name, CacheEntry(status.st_size, now_s - idle_s))
 
     def _in_memory(self, name: str, size_bytes: int, fill: Callable[[BinaryIO], None], why: OSError) -> RunFile:
-        """Kept for some seconds, so that whoever asked for it finds it; the older ones go when there are too many."""
+        """Kept for some seconds, so that a retry finds it; the older ones are dropped when there are too many."""
         if size_bytes > IN_MEMORY_MAX:
             raise DiskFull(f"no room in {self.directory} for a chunk of {size_bytes} bytes: {why.strerror}") from why
         try:
@@ -288,7 +288,7 @@ class ChunkCache:
                 fill(file)
                 fd = os.dup(file.fileno())
         except OSError as error:
-            raise TransientError(f"no place for a chunk of {size_bytes} bytes: {why.strerror}; in memory: {error.strerror}") from error
+            raise TransientError(f"no room for a chunk of {size_bytes} bytes: {why.strerror}; in memory: {error.strerror}") from error
         with self._lock:
             others = {each: kept.size_bytes for each, kept in self._table.items() if kept.memory_only}
             spare = IN_MEMORY_MAX - size_bytes - sum(others.values())

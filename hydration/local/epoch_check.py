@@ -13,7 +13,7 @@ from headwater_core.errors import SourceChanged
 
 
 class EpochCheck:
-    """The leader epochs of one look at a log."""
+    """By the leader epochs of one look at a log."""
 
     __slots__ = ("_denied", "_epochs")
 

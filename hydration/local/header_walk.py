@@ -38,8 +38,8 @@ class HeaderWalk:
     """From the start of a run to where the walk has come; grows. Checksums are looked at for markers only.
 
     position      where the next batch begins
-    next_offset   every batch up to here was met
-    done_to       everything that lies below is met: the highest `up_to` that the walk has come to, or where the run ended before that
+    next_offset   every batch before it was met
+    done_to       everything before it is met: the highest `end_offset` that the walk has come to, or where the run ended before that
     last          the last batch that was met; as long as that is there, everything before it is
     """
 
@@ -53,21 +53,21 @@ class HeaderWalk:
         self._window_bytes = WINDOW_BYTES
         self._starts, self._offsets, self._newest = array("q"), array("q"), array("q")
 
-    def advance(self, file: Readable, end: int, *, up_to: int, budget: ScanBudget, epoch_check: EpochCheck | None = None) -> None:
-        """Go on over the whole batches of file[:end] that lie below offset `up_to`. A torn one at the end is not there yet.
+    def advance(self, file: Readable, end: int, *, end_offset: int, budget: ScanBudget, epoch_check: EpochCheck | None = None) -> None:
+        """Continue over the whole batches of file[:end] that lie below `end_offset`. A torn one at the end is not there yet.
 
         Raises ScanBudgetExceeded: what was met is kept. Raises CorruptData or UnsupportedFormat for what
         cannot be a header, an impossible marker, or offsets that do not rise, SourceChanged for what is not on `lineage`.
         """
-        while self.position + HEADER_BYTES <= end and self.next_offset < up_to:
+        while self.position + HEADER_BYTES <= end and self.next_offset < end_offset:
             wanted = min(self._window_bytes, end - self.position)
             budget.take(wanted)
-            if not self._take(file, file.read(self.position, wanted), end, up_to, epoch_check):
+            if not self._take(file, file.read(self.position, wanted), end, end_offset, epoch_check):
                 break
         self.done_to = max(self.done_to, self.next_offset)
 
-    def _take(self, file: Readable, window: bytes, end: int, up_to: int, epoch_check: EpochCheck | None) -> bool:
-        """Go on over the batches whose headers are in `window`; whether there may be more."""
+    def _take(self, file: Readable, window: bytes, end: int, end_offset: int, epoch_check: EpochCheck | None) -> bool:
+        """Continue over the batches whose headers are in `window`; whether there may be more."""
         unpack, data, starts, newest = _FIELDS.unpack_from, self.transactions.data, self._starts, self._newest
         window_start, next_offset = self.position, self.next_offset
         at, last_at, size_bytes, known_epoch = 0, len(window) - HEADER_BYTES, 0, None
@@ -77,11 +77,11 @@ class HeaderWalk:
                 base, length, epoch, magic, attributes, delta, newest_ms, producer_id, records = unpack(window, at)
                 last_offset, size_bytes = base + delta, LENGTH_FROM + length
                 if magic != 2 or length < HEADER_BYTES - LENGTH_FROM or base < next_offset or delta < 0:
-                    self._complain(window, at, file.where, next_offset)
+                    self._check_header(window, at, file.where, next_offset)
                     return False
                 position = window_start + at
-                if last_offset >= up_to:
-                    self.done_to = max(self.done_to, up_to)
+                if last_offset >= end_offset:
+                    self.done_to = max(self.done_to, end_offset)
                     return False
                 if position + size_bytes > end:
                     return False
@@ -103,7 +103,7 @@ class HeaderWalk:
                 met_at, met = position, base
                 at += size_bytes
                 next_offset = last_offset + 1
-                if next_offset == up_to:
+                if next_offset == end_offset:
                     return False  # what follows may be preallocated
             return last_at >= 0
         finally:  # nothing is met twice: a marker that is met again would end the next transaction
@@ -126,7 +126,7 @@ class HeaderWalk:
         return [each for each in pieces if each.newest_ms >= timestamp_ms]
 
     @staticmethod
-    def _complain(window: bytes, at: int, where: str, next_offset: int) -> None:
+    def _check_header(window: bytes, at: int, where: str, next_offset: int) -> None:
         """Raises what is wrong with a header that can be none, unless it is zeros: allocated ahead, or not written before a crash."""
         with suppress(TruncatedData):
             header = read_batch_header(window, at, where=where)

@@ -1,5 +1,5 @@
-"""Kafka's own .index and .timeindex files: where in a segment to begin looking. Hints, because nothing protects them: whoever
-uses one checks it, or has reason to trust it.
+"""Kafka's own .index and .timeindex files: where in a segment to begin to search. Hints, because nothing protects them: the
+caller checks what it uses, or has reason to trust it.
 
 Layout: docs/formats/kafka-log.md. Those of an active segment are preallocated and end in zeros.
 """
@@ -44,7 +44,7 @@ def _is_place(at: int, position: int) -> bool:
 
 
 def _search(path: Path, entry: struct.Struct, is_before: Callable[[int, int, int], bool]) -> tuple[int, int] | None:
-    """The last entry for which `is_before`, told its number and its fields, holds; None when there is none."""
+    """The last entry for which `is_before`, called with its number and its fields, holds; None when there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -29,10 +29,10 @@ log = structlog.get_logger()
 
 
 class OpenFiles:
-    """Segment files kept open between reads, over all partitions. What a reader holds stays open whatever happens here."""
+    """Segment files kept open between reads, over all partitions. What a reader holds stays open when it is closed here."""
 
-    def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
-        self._limit = limit
+    def __init__(self, files_max: int = OPEN_FILES_MAX) -> None:
+        self._files_max = files_max
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, RunFile] = OrderedDict()
 
@@ -54,20 +54,20 @@ class OpenFiles:
             raise SourceChanged(f"{segment.path} was replaced")
         opened.hold()
         with self._lock:
-            let_go = [self._files.pop(segment.path, None)]
+            closed = [self._files.pop(segment.path, None)]
             self._files[segment.path] = opened
-            while len(self._files) > self._limit:
-                let_go.append(self._files.popitem(last=False)[1])
-        for each in let_go:
+            while len(self._files) > self._files_max:
+                closed.append(self._files.popitem(last=False)[1])
+        for each in closed:
             if each is not None:
                 each.release()
         return opened
 
     def sweep(self) -> None:
-        """Let go of files that were deleted, so that their space becomes free."""
+        """Close files that were deleted, so that their space becomes free."""
         with self._lock:
             files = [(path, file.hold()) for path, file in self._files.items()]
-        for path, file in files:  # beside the lock: a disk may hang
+        for path, file in files:  # without the lock: a disk may hang
             if not file.is_named:
                 with self._lock:
                     if self._files.get(path) is file:
@@ -81,9 +81,9 @@ class OpenFiles:
 
 
 class Look(NamedTuple):
-    """What one look at a directory found. `failure` is why it found out nothing; both None: the partition is not there.
+    """What one look at a directory found. `failure` is why it failed; both None: the partition is not there.
 
-    seen_s   by then it had ended: whoever took files away before it has said so before
+    seen_s   by then it had ended: files that were deleted before it were archived before it
     """
 
     log: LocalLog | None
@@ -93,10 +93,10 @@ class Look(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A slice of the local log, and what tells whether it is still that.
+    """A slice of the local log, and what shows whether it is still the same.
 
     log, segment  as the look had them
-    witness       a batch at its end or behind it
+    witness       a batch at its end or after it
     """
 
     slice: Slice
@@ -114,8 +114,8 @@ class _Denied(NamedTuple):
 
 
 class LocalTier:
-    """The last look at one partition's directory, at hand for everyone at any time. Looking itself may wait for a disk: `log` does,
-    so it is for threads that may. The tier's reader has a look taken once a second, or when what was found proves out of date.
+    """The last look at one partition's directory, which every reader has without waiting. Looking itself may wait for a disk: `log` does,
+    so it is for threads that may. A new look is taken once a second, or when what was found proves out of date.
 
     max_age_s   how old a look may be. LOOK_S, or KEPT_S while a thread takes new ones by itself (see LookKeeper)
     """
@@ -138,13 +138,13 @@ class LocalTier:
         self._denied: _Denied | None = None
 
     def log(self, max_age_s: float = LOOK_S) -> LocalLog | None:
-        """Look, unless it was done less than that ago. Raises what kept it from finding out."""
+        """Look, unless the last look is younger than `max_age_s` seconds. Raises what made it fail, or the last one."""
         began_s = self._clock.monotonic_s()
         if began_s - self.last.began_s >= max_age_s:
             with self._lock:
                 if began_s - self.last.began_s >= max_age_s:
                     self.publish(self._looked(began_s))
-        self._awaited_since_s = None  # also when there was none to take: whoever asked for one need not wait
+        self._awaited_since_s = None  # also when no new one was needed: its reader need not wait
         if self.last.failure is not None:
             raise self.last.failure
         return self.last.log
@@ -178,12 +178,12 @@ class LocalTier:
             with self._boundaries_lock:
                 for base in self._boundaries.keys() - current:
                     del self._boundaries[base]
-            self._weigh(look.log, look.began_s)
+            self._judge_denial(look.log, look.began_s)
         self.last_seen = look.log or self.last_seen
         self.last = look
 
     def look_again(self) -> None:
-        """What was found proved to be out of date: the next one who asks gets a new look."""
+        """What was found proved to be out of date: the next reader gets a new look."""
         self.last = self.last._replace(began_s=float("-inf"))
 
     def _looked(self, began_s: float) -> Look:
@@ -219,9 +219,9 @@ class LocalTier:
         self.look_again()
         raise SourceChanged(f"{segment.path} is gone or was replaced")
 
-    def read(self, log: LocalLog, offset: int, limit: int, max_bytes: int, budget: ScanBudget) -> tuple[Piece | None, int]:
-        """Whole batches of one segment from `offset` on and below `limit`, and the offset to go on with. Without a piece there
-        are none below that.
+    def read(self, log: LocalLog, offset: int, end_offset: int, max_bytes: int, budget: ScanBudget) -> tuple[Piece | None, int]:
+        """Whole batches of one segment from `offset` on and below `end_offset`, about `max_bytes`, and the offset to continue with. Without
+        a piece there are none below that.
 
         log   what the caller's look found: everything is read from the very files it lists
 
@@ -233,14 +233,14 @@ class LocalTier:
         first = max(bisect_right(segments, offset, key=lambda each: each.base_offset) - 1, 0)
         for at in range(first, len(segments)):
             segment = segments[at]
-            if segment.base_offset >= limit:
+            if segment.base_offset >= end_offset:
                 break
             following = segments[at + 1].base_offset if at + 1 < len(segments) else None
             file = self.open(segment)
             try:
                 opened = self._opened(file, segment, log, budget)
                 # The last batch of a sealed segment says which offset comes next: the following one's base, unless there is a hole.
-                end = opened.whole() if following is not None and following <= limit else opened.below(limit)
+                end = opened.whole() if following is not None and following <= end_offset else opened.end_at(end_offset)
                 found = opened.cut(offset, end, max_bytes)
                 if found is not None:
                     position, size_bytes, next_offset = found.range
@@ -249,26 +249,26 @@ class LocalTier:
                     return None, max(offset, end.place.offset)
             finally:
                 file.release()
-        return None, limit
+        return None, end_offset
 
     def check(self, piece: Piece) -> None:
         """Raises SourceChanged when the piece, which is still held, was cut since it was read."""
         self._opened(piece.slice.file, piece.segment, piece.log, ScanBudget()).check(piece.witness)
 
     def epoch_check(self, log: LocalLog) -> EpochCheck | None:
-        """What its batches are compared with; None where that cannot tell anything."""
+        """What its batches are compared with; None where the comparison would prove nothing."""
         denied = self._denied
         if denied is not None and denied.is_proven and denied.epochs == log.epochs:
             return None
-        return EpochCheck(log.epochs, lambda: self._deny(log))
+        return EpochCheck(log.epochs, lambda: self._note_denial(log))
 
-    def _deny(self, log: LocalLog) -> None:
+    def _note_denial(self, log: LocalLog) -> None:
         if self._denied is None or self._denied.epochs != log.epochs:
             self._denied = _Denied(log.epochs, self._clock.monotonic_s(), is_proven=False)
 
-    def _weigh(self, found: LocalLog | None, began_s: float) -> None:
+    def _judge_denial(self, found: LocalLog | None, began_s: float) -> None:
         """Batches that contradict a history were appended after it, and a newer look finds a newer history. One that finds the
-        same again proves the history wrong: it has no checksum, and nobody may be refused for ever because of it.
+        same again proves the history wrong: it has no checksum, and readers may not be refused forever because of it.
         """
         denied = self._denied
         if denied is None or found is None:
@@ -282,7 +282,7 @@ class LocalTier:
             )
 
     def end_offset(self, budget: ScanBudget) -> int:
-        """The offset behind the last whole batch on disk, whether it is readable yet or not, as far as the last look tells. Raises
+        """The offset after the last whole batch on disk, whether it is readable yet or not, by the last look. Raises
         as read does."""
         log, failure = self.last.log, self.last.failure
         if failure is not None:
@@ -297,7 +297,7 @@ class LocalTier:
             file.release()
 
     def _opened(self, file: RunFile, segment: LocalSegment, log: LocalLog, budget: ScanBudget) -> OpenSegment:
-        """With what is known of this very file; a new leader epoch may have cut it, so that begins anew then."""
+        """With what is known of this very file; a new leader epoch may have cut it: then nothing is known."""
         made_for = (segment.generation.inode, log.epochs.newest)
         with self._boundaries_lock:
             boundaries = self._boundaries.pop(segment.base_offset, None)

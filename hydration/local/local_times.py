@@ -18,7 +18,7 @@ from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
 
-HINTED_BYTES = 1 << 20  # looked through from where Kafka's index means; it has a place for every 4 KiB
+HINTED_BYTES = 1 << 20  # scanned from where Kafka's index points to; it has an entry for every 4 KiB
 WALKS_MAX = 32  # whole segments whose walk is kept, per partition; one takes 24 bytes for every MiB
 
 
@@ -27,7 +27,7 @@ class _Segment:
     """What is known of one.
 
     newest_ms  no record of a whole segment is younger; None is not known
-    indexed    the broker's own index told that, and tells places; None while it was not asked
+    indexed    that comes from the broker's own index, which also says where to begin; None while it was not read
     walk       over its headers, where no index does
     """
 
@@ -124,7 +124,7 @@ class LocalTimes:
 
 
 def _first_by_index(file: RunFile, segment: LocalSegment, timestamp_ms: int, span: Span) -> RecordTime | None:
-    """Near the place that Kafka's indexes mean; None when it is not there."""
+    """Near the position that Kafka's indexes point to; None when it is not there."""
     older = hint_by_time(segment.path.with_suffix(".timeindex"), segment.base_offset, timestamp_ms)
     since = span.start if older is None else max(span.start, older)
     try:

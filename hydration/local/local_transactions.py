@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class UnknownBeginning(Exception):
-    """A log begins in mid-life, and its broker left no word of what was open there: see LocalTransactions.begin_with."""
+    """A log does not begin at offset 0, and its broker has no file that says what was open there: see LocalTransactions.begin_with."""
 
 
 class Ending(NamedTuple):
@@ -45,7 +45,7 @@ class _Segment:
 
     open_before  transactions open at its base
     aborted      those whose markers lie in it, once it is whole
-    listed       the broker's own index told them, and can be asked again
+    listed       they come from the broker's own index, which can be read again
     walk         over its headers, where that is the way to know
     short_walk   over those before the end of what counts of the log, where that is not its high watermark
     """
@@ -70,17 +70,17 @@ class LocalTransactions:
         self._recovery_point = RecoveryPoint()
         self._beginning: tuple[object, tuple[OpenTransaction, ...]] | None = None
         self._is_guess = False
-        self._listed_kept = 0  # aborted transactions kept of those that brokers list, at most: some were let go of with their segments
+        self._listed_kept = 0  # aborted transactions kept of those that brokers list, at most: some were dropped with their segments
 
     def begin_with(self, log: LocalLog, still: tuple[OpenTransaction, ...], *, is_guess: bool = False) -> None:
-        """Say what is open where the log begins.
+        """Set what is open where the log begins.
 
-        is_guess  nobody holds what came before, as far as is known now
+        is_guess  no tier holds what came before, as far as is known now
         """
         self._beginning, self._is_guess = (_beginning_of(log), still), is_guess
 
     def forget_guess(self) -> None:
-        """Somebody holds what came before after all: whatever followed from the guess is found out again."""
+        """A tier holds what came before after all: whatever followed from the guess is found again."""
         if self._is_guess:
             self._beginning, self._is_guess, self._segments = None, False, SegmentStates(_Segment)
 
@@ -97,7 +97,7 @@ class LocalTransactions:
             if is_whole(log, at) and end == end_of(log, at):
                 return Ending(self._open_before(log, at + 1, budget), end)
             if end < log.high_watermark:
-                return Ending(self._walked_until(log, at, end, budget).transactions.open, end)
+                return Ending(self._walked_short(log, at, end, budget).transactions.open, end)
             walk = self._walked(log, at, budget)
             if walk.done_to > log.high_watermark:
                 self._segments.forget(log.segments[at])  # if it was cut, no later look will have come so far either
@@ -105,8 +105,8 @@ class LocalTransactions:
             return Ending(walk.transactions.open, end if at + 1 < len(log.segments) else walk.done_to)
 
     def aborted(self, log: LocalLog, markers: Span, offsets: Span, budget: ScanBudget) -> tuple[list[AbortedTransaction], bool]:
-        """Those that `offsets` may belong to and whose markers lie in `markers`; and whether that is all of them, however far
-        one looks. A log that counts for less than its high watermark, because the archive knows better, cannot say so.
+        """Those that `offsets` may belong to and whose markers lie in `markers`; and whether that is all of them, wherever their
+        markers are. A log of which less counts than to its high watermark, because the archive knows better, cannot show that.
         """
         assert log.high_watermark is not None
         found: list[AbortedTransaction] = []
@@ -134,11 +134,11 @@ class LocalTransactions:
             return self._walked(log, number, budget).transactions.aborted
         found = self._listed(log, number, budget)
         if found is None:
-            return self._walk_through(log, number, budget).aborted
+            return self._walk_whole(log, number, budget).aborted
         state.aborted, state.listed = found, True
         self._listed_kept += len(found)
         if self._listed_kept > LISTED_MAX:
-            self._let_go(log, number)
+            self._drop_lists(log, number)
         return found
 
     def _listed(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[AbortedTransaction, ...] | None:
@@ -171,7 +171,7 @@ class LocalTransactions:
                 raise UnknownBeginning
             back -= 1
         for between in range(back, number):
-            still = self._walk_through(log, between, budget).open
+            still = self._walk_whole(log, between, budget).open
         return still
 
     def _known_open_before(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[OpenTransaction, ...] | None:
@@ -200,7 +200,7 @@ class LocalTransactions:
             return self._known_open_before(log, number + 1, budget)
         return self._walked(log, number, budget).transactions.open
 
-    def _walk_through(self, log: LocalLog, number: int, budget: ScanBudget) -> Transactions:
+    def _walk_whole(self, log: LocalLog, number: int, budget: ScanBudget) -> Transactions:
         """Learn all of a whole segment."""
         state, following = self._segments.of(log, number), self._segments.of(log, number + 1)
         transactions = self._walked(log, number, budget).transactions
@@ -216,16 +216,16 @@ class LocalTransactions:
         self._segments.grow(state.walk, self._tier, log, number, budget)
         return state.walk
 
-    def _walked_until(self, log: LocalLog, number: int, end: int, budget: ScanBudget) -> HeaderWalk:
+    def _walked_short(self, log: LocalLog, number: int, end: int, budget: ScanBudget) -> HeaderWalk:
         """A walk that has come to an offset before those."""
         state = self._segments.of(log, number)
         if state.short_walk is None or state.short_walk.done_to > end:
             state.short_walk = HeaderWalk(log.segments[number].base_offset, self._open_before(log, number, budget))
-        self._segments.grow(state.short_walk, self._tier, log, number, budget, until=end)
+        self._segments.grow(state.short_walk, self._tier, log, number, budget, end=end)
         return state.short_walk
 
-    def _let_go(self, log: LocalLog, newest: int) -> None:
-        """Of lists of old segments, down to half of LISTED_MAX: the next time is far off."""
+    def _drop_lists(self, log: LocalLog, newest: int) -> None:
+        """Those of old segments, down to half of LISTED_MAX, so that it is not soon necessary again."""
         states = [self._segments.of(log, number) for number in range(len(log.segments))]
         self._listed_kept = sum(len(state.aborted or ()) for state in states if state.listed)
         if self._listed_kept <= LISTED_MAX:

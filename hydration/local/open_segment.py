@@ -15,8 +15,8 @@ from hydration.local.index_hints import hint_by_offset, hint_by_position
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
 
-INLINE_SCAN_BYTES = 256 << 10  # what a read looks through in an event loop: some milliseconds where batches are small
-WORKER_SCAN_BYTES = 16 << 20  # what a worker looks through before others have their turn
+INLINE_SCAN_BYTES = 256 << 10  # what a read scans in an event loop: some milliseconds where batches are small
+WORKER_SCAN_BYTES = 16 << 20  # what a worker scans before other partitions have their turn
 POINT_SPACING_BYTES = 64 << 10  # so that a 1 GiB segment takes a quarter of a megabyte of points at most
 _ENDS_MAX = 4
 
@@ -45,7 +45,7 @@ class ScanBudget:
 class End(NamedTuple):
     """Where batches end: a boundary.
 
-    witness  the batch before or behind it. As long as that is there, nothing before it has changed; None when there is no batch
+    witness  the batch before or after it. As long as that is there, nothing before it has changed; None when there is no batch
     """
 
     place: Boundary
@@ -53,7 +53,7 @@ class End(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A range, and a batch at its end or behind it: as long as that is there, nothing in the range has changed."""
+    """A range, and a batch at its end or after it: as long as that is there, nothing in the range has changed."""
 
     range: Range
     witness: Boundary
@@ -92,15 +92,15 @@ class BoundaryIndex:
         with self._lock:
             return self._at(bisect_right(self._positions, position) - 1)
 
-    def end_below(self, limit: int) -> End | None:
+    def end_at(self, end_offset: int) -> End | None:
         """Where the batches below that offset end."""
-        return self._ends.get(limit)
+        return self._ends.get(end_offset)
 
-    def note_end(self, limit: int, end: End) -> None:
+    def note_end(self, end_offset: int, end: End) -> None:
         with self._lock:
             if len(self._ends) >= _ENDS_MAX:
                 self._ends = {}
-            self._ends[limit] = end
+            self._ends[end_offset] = end
 
     def forget(self) -> None:
         with self._lock:
@@ -137,7 +137,7 @@ class OpenSegment:
             yield position, header
 
     def whole(self) -> End:
-        """The end of the file, and the offset behind its last whole batch."""
+        """The end of the file, and the offset after its last whole batch."""
         size_bytes, boundaries = self._size_bytes(), self._boundaries
         found = boundaries.whole
         if found is None or found.place.position != size_bytes:
@@ -149,32 +149,32 @@ class OpenSegment:
         return found
 
     def end_offset(self) -> int:
-        """The offset behind the last whole batch of an active segment; zeros that were allocated ahead are none."""
+        """The offset after the last whole batch of an active segment; zeros that were allocated ahead are none."""
         found = self._segment.base_offset
         with suppress(TruncatedData):
             for _, header in self.headers(self._start(OFFSET_MAX).position, self._size_bytes()):
                 found = header.next_offset
         return found
 
-    def below(self, limit: int) -> End:
-        """Where the batches that lie wholly below `limit` end. Walks what was appended since it was last asked."""
+    def end_at(self, end_offset: int) -> End:
+        """Where the batches that lie wholly below `end_offset` end. Walks over what was appended since it was last called."""
         size_bytes, boundaries = self._size_bytes(), self._boundaries
-        known = boundaries.end_below(limit)
+        known = boundaries.end_at(end_offset)
         if known is not None and known.place.position <= size_bytes:
             return known
-        start, is_met = self._start(limit), False
+        start, is_met = self._start(end_offset), False
         end = End(Boundary(start.position, max(start.offset, self._segment.base_offset)), start if start.position else None)
         for position, header in self.headers(start.position, size_bytes):
-            if header.last_offset >= limit:
+            if header.last_offset >= end_offset:
                 is_met, place = True, Boundary(position, header.base_offset)
                 end = End(place, end.witness or place)
                 break
             end = End(Boundary(position + header.size_bytes, header.next_offset), Boundary(position, header.base_offset))
-            if header.next_offset == limit:
+            if header.next_offset == end_offset:
                 is_met = True
                 break  # what follows may be preallocated
         if is_met or not self._segment.is_active:  # else more may come
-            boundaries.note_end(limit, end)
+            boundaries.note_end(end_offset, end)
         return end
 
     def cut(self, offset: int, end: End, max_bytes: int) -> Cut | None:
@@ -220,7 +220,7 @@ class OpenSegment:
         return best if best is not None else Boundary(0, self._segment.base_offset - 1)  # its first batch may begin later: look
 
     def _boundary(self, position: int, most: int) -> Boundary | None:
-        """The last known boundary behind `position`, at most `most` bytes behind it, that is one still."""
+        """The last known boundary after `position`, at most `most` bytes after it, that is still one."""
         end = position + most
         known = self._boundaries.by_position(end)
         hint = None

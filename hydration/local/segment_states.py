@@ -1,4 +1,4 @@
-"""What is found out about a local log by reading its segments: once for each file, a turn at a time, for as long as it stays the same."""
+"""What reading the segments of a local log has found: once for each file, a budget at a time, for as long as the file stays the same."""
 
 import threading
 from bisect import bisect_right
@@ -26,7 +26,7 @@ S = TypeVar("S", bound=State)
 
 
 class SegmentStates(Generic[S]):
-    """By base offset: what is known of each segment of one log. A new file, or one that a new leader may have cut, begins anew."""
+    """By base offset: what is known of each segment of one log. Of a new file, or one that a new leader may have cut, nothing is."""
 
     def __init__(self, make: Callable[[tuple[int, int | None]], S]) -> None:
         self._make = make
@@ -59,12 +59,12 @@ class SegmentStates(Generic[S]):
     def forget(self, segment: LocalSegment) -> None:
         self._states.pop(segment.base_offset, None)
 
-    def grow(self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, budget: ScanBudget, *, until: int | None = None) -> None:
-        """Have `walk` go on to where the segment ends, or the high watermark, or only `until` some offset. Raises SourceChanged for a
-        file that was cut since the look, or since the walk was there, and what HeaderWalk raises.
+    def grow(self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, budget: ScanBudget, *, end: int | None = None) -> None:
+        """Continue `walk` to where the segment ends, or the high watermark, or only to the offset `end`. Raises SourceChanged for a file
+        that was cut since the look, or since the walk was there, and what HeaderWalk raises.
         """
-        segment, up_to = log.segments[number], end_of(log, number) if until is None else until
-        if walk.done_to >= up_to:
+        segment, end_offset = log.segments[number], end_of(log, number) if end is None else end
+        if walk.done_to >= end_offset:
             return
         budget.take(HEADER_BYTES)
         file = tier.open(segment)
@@ -73,9 +73,9 @@ class SegmentStates(Generic[S]):
             if size_bytes < max(walk.position, segment.size_bytes) or not _is_there(walk.last, file):
                 self.forget(segment)
                 raise SourceChanged(f"{segment.path} was cut")
-            walk.advance(file, size_bytes, up_to=up_to, budget=budget, epoch_check=tier.epoch_check(log))
-            if up_to == end_of(log, number) and is_whole(log, number) and walk.position < size_bytes:
-                raise CorruptData(file.where, walk.position, f"what follows is no batch below offset {up_to}")
+            walk.advance(file, size_bytes, end_offset=end_offset, budget=budget, epoch_check=tier.epoch_check(log))
+            if end_offset == end_of(log, number) and is_whole(log, number) and walk.position < size_bytes:
+                raise CorruptData(file.where, walk.position, f"what follows is no batch below offset {end_offset}")
         finally:
             file.release()
 
@@ -101,6 +101,6 @@ def is_whole(log: LocalLog, number: int) -> bool:
 
 
 def end_of(log: LocalLog, number: int) -> int:
-    """Up to which offset a segment's batches count."""
+    """The offset before which a segment's batches count."""
     assert log.high_watermark is not None
     return log.segments[number + 1].base_offset if is_whole(log, number) else log.high_watermark

@@ -32,15 +32,15 @@ def test_any_steps_lead_to_what_a_scan_finds(tmp_path: Path, seed: int, monkeypa
     file = a_file(tmp_path / "run", raw + bytes(random.choice((0, 61, 5_000))))  # zeros are allocated ahead
     before = (OpenTransaction(3, 0),) if random.random() < 0.5 else ()
     walk = HeaderWalk(0, before)
-    for up_to in [*sorted(random.sample(range(log.next_offset), 20)), log.next_offset]:
+    for end_offset in [*sorted(random.sample(range(log.next_offset), 20)), log.next_offset]:
         while True:
             try:
-                walk.advance(file, file.size_bytes, up_to=up_to, budget=ScanBudget(random.choice((1, 10_000, None))))
+                walk.advance(file, file.size_bytes, end_offset=end_offset, budget=ScanBudget(random.choice((1, 10_000, None))))
                 break
             except ScanBudgetExceeded:
                 continue
-        scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=before, end_offset=up_to, where="run")
-        assert walk.done_to == up_to
+        scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=before, end_offset=end_offset, where="run")
+        assert walk.done_to == end_offset
         assert walk.transactions.open == (scan.open_transactions if scan else before)
         assert walk.transactions.aborted == list(scan.aborted if scan else ())
         assert walk.position == (scan.end_position if scan else 0)
@@ -51,7 +51,7 @@ def test_any_steps_lead_to_what_a_scan_finds(tmp_path: Path, seed: int, monkeypa
 def test_bodies_of_large_batches_are_not_read(tmp_path: Path) -> None:
     file = a_file(tmp_path / "run", a_segment(0, 50, value_bytes=300_000))
     budget = ScanBudget(1 << 30)
-    HeaderWalk(0).advance(file, file.size_bytes, up_to=50, budget=budget)
+    HeaderWalk(0).advance(file, file.size_bytes, end_offset=50, budget=budget)
     assert budget.left_bytes is not None
     assert (1 << 30) - budget.left_bytes < 1 << 20  # of 15 MB
     file.release()
@@ -63,7 +63,7 @@ def test_pieces_hold_what_may_be_wanted(tmp_path: Path, monkeypatch: pytest.Monk
     batches = [a_batch(at, [a_record(at, timestamp=BASE_TIME + ms)]) for at, ms in enumerate(times)]
     file = a_file(tmp_path / "run", b"".join(batches))
     walk = HeaderWalk(0)
-    walk.advance(file, file.size_bytes, up_to=5, budget=ScanBudget())
+    walk.advance(file, file.size_bytes, end_offset=5, budget=ScanBudget())
     size = len(batches[0])
     assert [piece.start // size for piece in walk.pieces(0, 5, BASE_TIME + 7)] == [1, 2, 3]
     assert [piece.start // size for piece in walk.pieces(2, 3, BASE_TIME + 7)] == [2]
@@ -84,5 +84,5 @@ def test_pieces_hold_what_may_be_wanted(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_no_log_is_refused(tmp_path: Path, run: bytes, error: type[Exception]) -> None:
     file = a_file(tmp_path / "run", run)
     with pytest.raises(error):
-        HeaderWalk(0).advance(file, len(run), up_to=100, budget=ScanBudget())
+        HeaderWalk(0).advance(file, len(run), end_offset=100, budget=ScanBudget())
     file.release()

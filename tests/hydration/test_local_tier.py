@@ -56,7 +56,7 @@ def test_open_files_are_bounded_shared_and_let_go_when_deleted(tmp_path: Path) -
     for base in range(0, 50, 10):
         broker.write(base, a_segment(base, 10))
     segments = broker.look().segments
-    files = OpenFiles(limit=2)
+    files = OpenFiles(files_max=2)
     held = [files.get(segment) for segment in segments]
     assert files.get(segments[4]) is held[4]
     broker.drop(40)
