@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
+from typing import NamedTuple
 
 from hydration.runfile import RunFile
 
@@ -54,19 +55,25 @@ class Slice:
         return self.file.read(self.position, self.length)
 
 
+class AbortedFrom(NamedTuple):
+    """An aborted transaction: to be dropped are its producer's transactional batches from `first_offset` to its abort marker."""
+
+    producer_id: int
+    first_offset: int
+
+
 @dataclass(slots=True, kw_only=True)
 class ReadResult:
     """One read's answer. Its files stay open until close(), whatever is evicted or deleted meanwhile.
 
     slices        in offset order; none when nothing is readable at the offset yet. The first batch is the one that
                   holds the offset, or the next there is.
-    aborted       (producer id, first offset), for read_committed: drop that producer's transactional batches from there
-                  to its abort marker. Covers every batch of the slices; sorted by first offset.
+    aborted       for read_committed: those that batches of the slices may belong to, sorted by first offset
     next_offset   the offset to read next
     """
 
     slices: list[Slice] = field(default_factory=list)
-    aborted: list[tuple[int, int]] = field(default_factory=list)
+    aborted: list[AbortedFrom] = field(default_factory=list)
     high_watermark: int
     last_stable_offset: int | None
     log_start: int

@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from headwater_core.errors import TransientError
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
+from hydration.answers import AbortedFrom
 from hydration.archive.archive_transactions import ArchiveTransactions, Carried
 from hydration.archive.index_transactions import overlapping
 from hydration.local.local_transactions import Ending, LocalTransactions, UnknownBeginning
-from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_budget import ScanBudget
 from hydration.local.scan_workers import ScanWorker
 from hydration.local_looks import LocalLooks
 from hydration.resumption import Resumable
@@ -46,15 +47,15 @@ class PartitionTransactions:
         carried = yield from self._carried(view)
         return scope.stable(min([*begun, *(each.first_offset for each in carried.still)], default=None))
 
-    def aborted(self, served: Tier, view: View, offsets: Span) -> Resumable[list[tuple[int, int]]]:
-        """(producer id, first offset) of the aborted transactions that `offsets` may belong to, oldest first.
+    def aborted(self, served: Tier, view: View, offsets: Span) -> Resumable[list[AbortedFrom]]:
+        """The aborted transactions that `offsets` may belong to, oldest first.
 
         Their markers may lie anywhere after: each tier is searched for those that the ones before do not reach, as long as a
         transaction of these offsets is open.
 
         served   the tier that the offsets come from. A compacted log may lack, in one tier, what explains the other's batches.
         """
-        scope, found = view.scope, set[tuple[int, int]]()
+        scope, found = view.scope, set[AbortedFrom]()
         position: int | None = offsets.start
         while position is not None and position < scope.high_watermark:
             holders = self._holders(view, position)
@@ -63,10 +64,10 @@ class PartitionTransactions:
                 continue
             search = {Tier.LOCAL: self._aborted_locally, Tier.ARCHIVE: self._aborted_in_archive}
             more, position = yield from search[served if served in holders else holders[0]](view, position, offsets)
-            found.update((each.producer_id, each.first_offset) for each in more)
+            found.update(AbortedFrom(each.producer_id, each.first_offset) for each in more)
         carried = yield from self._carried(view)
-        found.update((each.producer_id, each.first_offset) for each in overlapping(carried.aborted, offsets.start, offsets.end))
-        return sorted(found, key=lambda each: (each[1], each[0]))
+        found.update(AbortedFrom(each.producer_id, each.first_offset) for each in overlapping(carried.aborted, offsets.start, offsets.end))
+        return sorted(found, key=lambda each: (each.first_offset, each.producer_id))
 
     def _holders(self, view: View, position: int) -> tuple[Tier, ...]:
         """The tiers that know the markers at `position`, the one to ask first in front."""

@@ -60,8 +60,8 @@ def batches(answer: ReadResult, isolation: Isolation) -> Iterator[tuple[BatchHea
     aborting: set[int] = set()
     for piece in answer.slices:
         for header, batch in _batches_of(piece):
-            while to_come and to_come[0][1] <= header.last_offset:
-                aborting.add(to_come.popleft()[0])
+            while to_come and to_come[0].first_offset <= header.last_offset:
+                aborting.add(to_come.popleft().producer_id)
             if header.is_control:
                 if header.records and read_marker(batch).type == ABORT:
                     aborting.discard(header.producer_id)

@@ -273,5 +273,7 @@ def _partition(each: _Wanted, isolation: Isolation) -> Fields:
         fields["records"] = Records(result.slices, result.size_bytes)
         if isolation is Isolation.READ_COMMITTED:
             fields["last_stable_offset"] = result.high_watermark if result.last_stable_offset is None else result.last_stable_offset
-            fields["aborted_transactions"] = [{"producer_id": producer, "first_offset": first} for producer, first in result.aborted]
+            fields["aborted_transactions"] = [
+                {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in result.aborted
+            ]
     return fields

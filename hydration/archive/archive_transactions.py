@@ -11,7 +11,7 @@ from hydration.archive.hydrator import Hydrator
 from hydration.archive.index_transactions import open_at, overlapping
 from hydration.archive.manifest_view import Extent, ManifestView
 from hydration.local.header_walk import HeaderWalk
-from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_budget import ScanBudget
 from hydration.resumption import Resumable
 from hydration.scope import Span, parting_offset
 from manifests.head import Entry

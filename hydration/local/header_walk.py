@@ -13,7 +13,7 @@ from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.runindex import NO_TIMESTAMP
 from headwater_core.segments.transactions import OpenTransaction, Transactions
 from hydration.local.epoch_check import EpochCheck
-from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_budget import ScanBudget
 from hydration.ranges import Boundary, Readable
 
 WINDOW_BYTES = 256 << 10  # read at once where batches are small

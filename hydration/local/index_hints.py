@@ -8,6 +8,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from hydration.times import RecordTime
 
@@ -15,16 +16,23 @@ _BY_OFFSET = struct.Struct(">Ii")  # last offset of the batch, relative to the s
 _BY_TIME = struct.Struct(">qI")  # largest timestamp so far; last offset of the batch it is in, relative
 
 
-def hint_by_offset(path: Path, base_offset: int, offset: int) -> tuple[int, int] | None:
-    """(last offset, position) of the last indexed batch that ends at or before `offset`; None when the index has none."""
+class Hint(NamedTuple):
+    """An indexed batch."""
+
+    last_offset: int
+    position: int
+
+
+def hint_by_offset(path: Path, base_offset: int, offset: int) -> Hint | None:
+    """The last indexed batch that ends at or before `offset`; None when the index has none."""
     found = _search(path, _BY_OFFSET, lambda at, last, position: _is_place(at, position) and last <= offset - base_offset)
-    return (base_offset + found[0], found[1]) if found is not None else None
+    return Hint(base_offset + found[0], found[1]) if found is not None else None
 
 
-def hint_by_position(path: Path, base_offset: int, position: int) -> tuple[int, int] | None:
-    """(last offset, position) of the last indexed batch that begins at or before `position`."""
+def hint_by_position(path: Path, base_offset: int, position: int) -> Hint | None:
+    """The last indexed batch that begins at or before byte `position`; None when the index has none."""
     found = _search(path, _BY_OFFSET, lambda at, _, begins: _is_place(at, begins) and begins <= position)
-    return (base_offset + found[0], found[1]) if found is not None else None
+    return Hint(base_offset + found[0], found[1]) if found is not None else None
 
 
 def hint_by_time(path: Path, base_offset: int, timestamp_ms: int) -> int | None:

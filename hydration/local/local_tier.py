@@ -14,8 +14,11 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.answers import Slice
+from hydration.local.boundary_index import BoundaryIndex
 from hydration.local.epoch_check import EpochCheck
-from hydration.local.open_segment import BoundaryIndex, OpenSegment, ScanBudget
+from hydration.local.file_version import FileVersion
+from hydration.local.open_segment import OpenSegment
+from hydration.local.scan_budget import ScanBudget
 from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 
@@ -239,7 +242,7 @@ class LocalTier:
             file = self.open(segment)
             try:
                 opened = self._opened(file, segment, log, budget)
-                # The last batch of a sealed segment says which offset comes next: the following one's base, unless there is a hole.
+                # The last batch of a sealed segment says which offset comes next: the following one's base, unless there is a gap.
                 end = opened.whole() if following is not None and following <= end_offset else opened.end_at(end_offset)
                 found = opened.cut(offset, end, max_bytes)
                 if found is not None:
@@ -298,11 +301,11 @@ class LocalTier:
 
     def _opened(self, file: RunFile, segment: LocalSegment, log: LocalLog, budget: ScanBudget) -> OpenSegment:
         """With what is known of this very file; a new leader epoch may have cut it: then nothing is known."""
-        made_for = (segment.generation.inode, log.epochs.newest)
+        version = FileVersion.of(segment, log)
         with self._boundaries_lock:
             boundaries = self._boundaries.pop(segment.base_offset, None)
-            if boundaries is None or boundaries.made_for != made_for:
-                boundaries = BoundaryIndex(*made_for)
+            if boundaries is None or boundaries.version != version:
+                boundaries = BoundaryIndex(version)
             while len(self._boundaries) >= _INDEXES_MAX:
                 del self._boundaries[next(iter(self._boundaries))]
             self._boundaries[segment.base_offset] = boundaries  # the most recently used is the last

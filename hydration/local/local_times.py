@@ -7,11 +7,12 @@ from functools import partial
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog, LocalSegment
+from hydration.local.file_version import FileVersion
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.index_hints import hint_by_offset, hint_by_time, largest_timestamp
 from hydration.local.local_tier import LocalTier
-from hydration.local.open_segment import ScanBudget
 from hydration.local.recovery_point import RecoveryPoint
+from hydration.local.scan_budget import ScanBudget
 from hydration.local.segment_states import SegmentStates, end_of, is_whole, segment_at
 from hydration.ranges import first_at, headers
 from hydration.runfile import RunFile
@@ -31,7 +32,7 @@ class _Segment:
     walk       over its headers, where no index does
     """
 
-    made_for: tuple[int, int | None]
+    version: FileVersion
     newest_ms: int | None = None
     indexed: bool | None = None
     walk: HeaderWalk | None = None

@@ -12,10 +12,11 @@ from headwater_core.segments.snapshots import decode_snapshot, open_transactions
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 from headwater_core.segments.txnindex import decode_txnindex
 from hydration.archive.index_transactions import overlapping
+from hydration.local.file_version import FileVersion
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.local_tier import LocalTier
-from hydration.local.open_segment import ScanBudget
 from hydration.local.recovery_point import RecoveryPoint
+from hydration.local.scan_budget import ScanBudget
 from hydration.local.segment_states import SegmentStates, end_of, is_whole, segment_at
 from hydration.scope import Span
 
@@ -50,7 +51,7 @@ class _Segment:
     short_walk   over those before the end of what counts of the log, where that is not its high watermark
     """
 
-    made_for: tuple[int, int | None]
+    version: FileVersion
     open_before: tuple[OpenTransaction, ...] | None = None
     has_no_snapshot: bool = False
     aborted: tuple[AbortedTransaction, ...] | None = None

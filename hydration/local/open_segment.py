@@ -1,8 +1,5 @@
 """One segment of the broker's log, open for a read: where its batches begin and end, from what is known, Kafka's index or a walk."""
 
-import threading
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -10,46 +7,12 @@ from typing import NamedTuple
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
 from headwater_core.segments.local_log import LocalSegment
+from hydration.local.boundary_index import POINT_SPACING_BYTES, BoundaryIndex, End
 from hydration.local.epoch_check import EpochCheck
-from hydration.local.index_hints import hint_by_offset, hint_by_position
+from hydration.local.index_hints import Hint, hint_by_offset, hint_by_position
+from hydration.local.scan_budget import ScanBudget
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
-
-INLINE_SCAN_BYTES = 256 << 10  # what a read scans in an event loop: some milliseconds where batches are small
-WORKER_SCAN_BYTES = 16 << 20  # what a worker scans before other partitions have their turn
-POINT_SPACING_BYTES = 64 << 10  # so that a 1 GiB segment takes a quarter of a megabyte of points at most
-_ENDS_MAX = 4
-
-
-class ScanBudgetExceeded(Exception):
-    """The answer takes more bytes than the budget. What was met so far is kept, so that the same question then takes fewer."""
-
-
-class ScanBudget:
-    """How many bytes of files a question may still read. None: as many as it takes."""
-
-    __slots__ = ("left_bytes",)
-
-    def __init__(self, left_bytes: int | None = None) -> None:
-        self.left_bytes = left_bytes
-
-    def take(self, size_bytes: int) -> None:
-        """Raises ScanBudgetExceeded when nothing is left: the last request may go beyond."""
-        if self.left_bytes is None:
-            return
-        if self.left_bytes <= 0:
-            raise ScanBudgetExceeded
-        self.left_bytes -= size_bytes
-
-
-class End(NamedTuple):
-    """Where batches end: a boundary.
-
-    witness  the batch before or after it. As long as that is there, nothing before it has changed; None when there is no batch
-    """
-
-    place: Boundary
-    witness: Boundary | None
 
 
 class Cut(NamedTuple):
@@ -57,57 +20,6 @@ class Cut(NamedTuple):
 
     range: Range
     witness: Boundary
-
-
-class BoundaryIndex:
-    """Batch boundaries found so far in one segment; a boundary is checked where it is used. Safe to use from many threads.
-
-    whole  where all of the batches end; its position is the file's size then
-    """
-
-    def __init__(self, inode: int, epoch: int | None) -> None:
-        self.made_for = (inode, epoch)
-        self.whole: End | None = None
-        self._lock = threading.Lock()
-        self._offsets, self._positions = array("q"), array("q")
-        self._ends: dict[int, End] = {}
-
-    def note(self, place: Boundary) -> None:
-        """Remember it, unless another one is near."""
-        with self._lock:
-            positions = self._positions
-            at = bisect_right(positions, place.position)
-            if at and place.position - positions[at - 1] < POINT_SPACING_BYTES:
-                return
-            if at < len(positions) and positions[at] - place.position < POINT_SPACING_BYTES:
-                return
-            positions.insert(at, place.position)
-            self._offsets.insert(at, place.offset)
-
-    def by_offset(self, offset: int) -> Boundary | None:
-        with self._lock:
-            return self._at(bisect_right(self._offsets, offset) - 1)
-
-    def by_position(self, position: int) -> Boundary | None:
-        with self._lock:
-            return self._at(bisect_right(self._positions, position) - 1)
-
-    def end_at(self, end_offset: int) -> End | None:
-        """Where the batches below that offset end."""
-        return self._ends.get(end_offset)
-
-    def note_end(self, end_offset: int, end: End) -> None:
-        with self._lock:
-            if len(self._ends) >= _ENDS_MAX:
-                self._ends = {}
-            self._ends[end_offset] = end
-
-    def forget(self) -> None:
-        with self._lock:
-            self._offsets, self._positions, self._ends, self.whole = array("q"), array("q"), {}, None
-
-    def _at(self, number: int) -> Boundary | None:
-        return Boundary(self._positions[number], self._offsets[number]) if number >= 0 else None
 
 
 class OpenSegment:
@@ -237,7 +149,7 @@ class OpenSegment:
         self._check_epoch(header)
         return True
 
-    def _hinted(self, hint: tuple[int, int] | None) -> Boundary | None:
+    def _hinted(self, hint: Hint | None) -> Boundary | None:
         """The boundary that Kafka's index means, if the batch there is the one it names."""
         if hint is None:
             return None

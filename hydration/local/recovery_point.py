@@ -3,7 +3,7 @@
 from headwater_core.errors import HeadwaterError
 from headwater_core.segments.checkpoints import RECOVERY_POINTS, decode_offsets
 from headwater_core.segments.local_log import LocalLog
-from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_budget import ScanBudget
 
 
 class RecoveryPoint:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headwater_core.errors import HeadwaterError
-from hydration.local.open_segment import INLINE_SCAN_BYTES, WORKER_SCAN_BYTES, ScanBudget, ScanBudgetExceeded
+from hydration.local.scan_budget import INLINE_SCAN_BYTES, WORKER_SCAN_BYTES, ScanBudget, ScanBudgetExceeded
 from hydration.resumption import Resumable
 
 T = TypeVar("T")

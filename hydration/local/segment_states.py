@@ -9,9 +9,10 @@ from typing import Generic, Protocol, TypeVar
 from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from headwater_core.segments.local_log import LocalLog, LocalSegment
+from hydration.local.file_version import FileVersion
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.local_tier import LocalTier
-from hydration.local.open_segment import ScanBudget, ScanBudgetExceeded
+from hydration.local.scan_budget import ScanBudget, ScanBudgetExceeded
 from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 
@@ -19,7 +20,7 @@ from hydration.runfile import RunFile
 class State(Protocol):
     """What is known of one segment file."""
 
-    made_for: tuple[int, int | None]
+    version: FileVersion
 
 
 S = TypeVar("S", bound=State)
@@ -28,7 +29,7 @@ S = TypeVar("S", bound=State)
 class SegmentStates(Generic[S]):
     """By base offset: what is known of each segment of one log. Of a new file, or one that a new leader may have cut, nothing is."""
 
-    def __init__(self, make: Callable[[tuple[int, int | None]], S]) -> None:
+    def __init__(self, make: Callable[[FileVersion], S]) -> None:
         self._make = make
         self._states: dict[int, S] = {}
         self._current: LocalLog | None = None
@@ -50,10 +51,10 @@ class SegmentStates(Generic[S]):
 
     def of(self, log: LocalLog, number: int) -> S:
         segment = log.segments[number]
-        made_for = (segment.generation.inode, log.epochs.newest)
+        version = FileVersion.of(segment, log)
         state = self._states.get(segment.base_offset)
-        if state is None or state.made_for != made_for:
-            state = self._states[segment.base_offset] = self._make(made_for)
+        if state is None or state.version != version:
+            state = self._states[segment.base_offset] = self._make(version)
         return state
 
     def forget(self, segment: LocalSegment) -> None:

@@ -52,7 +52,7 @@ def test_a_limit_below_one_block_gives_none() -> None:
     assert Blocks(4 << 20, 1 << 20).take() is None
 
 
-def test_a_lent_block_is_read_from_until_it_is_wanted_and_nobody_reads(tmp_path: Path) -> None:
+def test_a_lent_block_is_read_from_until_it_is_needed_and_not_in_use(tmp_path: Path) -> None:
     blocks = Blocks(PAGE_BYTES, PAGE_BYTES)
     file = a_file(tmp_path, b"on disk")
     block = blocks.take()

@@ -105,7 +105,7 @@ def test_nothing_is_kept_of_what_could_not_be_filled(cache: ChunkCache) -> None:
     assert not list(cache.directory.rglob("*.*"))
 
 
-def test_a_full_disk_first_drops_what_nobody_reads(cache: ChunkCache) -> None:
+def test_a_full_disk_first_drops_what_is_not_in_use(cache: ChunkCache) -> None:
     put(cache, 1)
     held = cache.put(name(2), SIZE, filled(2))
     attempts = []
@@ -131,7 +131,7 @@ def test_what_finds_no_room_is_served_from_memory_unless_it_is_too_large(
     monkeypatch.setattr(cache._files, "write", full)
     file = cache.put(name(1), SIZE, filled(1))
     assert file.read(0, SIZE) == content(1)
-    assert not file.forget_memory(), "somebody holds it"
+    assert not file.forget_memory(), "it is held"
     file.release()
     again = cache.get(name(1))
     assert again is not None, "who asks again soon finds it"
@@ -257,7 +257,7 @@ def test_many_threads_find_their_bytes_and_the_bound_holds_when_they_rest(tmp_pa
     assert len(on_disk(cache)) * SIZE == used_bytes(cache)
 
 
-# -- what happens to files behind our back ---------------------------------------------------------------------------
+# -- what other processes do to files ---------------------------------------------------------------------------------
 
 
 def damage(path: Path, how: str) -> None:
@@ -330,7 +330,7 @@ def test_without_descriptors_nothing_good_is_forgotten(cache: ChunkCache, monkey
     good.release()
 
 
-# -- nobody waits for its disk ---------------------------------------------------------------------------------------
+# -- no reader waits for its disk -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("work", ["sweep", "show", "evict"])
@@ -390,7 +390,7 @@ def test_letting_go_of_a_file_does_not_wait_for_the_disk(cache: ChunkCache, monk
     assert threading.current_thread().name not in by
 
 
-def test_nobody_else_may_read_what_is_cached(tmp_path: Path, clock: ManualClock) -> None:
+def test_no_other_user_may_read_what_is_cached(tmp_path: Path, clock: ManualClock) -> None:
     before = os.umask(0)
     try:
         cache = ChunkCache(tmp_path / "data" / "cache", 3 * SIZE, 60.0, clock)

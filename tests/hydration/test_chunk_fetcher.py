@@ -72,7 +72,7 @@ def cold(a_world: AWorld) -> Cold:
     return Cold(a_world)
 
 
-def test_a_run_is_one_get_and_whoever_asks_meanwhile_joins_it(cold: Cold) -> None:
+def test_a_run_is_one_get_and_a_reader_in_between_joins_it(cold: Cold) -> None:
     cold.store.go.clear()
     cold.get_ready(cold.plan.chunks[2:6])
     assert cold.store.arrived.acquire(timeout=20)
@@ -85,7 +85,7 @@ def test_a_run_is_one_get_and_whoever_asks_meanwhile_joins_it(cold: Cold) -> Non
     assert cold.downloaded_bytes == sum(chunk.size_bytes for chunk in cold.plan.chunks[2:6])
 
 
-def test_what_is_there_or_under_way_is_not_fetched_again(cold: Cold) -> None:
+def test_what_is_there_or_in_flight_is_not_fetched_again(cold: Cold) -> None:
     cold.read(cold.plan.chunks[3])
     cold.store.go.clear()
     cold.get_ready(cold.plan.chunks[4:6])
@@ -185,7 +185,7 @@ def test_with_too_few_blocks_the_rest_comes_one_by_one(a_world: AWorld, monkeypa
     assert cold.world.gets() == 3
 
 
-def test_a_reader_that_goes_on_gets_several_chunks_a_request_and_every_byte_once(cold: Cold) -> None:
+def test_a_reader_that_continues_gets_several_chunks_a_request_and_every_byte_once(cold: Cold) -> None:
     assert cold.world.read_all(max_bytes=30_000) == list(range(60))
     assert cold.world.gets() < len(cold.plan.chunks)
     assert cold.downloaded_bytes == len(RUN)

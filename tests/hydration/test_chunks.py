@@ -12,7 +12,7 @@ from tests.headwater_core.segments.builders import points_of
 
 
 def an_index(sizes: list[int], *, stride: int = 10) -> RunIndex:
-    """Points after so many bytes each, `stride` offsets apart; the last size is what lies behind the last point."""
+    """Points after so many bytes each, `stride` offsets apart; the last size is what lies after the last point."""
     positions = [sum(sizes[:at]) for at in range(len(sizes))]
     points = points_of((at * stride, position, 0) for at, position in enumerate(positions))
     return RunIndex(base_offset=0, last_offset=len(sizes) * stride - 1, size_bytes=sum(sizes), points=points)

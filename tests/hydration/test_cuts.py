@@ -12,7 +12,7 @@ from headwater_core.segments.producers import ProducerState
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LocalTier
 from hydration.local.local_transactions import LocalTransactions
-from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_budget import ScanBudget
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.broker_files import encode_snapshot
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
@@ -25,7 +25,7 @@ ONE = Producer(id=1)
 
 @pytest.fixture
 def world(a_world: AWorld) -> World:
-    """Its clock stands still: nobody looks at the directory again without a reason."""
+    """Its clock stands still: no reader looks at the directory again without a reason."""
     world: World = a_world(clock=ManualClock())
     return world
 
@@ -94,7 +94,7 @@ def test_a_remembered_boundary_of_a_log_that_was_cut_tears_no_batch(world: World
         assert keys_of(answer) == [(0, 1), (2, 2)]
 
 
-def test_a_sealed_segment_that_was_cut_leaves_no_hole(world: World) -> None:
+def test_a_sealed_segment_that_was_cut_leaves_no_gap(world: World) -> None:
     kept = a_batch(0, 2, epoch=1)
     world.broker.write(4, a_batch(4, 2, epoch=1))
     write(world, kept + a_batch(2, 2, epoch=1), 6)
@@ -105,7 +105,7 @@ def test_a_sealed_segment_that_was_cut_leaves_no_hole(world: World) -> None:
     assert world.log.bounds().high_watermark == 2
 
 
-def test_a_log_that_is_cut_while_transactions_are_looked_up_is_read_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_cut_while_transactions_are_looked_up_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = a_batch(0, 2, epoch=1)
     write(world, kept + a_batch(2, 1, producer=ONE, transactional=True, epoch=1) + a_commit(3, ONE, epoch=1), 4)
     aborted = LocalTransactions.aborted

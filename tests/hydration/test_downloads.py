@@ -1,4 +1,4 @@
-"""Threads for downloads: shares for each kind, and what hangs keeps nobody else waiting."""
+"""Threads for downloads: shares for each kind, and what hangs delays no other."""
 
 import threading
 from collections.abc import Iterator

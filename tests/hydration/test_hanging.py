@@ -1,4 +1,4 @@
-"""Objects that hang: they keep nobody waiting but those who want them."""
+"""Objects that hang: they delay only those who need them."""
 
 import threading
 from collections.abc import Generator, Iterator, Sequence

@@ -11,7 +11,7 @@ from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import NO_TIMESTAMP
 from headwater_core.segments.transactions import OpenTransaction
 from hydration.local.header_walk import SMALL_WINDOW_BYTES, WINDOW_BYTES, HeaderWalk
-from hydration.local.open_segment import ScanBudget, ScanBudgetExceeded
+from hydration.local.scan_budget import ScanBudget, ScanBudgetExceeded
 from hydration.runfile import RunFile
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_record, a_segment, an_abort
 from tests.hydration.test_segment_states import write

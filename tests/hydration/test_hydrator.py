@@ -216,7 +216,7 @@ def test_leftovers_of_a_crash_are_cleared_away(a_world: AWorld) -> None:
     assert not partial.exists()
 
 
-def test_chunks_nobody_reads_are_dropped_after_their_time(a_world: AWorld) -> None:
+def test_chunks_that_are_not_read_are_dropped_after_their_time(a_world: AWorld) -> None:
     clock = ManualClock()
     world, _ = cold(a_world, clock=clock, cache_ttl_s=60.0)
     world.read_all()
@@ -298,8 +298,8 @@ def test_a_damaged_object_is_said_to_be_damaged_and_never_served(a_world: AWorld
     with capture_logs() as events, pytest.raises(CorruptData, match="CRC"):
         world.log.read(0, 1 << 20, UNCOMMITTED)
     assert not list((world.root / "cache").rglob("*.run"))
-    told = [(each["event"], each["log_level"], each["partition"]) for each in events]
-    assert told == [("chunk_damaged", "warning", str(PARTITION)), ("object_damaged", "error", str(PARTITION))]
+    reported = [(each["event"], each["log_level"], each["partition"]) for each in events]
+    assert reported == [("chunk_damaged", "warning", str(PARTITION)), ("object_damaged", "error", str(PARTITION))]
 
 
 def test_a_damaged_index_is_said_to_be_damaged(a_world: AWorld) -> None:
@@ -390,7 +390,7 @@ def test_nothing_is_fetched_for_a_partition_the_bucket_does_not_know(a_world: AW
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut"])
-def test_a_chunk_damaged_behind_our_back_is_downloaded_again(a_world: AWorld, damage: str) -> None:
+def test_a_chunk_that_another_process_damaged_is_downloaded_again(a_world: AWorld, damage: str) -> None:
     world, _ = cold(a_world)
     assert world.read_all() == list(range(20))
     for path in (world.root / "cache").rglob("*.run"):

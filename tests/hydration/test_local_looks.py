@@ -107,7 +107,7 @@ def test_a_look_that_proved_needless_is_no_disk_that_hangs(a_world: AWorld) -> N
     assert log.local is not None
     clock.advance(60)
     assert log.local.needs_look(0.05)
-    log.local.log(LOOK_S)  # by somebody who asked before, and is content with what was found since
+    log.local.log(LOOK_S)  # by an earlier reader, for which what was found since suffices
     clock.advance(int(HANGS_S * 1000))
     assert log.bounds().high_watermark == 10
     with log.read(0, 1 << 20, UNCOMMITTED) as answer:

@@ -8,7 +8,7 @@ from headwater_core.errors import SourceChanged, TransientError
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from hydration.local.index_hints import hint_by_offset, hint_by_position
 from hydration.local.local_tier import LocalTier, OpenFiles
-from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_budget import ScanBudget
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import Broker

@@ -11,7 +11,7 @@ from headwater_core.segments.batch_walk import BatchWalk
 from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from hydration.answers import Isolation
 from hydration.local.local_times import LocalTimes
-from hydration.local.open_segment import ScanBudget
+from hydration.local.scan_budget import ScanBudget
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime
@@ -122,7 +122,7 @@ def test_an_index_that_the_batches_contradict_is_not_believed(a_world: AWorld, r
     assert world.log.offset_for_time(BASE_TIME + 7) == (7, BASE_TIME + 7)
 
 
-def test_a_search_that_was_cut_short_goes_on_where_it_was(a_world: AWorld, read_bytes: list[int]) -> None:
+def test_a_search_that_was_cut_short_continues_where_it_was(a_world: AWorld, read_bytes: list[int]) -> None:
     world = a_world()
     for number in range(5):
         world.broker.write(number * 1000, a_segment(number * 1000, 1000, value_bytes=500))
@@ -137,7 +137,7 @@ def test_a_search_that_was_cut_short_goes_on_where_it_was(a_world: AWorld, read_
 
 def test_times_wait_for_no_transactions(a_world: AWorld) -> None:
     world = a_world()
-    world.broker.write(5, a_segment(5, 3))  # nobody knows what is open at 5; whoever wants times need not
+    world.broker.write(5, a_segment(5, 3))  # what is open at 5 is not known; for times it need not be
     world.broker.set_high_watermark(8)
     world.archive.commit(start_offset=5)
     assert world.log.offset_for_time(BASE_TIME + 6) == (6, BASE_TIME + 6)

@@ -16,7 +16,7 @@ from headwater_core.segments.transactions import AbortedTransaction, OpenTransac
 from hydration.answers import Isolation
 from hydration.archive.hydrator import SCAN_WORKERS
 from hydration.local.local_transactions import LocalTransactions, UnknownBeginning
-from hydration.local.open_segment import ScanBudget, ScanBudgetExceeded
+from hydration.local.scan_budget import ScanBudget, ScanBudgetExceeded
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from tests.headwater_core.manual_clock import ManualClock
@@ -237,7 +237,7 @@ def test_any_mixture_of_broker_files_gives_the_same(a_world: AWorld, seed: int) 
     assert world.read_all(COMMITTED) == log.visible(0, high_watermark, COMMITTED)
 
 
-def test_a_log_that_begins_in_mid_life_has_to_be_told_what_was_open(a_world: AWorld) -> None:
+def test_what_was_open_where_a_log_begins_has_to_be_set(a_world: AWorld) -> None:
     world = a_world()
     world.broker.write(5, a_batch(5, 1) + an_abort(6, 1) + a_batch(7, 1))
     world.broker.set_high_watermark(8)
@@ -286,7 +286,7 @@ def test_what_is_open_where_a_dead_branch_begins_is_found_out_beside_what_is_at_
     assert found == [((), 6), (opened, 3), ((), 1), ((), 4), (opened, 2), ((), 5)]
 
 
-def test_a_segment_that_was_cut_is_looked_at_anew(a_world: AWorld) -> None:
+def test_a_segment_that_was_cut_is_looked_at_again(a_world: AWorld) -> None:
     world = a_world()
     world.broker.write(0, a_batch(0, 1, producer=1, transactional=True) + a_segment(1, 9))
     world.broker.set_high_watermark(5)
@@ -299,7 +299,7 @@ def test_a_segment_that_was_cut_is_looked_at_anew(a_world: AWorld) -> None:
         known.ending(world.broker.look(), 8, ScanBudget())
 
 
-def test_a_follower_that_was_cut_below_what_is_known_is_read_anew(a_world: AWorld) -> None:
+def test_a_follower_that_was_cut_below_what_is_known_is_read_again(a_world: AWorld) -> None:
     """Its epoch history tells of the new leader only with the first batch of it, which may not come for long."""
     clock = ManualClock()
     world = a_world(clock=clock)

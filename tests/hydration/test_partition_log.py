@@ -36,7 +36,7 @@ def test_only_what_lies_below_the_high_watermark_is_read(a_world: AWorld) -> Non
     world.broker.write(0, a_segment(0, 10))
     world.broker.set_high_watermark(7)
     assert world.read_all() == list(range(7))
-    for offset in (7, 9, 10):  # behind it, yet in the log: nothing yet
+    for offset in (7, 9, 10):  # after it, yet in the log: nothing yet
         with world.log.read(offset, 1 << 20, UNCOMMITTED) as answer:
             assert not answer.slices
     with pytest.raises(OffsetOutOfRange):
@@ -148,7 +148,7 @@ def test_new_entries_are_seen_when_a_reader_passes_the_known_end(a_world: AWorld
     clock.advance(1_000)
     assert world.read_all() == list(range(20))
     world.archive.append(a_segment(20, 10))
-    world.logs.update_manifest(world.archive.head)  # whoever committed it can say so
+    world.logs.update_manifest(world.archive.head)  # its own process has committed it
     assert world.read_all() == list(range(30))
 
 
@@ -272,7 +272,7 @@ def test_a_torn_tail_beyond_the_high_watermark_is_not_looked_at(a_world: AWorld)
         assert not answer.slices
 
 
-def test_a_segment_cut_and_written_again_in_place_is_read_anew(a_world: AWorld) -> None:
+def test_a_segment_cut_and_written_again_in_place_is_read_again(a_world: AWorld) -> None:
     """An unclean election: the same file, other batches."""
     clock = ManualClock()
     world = a_world(clock=clock)
@@ -290,7 +290,7 @@ def test_a_segment_cut_and_written_again_in_place_is_read_anew(a_world: AWorld) 
     assert world.read_all(max_bytes=40_000) == list(range(170))
 
 
-def test_a_batch_larger_than_asked_for_comes_whole(a_world: AWorld) -> None:
+def test_a_batch_larger_than_requested_comes_whole(a_world: AWorld) -> None:
     run = a_batch(0, [b"x" * 500_000]) + a_batch(1, [b"y" * 10])
     world = a_world()
     world.archive.append(run)
@@ -303,7 +303,7 @@ def test_a_batch_larger_than_asked_for_comes_whole(a_world: AWorld) -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2_000, 10_000, 65_536, 1 << 20])
-def test_answers_hold_whole_batches_and_hardly_more_than_asked_for(a_world: AWorld, max_bytes: int) -> None:
+def test_answers_hold_whole_batches_and_hardly_more_than_requested(a_world: AWorld, max_bytes: int) -> None:
     run = a_segment(0, 300, value_bytes=1_000)
     world = a_world()
     world.archive.append(run)

@@ -123,14 +123,14 @@ def test_files_below_a_log_start_tell_what_a_gap_lacks(a_world: AWorld) -> None:
     assert world.read_all(COMMITTED) == [0, 1, 4, 8, 9]
 
 
-def test_a_marker_in_a_gap_ends_nothing_for_whoever_is_moved_over_the_gap(a_world: AWorld) -> None:
-    """A consumer that is told of a transaction drops its producer's batches until it meets the marker."""
+def test_a_marker_in_a_gap_ends_nothing_for_a_reader_that_skips_the_gap(a_world: AWorld) -> None:
+    """A consumer that knows of an aborted transaction drops its producer's batches until it meets the marker."""
     world = a_world(clock=ManualClock())
     lost = a_batch(5, 1, producer=ONE, transactional=True) + an_abort(6, ONE) + a_batch(7, 1)
-    behind = a_batch(8, 1, producer=ONE, transactional=True) + a_commit(9, ONE)
+    after = a_batch(8, 1, producer=ONE, transactional=True) + a_commit(9, ONE)
     archive = world.archive
-    archive.commit(archive.upload(a_batch(0, 5)), Entry(base_offset=5, last_offset=7, gap=True), archive.upload(behind))
-    world.broker.write(0, a_batch(0, 5) + lost + behind)
+    archive.commit(archive.upload(a_batch(0, 5)), Entry(base_offset=5, last_offset=7, gap=True), archive.upload(after))
+    world.broker.write(0, a_batch(0, 5) + lost + after)
     world.broker.set_log_start(8)
     world.broker.set_high_watermark(10)
     assert world.read_all(COMMITTED, 5) == [8]
@@ -151,7 +151,7 @@ def test_files_of_a_dead_branch_below_a_log_start_open_nothing(a_world: AWorld) 
     assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4, 8, 9]
 
 
-def test_a_manifest_that_loses_its_branch_during_a_read_begins_it_anew(a_world: AWorld) -> None:
+def test_a_manifest_that_loses_its_branch_during_a_read_restarts_it(a_world: AWorld) -> None:
     store = FlakyStore()
     world = a_world(store=store, local=False)
     common = a_batch(0, 2, epoch=1) + a_batch(2, 2, producer=ONE, transactional=True, epoch=1)

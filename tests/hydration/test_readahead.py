@@ -30,7 +30,7 @@ def test_far_from_the_store_a_sequential_reader_gets_more_and_more_up_to_the_lim
     assert found.count(8) > 50
 
 
-def test_near_it_no_more_are_under_way_than_help() -> None:
+def test_near_it_no_more_are_in_flight_than_help() -> None:
     found = depths(8, 400, lambda depth: 100 if depth < 2 else 200)
     assert found.count(2) > 250
     assert 8 not in found
@@ -60,7 +60,7 @@ def test_a_reader_that_jumps_gets_nothing() -> None:
         streams.moved(offset, offset + 10, CHUNK)
 
 
-def test_several_readers_are_told_apart() -> None:
+def test_several_readers_are_followed_apart() -> None:
     clock = ManualClock()
     streams = Streams(8, CHUNK, clock)
     for step in range(4):

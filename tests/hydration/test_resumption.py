@@ -53,7 +53,7 @@ def test_a_deadline_ends_the_work() -> None:
     assert closed
 
 
-def test_pending_work_goes_on_where_its_future_completes() -> None:
+def test_pending_work_continues_where_its_future_completes() -> None:
     first: Future[int] = Future()
     second: Future[int] = Future()
     pending = start(adding(first, second, done(3)))

@@ -14,7 +14,7 @@ import pytest
 from headwater_core.errors import CorruptData, OffsetOutOfRange, TransientError
 from hydration.answers import Isolation
 from hydration.archive.hydrator import SCAN_WORKERS
-from hydration.local.open_segment import INLINE_SCAN_BYTES, WORKER_SCAN_BYTES, ScanBudget, ScanBudgetExceeded
+from hydration.local.scan_budget import INLINE_SCAN_BYTES, WORKER_SCAN_BYTES, ScanBudget, ScanBudgetExceeded
 from hydration.local.scan_workers import ScanWorker
 from hydration.resumption import Pending, run_blocking, start
 from hydration.runfile import RunFile
@@ -162,7 +162,7 @@ def test_walks_of_one_partition_keep_one_worker_busy(a_world: AWorld, monkeypatc
             assert result.next_offset == offset + 1
 
 
-def test_damage_is_told_to_whom_it_concerns(a_world: AWorld) -> None:
+def test_damage_fails_only_the_reads_that_meet_it(a_world: AWorld) -> None:
     world = a_world_without_indexes(a_world)
     path = world.broker.path(0)
     path.write_bytes(path.read_bytes()[: -(1 << 20)].ljust(path.stat().st_size, b"\xff"))

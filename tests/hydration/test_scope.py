@@ -89,7 +89,7 @@ def test_what_the_broker_deleted_inside_a_segment_is_not_read() -> None:
     assert (scope.log_start, scope.local) == (17, Span(17, 30))
 
 
-def test_the_next_held_offset_is_behind_the_hole() -> None:
+def test_the_next_held_offset_is_after_the_gap() -> None:
     scope = scope_of(a_log(40, 50), an_extent(0, 19), ReadPriority.LOCAL_FIRST)
     assert [scope.next_held(offset) for offset in (0, 19, 20, 39, 40, 49, 50)] == [0, 19, 40, 40, 40, 49, 50]
 

@@ -1,4 +1,4 @@
-"""Work under keys, joined: what is not urgent hinders nobody who waits."""
+"""Work under keys, joined: what is not urgent delays no caller that waits."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_what_has_begun_is_shared(ahead: Line, demand: Line) -> None:
     assert not demand.attempts
 
 
-def test_who_waits_shares_no_failure_of_what_nobody_waited_for(ahead: Line, demand: Line) -> None:
+def test_a_caller_that_waits_shares_no_failure_of_work_that_was_not_urgent(ahead: Line, demand: Line) -> None:
     flights = SingleFlight()
 
     def work(keys: Sequence[object]) -> Iterator[object]:
@@ -99,7 +99,7 @@ def test_who_waits_shares_no_failure_of_what_nobody_waited_for(ahead: Line, dema
     assert joined[0].result(0) == "b for me"
 
 
-def test_who_waits_for_what_is_late_has_it_begun_anew_and_takes_what_comes_first(ahead: Line, demand: Line, tmp_path: Path) -> None:
+def test_late_work_is_started_again_for_a_caller_that_waits_and_the_first_outcome_counts(ahead: Line, demand: Line, tmp_path: Path) -> None:
     flights = SingleFlight()
     (tmp_path / "run").write_bytes(b"x")
     files = [RunFile.open(tmp_path / "run") for _ in range(2)]
@@ -137,7 +137,7 @@ def test_who_comes_when_it_is_late_already_does_not_wait_for_it(ahead: Line, dem
     assert not flights.is_in_flight("a")
 
 
-def test_closing_answers_whoever_waits(ahead: Line) -> None:
+def test_closing_answers_callers_that_wait(ahead: Line) -> None:
     flights = SingleFlight()
     waiting = flights.join("a", ahead, lambda: 1)
     flights.close()

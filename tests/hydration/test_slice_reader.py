@@ -55,7 +55,7 @@ def test_what_the_local_log_holds_of_a_gap_is_read_there(
 
 
 @pytest.mark.parametrize("priority", BOTH)
-def test_a_hole_in_the_local_log_at_a_gap_is_moved_over_up_to_what_either_holds(a_world: AWorld, priority: ReadPriority) -> None:
+def test_a_gap_of_both_tiers_is_skipped_up_to_what_either_holds(a_world: AWorld, priority: ReadPriority) -> None:
     world = a_world_with_gap(a_world, priority, 10, 18)
     for base, count in ((0, 14), (20, 30)):
         world.broker.write(base, a_segment(base, count))
@@ -140,7 +140,7 @@ def test_a_local_file_that_is_gone_falls_back_to_the_archive(a_world: AWorld) ->
     assert world.gets() == 1
 
 
-def test_a_hole_in_the_local_log_is_filled_from_the_archive(a_world: AWorld) -> None:
+def test_a_gap_in_the_local_log_is_filled_from_the_archive(a_world: AWorld) -> None:
     world = a_world()
     world.archive.append(a_segment(0, 10), a_segment(10, 10))
     world.broker.write(0, a_segment(0, 10))

@@ -41,7 +41,7 @@ def test_segments_archived_and_dropped_by_another_process_are_read_from_the_arch
     assert log.bounds().log_start == 0
 
 
-def test_a_hole_is_not_believed_while_the_manifest_cannot_be_loaded(a_world: AWorld) -> None:
+def test_no_gap_is_proven_while_the_manifest_cannot_be_loaded(a_world: AWorld) -> None:
     store = FlakyStore()
     world = a_world(store=store, clock=ManualClock())
     world.archive.append(a_segment(0, 10))
@@ -97,7 +97,7 @@ def test_the_last_stable_offset_is_not_below_the_log_start(a_world: AWorld) -> N
     assert world.log.bounds(Isolation.READ_COMMITTED).last_stable_offset == 5
 
 
-def test_leader_epochs_are_told_without_asking_the_store_again(a_world: AWorld) -> None:
+def test_leader_epochs_are_answered_without_another_request_to_the_store(a_world: AWorld) -> None:
     clock = ManualClock()
     world = a_world(clock=clock)
     world.archive.append(a_segment(0, 10, epoch=3))

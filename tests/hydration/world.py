@@ -88,7 +88,7 @@ class Archive:
         )
 
     def append(self, *runs: bytes, base_offset: int | None = None) -> None:
-        """Upload and commit runs behind what is there, transactions carried on from run to run. `base_offset` is the first one's."""
+        """Upload and commit runs after what is there, transactions carried from run to run. `base_offset` is the first one's."""
         for run in runs:
             entries = self.held.head.entries if self.held else ()
             carried: Sequence[OpenTransaction] = ()

@@ -51,6 +51,7 @@ from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterErro
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
+from hydration.answers import AbortedFrom
 from hydration.archive.archive_transactions import Carried
 from hydration.archive.manifest_view import ManifestView
 from hydration.local.epoch_check import EpochCheck
@@ -617,11 +618,13 @@ def name_always_turns(stack: ExitStack) -> None:
 def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
     real = PartitionTransactions.aborted
 
-    def aborted(self: PartitionTransactions, served: Tier, view: Any, offsets: Span) -> Resumable[list[tuple[int, int]]]:
+    def aborted(self: PartitionTransactions, served: Tier, view: Any, offsets: Span) -> Resumable[list[AbortedFrom]]:
         if served is not Tier.LOCAL:
             return (yield from real(self, served, view, offsets))
         found, _ = yield from self._aborted_locally(view, offsets.start, offsets)
-        return sorted({(each.producer_id, each.first_offset) for each in found}, key=lambda each: (each[1], each[0]))
+        return sorted(
+            {AbortedFrom(each.producer_id, each.first_offset) for each in found}, key=lambda each: (each.first_offset, each.producer_id)
+        )
 
     _patch(stack, PartitionTransactions, "aborted", aborted)
 

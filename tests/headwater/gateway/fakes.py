@@ -1,4 +1,4 @@
-"""A log in one file, for tests of the gateway itself: what it serves is real record batches, what it knows is told it."""
+"""A log in one file, for tests of the gateway itself: what it serves is real record batches, what it knows a test sets."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A Kafka client of a few lines: sends what it is told to, hostile or not, and shows what came back."""
+"""A Kafka client of a few lines: sends what a test gives it, hostile or not, and shows what came back."""
 
 import socket
 import struct

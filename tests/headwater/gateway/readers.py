@@ -1,4 +1,4 @@
-"""Real clients, each told to read everything there is; what they got, in the fields of the expected files."""
+"""Real clients, each reading everything there is; what they got, in the fields of the expected files."""
 
 import base64
 import hashlib

@@ -109,7 +109,7 @@ def test_a_long_request_is_taken_in_when_it_is_its_turn() -> None:
     with_line(check)
 
 
-def test_a_client_that_leaves_is_seen_behind_what_it_has_sent() -> None:
+def test_a_client_that_leaves_is_seen_after_what_it_has_sent() -> None:
     async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(a_frame(b"one") + a_frame(b"two"))
         assert await connection.next_frame() == a_frame(b"one")[4:]
@@ -133,7 +133,7 @@ def test_what_is_sent_meanwhile_does_not_stir_a_wait() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_connection_that_is_reset_is_an_error_behind_what_came_before(begun: bool) -> None:
+def test_a_connection_that_is_reset_is_an_error_after_what_came_before(begun: bool) -> None:
     async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         await send(a_frame(b"one") + (b"\0" if begun else b""))
         await until(lambda: bool(connection.received))
@@ -178,7 +178,7 @@ def test_a_frame_cut_short_is_malformed() -> None:
     with_line(check)
 
 
-def test_a_wait_that_is_cancelled_leaves_nothing_behind() -> None:
+def test_a_wait_that_is_cancelled_leaves_nothing() -> None:
     async def check(connection: Connection, client: socket.socket, send: Sends) -> None:
         waiting = asyncio.create_task(connection.next_frame())
         await asyncio.sleep(0)

@@ -100,7 +100,7 @@ def test_what_may_be_there_is_to_be_asked_for_again_until_the_store_is_back(stor
         assert [each["error_code"] for each in unknown] == [Code.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_nobody_is_told_that_there_are_no_topics(logs: Logs) -> None:
+def test_no_client_learns_that_there_are_no_topics(logs: Logs) -> None:
     with a_server(logs) as server, RawClient(server.address, 30) as client, pytest.raises(ConnectionError):
         client.ask(Api.METADATA, 1, topics=None)
 
@@ -117,7 +117,7 @@ def test_who_asks_for_every_topic_waits_for_the_first_listing(store: Away, logs:
         assert [each["name"] for each in asked.result(30)["topics"]] == [TOPIC]
 
 
-def test_local_logs_are_told_while_the_archive_is_not_listed(store: Away, tmp_path: Path) -> None:
+def test_local_logs_are_advertised_while_the_archive_is_not_listed(store: Away, tmp_path: Path) -> None:
     broker = Broker(tmp_path / "kafka")
     broker.write(0, a_segment(0, 10))
     broker.set_high_watermark(10)

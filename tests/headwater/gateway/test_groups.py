@@ -1,4 +1,4 @@
-"""Consumer groups are refused, to real clients: a clear error within seconds, and assign() goes on working."""
+"""Consumer groups are refused, to real clients: a clear error within seconds, and assign() still works."""
 
 import asyncio
 import warnings

@@ -1,4 +1,4 @@
-"""Where things are while the store hangs: one deadline per request, and what was known before is told."""
+"""Look-ups while the store hangs: one deadline per request, and what was known before is answered."""
 
 import asyncio
 import threading
@@ -78,7 +78,7 @@ def ask(client: RawClient, logs: Logs, timestamp: int, isolation: int = 0) -> li
 
 
 @pytest.mark.parametrize("isolation", [0, 1])
-def test_known_extents_are_told_while_the_store_hangs(store: HangingStore, tmp_path: Path, isolation: int) -> None:
+def test_known_extents_are_answered_while_the_store_hangs(store: HangingStore, tmp_path: Path, isolation: int) -> None:
     logs = open_over(store, tmp_path)
     config = GatewayConfig(listen="127.0.0.1:0", metadata_ttl_s=3600.0)
     with GatewayServer(logs, config) as server, RawClient(server.address) as client:
@@ -104,7 +104,7 @@ def ends_of_epochs(client: RawClient, logs: Logs) -> list[dict[str, Any]]:
     return [partition for topic in answer["topics"] for partition in topic["partitions"]]
 
 
-def test_where_an_epoch_ended_is_told_from_what_is_known_else_to_be_asked_again(store: HangingStore, tmp_path: Path) -> None:
+def test_the_end_of_an_epoch_comes_from_what_is_known_else_the_client_retries(store: HangingStore, tmp_path: Path) -> None:
     logs = open_over(store, tmp_path)
     config = GatewayConfig(listen="127.0.0.1:0", metadata_ttl_s=3600.0)
     store.answers.clear()  # before the gateway starts: it looks at heads in passing

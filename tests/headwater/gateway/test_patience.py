@@ -11,7 +11,7 @@ def test_patience_counts_from_the_first_request_that_did_not_get_it() -> None:
     assert [waits.is_over(PLACE, at_s) for at_s in (0.0, 4.0, 9.9, 10.0, 11.0)] == [False, False, False, True, True]
 
 
-def test_what_was_got_is_waited_for_anew() -> None:
+def test_what_was_got_is_waited_for_again() -> None:
     waits = Patience(10.0)
     waits.is_over(PLACE, 0.0)
     waits.got(PLACE)
@@ -19,7 +19,7 @@ def test_what_was_got_is_waited_for_anew() -> None:
     assert not waits.is_over(PLACE, 10.0)
 
 
-def test_a_place_that_nobody_asked_for_meanwhile_is_waited_for_anew() -> None:
+def test_an_offset_without_requests_is_waited_for_again() -> None:
     waits = Patience(10.0)
     waits.is_over(PLACE, 0.0)
     assert not waits.is_over(PLACE, 10.0)

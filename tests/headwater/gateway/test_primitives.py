@@ -60,7 +60,7 @@ def test_none_is_written_as_minus_one_or_a_zero_id(kind: str) -> None:
     assert raw == (bytes(16) if kind == "uuid" else b"\xff" * len(raw))
 
 
-def test_tagged_fields_that_nobody_knows_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     assert skip_tags(b"\x00...", 0) == 1
     assert skip_tags(b"\x02\x07\x01a\x09\x02bb...", 0) == 8
     for broken in (b"\x01\x07\x09a", b"\x7f\x00"):

@@ -43,7 +43,7 @@ def test_connections_leave_the_files_their_descriptors(descriptors: int, allowed
     assert allowed_connections(1000, descriptors) == allowed
 
 
-def test_fewer_connections_than_configured_are_told() -> None:
+def test_fewer_connections_than_configured_are_reported() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with capture_logs() as logs:
         allowed = prepare_process(hard)

@@ -27,7 +27,7 @@ def sent(*records: Slice) -> bytes:
 
 
 async def sent_in_loop(*records: Slice, readers: DiskThreads | None = None, timeout_s: float = 30.0) -> bytes:
-    """What arrives of an answer of 'before', each of the records and 'behind', less the frame's size."""
+    """What arrives of an answer of 'before', each of the records and 'after', less the frame's size."""
     readers = readers or DiskThreads(1, "reader")
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -37,7 +37,7 @@ async def sent_in_loop(*records: Slice, readers: DiskThreads | None = None, time
         answer.buffer += b"before"
         for each in records:
             answer.attach(Records([each], each.length))
-        answer.buffer += b"behind"
+        answer.buffer += b"after"
 
         async def received() -> bytes:
             loop, got = asyncio.get_running_loop(), bytearray()
@@ -81,20 +81,20 @@ def read_in(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def test_from_the_page_cache(file: RunFile, content: bytes, read_in: list[tuple[int, int]]) -> None:
-    assert sent(Slice(file, 5, SIZE - 9)) == b"before" + content[5:-4] + b"behind"
+    assert sent(Slice(file, 5, SIZE - 9)) == b"before" + content[5:-4] + b"after"
     assert not read_in, "it has just been written"
 
 
 def test_from_the_disk(file: RunFile, content: bytes, read_in: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_is_cached", lambda *_: False)
-    assert sent(Slice(file, 0, SIZE)) == b"before" + content + b"behind"
+    assert sent(Slice(file, 0, SIZE)) == b"before" + content + b"after"
     assert read_in == [(start, min(start + READ_BYTES, SIZE)) for start in range(0, SIZE, READ_BYTES)]
 
 
 def test_work_elsewhere_in_the_process_keeps_no_cold_read_waiting(
     file: RunFile, content: bytes, read_in: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop's own threads belong to whoever finds them: verbs, name look-ups, libraries."""
+    """The event loop's own threads are shared by many: verbs, name look-ups, libraries."""
     monkeypatch.setattr(server, "_is_cached", lambda *_: False)
     go = threading.Event()
 
@@ -108,7 +108,7 @@ def test_work_elsewhere_in_the_process_keeps_no_cold_read_waiting(
             go.set()
             await asyncio.gather(*others)
 
-    assert asyncio.run(busy()) == b"before" + content + b"behind"
+    assert asyncio.run(busy()) == b"before" + content + b"after"
     assert read_in
 
 
@@ -139,7 +139,7 @@ def test_a_disk_that_hangs_keeps_no_answer_from_another_disk(
         finally:
             go.set()
 
-    assert asyncio.run(both()) == b"before" + content + b"behind"
+    assert asyncio.run(both()) == b"before" + content + b"after"
 
 
 def test_a_file_that_ends_before_its_slice_is_doubted(file: RunFile) -> None:
@@ -157,7 +157,7 @@ def test_a_file_that_was_just_read_counts_as_cached(file: RunFile) -> None:
 def test_from_memory(file: RunFile, content: bytes) -> None:
     os.ftruncate(os.open(file.where, os.O_RDWR), 0)  # so that it can come from nowhere else
     file.memory = memoryview(content)
-    assert sent(Slice(file, 1, SIZE - 1)) == b"before" + content[1:] + b"behind"
+    assert sent(Slice(file, 1, SIZE - 1)) == b"before" + content[1:] + b"after"
 
 
 def test_from_memory_and_file_by_turns(file: RunFile, content: bytes, tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ def test_from_memory_and_file_by_turns(file: RunFile, content: bytes, tmp_path: 
     other = RunFile.open(tmp_path / "other")
     other.memory = memoryview(content)
     slices = [Slice((file, other)[at % 2], at, 100 + at) for at in range(20)]
-    assert sent(*slices) == b"before" + b"".join(content[each.position : each.position + each.length] for each in slices) + b"behind"
+    assert sent(*slices) == b"before" + b"".join(content[each.position : each.position + each.length] for each in slices) + b"after"
 
 
 def test_more_pieces_than_one_system_call_takes(file: RunFile, content: bytes) -> None:
     file.memory = memoryview(content)
     slices = [Slice(file, at, 700) for at in range(3 * BUFFERS_MAX)]
-    assert sent(*slices) == b"before" + b"".join(content[at : at + 700] for at in range(3 * BUFFERS_MAX)) + b"behind"
+    assert sent(*slices) == b"before" + b"".join(content[at : at + 700] for at in range(3 * BUFFERS_MAX)) + b"after"
 
 
 @given(st.lists(st.binary(max_size=5), max_size=8), st.data())

@@ -1,4 +1,4 @@
-"""Requests and answers over sockets, limits and hostile clients; the log behind is a fake with real batches."""
+"""Requests and answers over sockets, limits and hostile clients; the log is a fake with real batches."""
 
 import errno
 import socket
@@ -103,7 +103,7 @@ def test_schemas_are_loaded_when_a_client_speaks_their_version_and_beside_the_ev
     assert "gateway" not in {thread for thread, _, _ in loaded}
 
 
-def test_a_newer_client_is_told_the_versions_in_the_oldest_form(client: RawClient) -> None:
+def test_a_newer_client_gets_the_versions_in_the_oldest_form(client: RawClient) -> None:
     client.socket.sendall(struct.pack(">ihhih", 14, Api.API_VERSIONS, 99, 1, -1) + b"what")
     answer = client.answer(Api.API_VERSIONS, 0)
     assert answer["error_code"] == Code.UNSUPPORTED_VERSION
@@ -242,7 +242,7 @@ def test_what_is_fetched_is_the_file_byte_for_byte(client: RawClient, soup: Fake
     assert answer["aborted_transactions"] == ([] if isolation else None)
 
 
-def test_an_unknown_topic_id_is_told_apart(client: RawClient) -> None:
+def test_an_unknown_topic_id_has_its_own_code(client: RawClient) -> None:
     facts = a_fetch(("soup", 0, 0))
     facts["topics"][0]["topic_id"] = b"u" * 16
     assert client.fetch(facts, 13)["error_code"] == Code.UNKNOWN_TOPIC_ID
@@ -325,7 +325,7 @@ def test_data_at_hand_does_not_wait_for_a_chunk_of_another_partition(client: Raw
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "level"),
     [
         (OffsetOutOfRange(5, 10, 20), Code.OFFSET_OUT_OF_RANGE, None),
         (TransientError("store unreachable"), Code.KAFKA_STORAGE_ERROR, "warning"),
@@ -337,8 +337,8 @@ def test_data_at_hand_does_not_wait_for_a_chunk_of_another_partition(client: Raw
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_errors_become_codes(client: RawClient, soup: FakeLog, error: Any, code: Code, told: str | None, late: bool) -> None:
-    """At once, and for each of two fetches; the operator is told once."""
+def test_errors_become_codes(client: RawClient, soup: FakeLog, error: Any, code: Code, level: str | None, late: bool) -> None:
+    """At once, and for each of two fetches; one event for the operator."""
     if late:
         failing = on_its_way()
         failing.future.set_exception(error)
@@ -349,7 +349,7 @@ def test_errors_become_codes(client: RawClient, soup: FakeLog, error: Any, code:
         for _ in range(2):
             answer = client.fetch(a_fetch(("soup", 0, 0), max_wait=9000))
             assert (answer["error_code"], answer["records"]) == (code, b"")
-    assert [each["log_level"] for each in logs] == ([told] if told else [])
+    assert [each["log_level"] for each in logs] == ([level] if level else [])
 
 
 def test_an_unexpected_error_is_one_partitions_and_comes_with_its_traceback(client: RawClient, soup: FakeLog, salad: FakeLog) -> None:
@@ -364,14 +364,14 @@ def test_an_unexpected_error_is_one_partitions_and_comes_with_its_traceback(clie
 
 def test_an_older_leader_epoch_than_metadata_tells_is_fenced_and_a_newer_one_served(client: RawClient, soup: FakeLog) -> None:
     client.ask(Api.METADATA, 7, topics=[], allow_auto_topic_creation=False)
-    soup.leader_epoch = 9  # nobody was told
+    soup.leader_epoch = 9  # not advertised yet
     assert client.fetch(a_fetch(("soup", 0, 0), current_leader_epoch=3))["error_code"] == 0
     assert client.fetch(a_fetch(("soup", 0, 0), current_leader_epoch=2))["error_code"] == Code.FENCED_LEADER_EPOCH
     assert client.fetch(a_fetch(("soup", 0, 0), current_leader_epoch=4))["error_code"] == 0
 
 
-def test_an_epoch_that_cannot_be_known_now_is_not_told_and_not_fenced(soup: FakeLog) -> None:
-    """librdkafka says 0 when Metadata said -1; sent back to Metadata for that, it would ask for ever."""
+def test_an_epoch_that_cannot_be_known_now_is_not_advertised_and_not_fenced(soup: FakeLog) -> None:
+    """librdkafka says 0 when Metadata said -1; sent back to Metadata for that, it would retry forever."""
     soup.next_bounds = [TransientError("store unreachable")] * 2
     with GatewayServer(FakeLogs(soup), a_config()) as server, RawClient(server.address) as client:
         answer = client.ask(Api.METADATA, 7, topics=[{"name": "soup"}], allow_auto_topic_creation=False)
@@ -440,7 +440,7 @@ def test_a_malformed_frame_closes_its_connection_and_nothing_else(server: Gatewa
     assert client.fetch(a_fetch(("soup", 0, 0)))["error_code"] == 0
 
 
-def test_a_frame_cut_short_is_told(server: GatewayServer) -> None:
+def test_a_frame_cut_short_is_reported(server: GatewayServer) -> None:
     with capture_logs() as logs, RawClient(server.address) as client:
         client.socket.sendall(a_request(Api.FETCH, 12, a_fetch(("soup", 0, 0)))[:20])
         client.socket.shutdown(socket.SHUT_WR)
@@ -486,7 +486,7 @@ def test_a_client_that_says_nothing_more_is_let_go(soup: FakeLog, sent: bytes) -
         assert client.is_closed_by_peer()
 
 
-def test_a_hundred_clients_that_take_nothing_are_let_go_and_hinder_nobody(tmp_path: Path) -> None:
+def test_a_hundred_clients_that_take_nothing_are_closed_and_delay_no_other(tmp_path: Path) -> None:
     big = FakeLog(a_topic_partition("big"), tmp_path / "big.log", [a_batch(at, [bytes(1 << 20)]) for at in range(32)])
     config = a_config(send_timeout_s=0.5, slowest_bytes_per_s=1 << 30)
     with capture_logs() as logs, GatewayServer(FakeLogs(big), config) as server:
@@ -673,11 +673,11 @@ def test_a_reader_of_ten_thousand_partitions_is_served(tmp_path: Path) -> None:
     logs[9_999].append(a_batch(0, [b"v"]))
     with GatewayServer(FakeLogs(*logs), a_config(metadata_ttl_s=1.0)) as server, RawClient(server.address, 60) as client:
 
-        def told() -> int:
+        def known() -> int:
             answer = client.ask(Api.METADATA, 7, topics=[{"name": "wide"}], allow_auto_topic_creation=False)
             return len(answer["topics"][0]["partitions"])
 
-        until(lambda: told() == 10_000)  # a busy machine may take longer to look at them than a client waits for news
+        until(lambda: known() == 10_000)  # a busy machine may take longer to look at them than a client waits for a look
         partitions = [{"partition_index": at, "current_leader_epoch": -1, "timestamp": -1} for at in range(10_000)]
         listed = client.ask(
             Api.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": "wide", "partitions": partitions}], timeout=1000

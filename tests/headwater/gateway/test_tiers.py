@@ -119,7 +119,7 @@ def test_the_local_log_may_vanish_in_mid_read(tmp_path: Path, opened: Opener) ->
 
 
 class Unplugged:
-    """A store behind a cable that can be pulled: every call raises what a dead network makes of it."""
+    """A store on a cable that can be pulled: every call raises what a dead network makes of it."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner

@@ -1,0 +1,16 @@
+"""What has to stay the same for what is known of a segment's file to stay true."""
+
+from typing import NamedTuple
+
+from headwater_core.segments.local_log import LocalLog, LocalSegment
+
+
+class FileVersion(NamedTuple):
+    """A file, and the newest leader epoch of its log: a newer leader may have had the file cut."""
+
+    inode: int
+    leader_epoch: int | None
+
+    @classmethod
+    def of(cls, segment: LocalSegment, log: LocalLog) -> "FileVersion":
+        return cls(segment.generation.inode, log.epochs.newest)
