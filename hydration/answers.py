@@ -52,6 +52,7 @@ class Slice:
     length: int
 
     def read(self) -> bytes:
+        """Raises TransientError when the disk fails."""
         return self.file.read(self.position, self.length)
 
 

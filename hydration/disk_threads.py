@@ -31,6 +31,7 @@ class DiskThreads:
         return threads.submit(work)
 
     def close(self, *, wait: bool = True) -> None:
+        """Nothing more is submitted. With `wait`, for the end of what runs on disks that answer."""
         with self._lock:
             self._closed = True
             every = list(self._threads.values())

@@ -27,7 +27,8 @@ class LocalLooks:
         return self._hydrator.join_look(self._partition, partial(_look, local, max_age_s), local.log_dir)
 
     def while_same(self, looked_at: LocalLog, question: Resumable[T]) -> Resumable[T]:
-        """What `question` finds in that log. Damage that it meets is none where the log was cut or replaced since: SourceChanged."""
+        """What `question` finds in that log. Raises what it does; for damage SourceChanged, where the log was cut
+        or replaced since."""
         try:
             return (yield from question)
         except (CorruptData, UnsupportedFormat) as error:

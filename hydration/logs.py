@@ -113,6 +113,7 @@ class Logs:
         self.hydrator.cache.sweep()
 
     def topics(self) -> dict[str, Topic]:
+        """By name, as of the last refresh()."""
         return self._topics
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
@@ -148,6 +149,7 @@ class Logs:
         return LookKeeper(self._tiers, self._clock)
 
     def close(self) -> None:
+        """Ends all reading; waits for workers, except those that a disk holds up."""
         self._sweeper.shutdown(wait=False)
         self.hydrator.close()
         self._files.close()

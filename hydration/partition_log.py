@@ -78,6 +78,7 @@ class PartitionLog:
         return run_blocking(self._bounds(isolation), timeout_s)
 
     def try_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | Pending[Bounds]:
+        """As `bounds`, without blocking."""
         return start(self._bounds(isolation))
 
     def known_bounds(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Bounds | None:
@@ -108,6 +109,7 @@ class PartitionLog:
         return run_blocking(self._read(offset, max_bytes, isolation), timeout_s)
 
     def try_read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult | Pending[ReadResult]:
+        """As `read`, without blocking. A cancelled answer is closed."""
         return start(self._read(offset, max_bytes, isolation), discard=ReadResult.close)
 
     def offset_for_time(self, timestamp_ms: int, *, timeout_s: float | None = TIMEOUT_S) -> RecordTime | None:

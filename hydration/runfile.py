@@ -34,6 +34,7 @@ class RunFile:
 
     @classmethod
     def open(cls, path: Path, *, rested: Callable[[], None] | None = None) -> "RunFile":
+        """Raises OSError."""
         return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path), rested=rested)
 
     def fileno(self) -> int:
@@ -71,12 +72,14 @@ class RunFile:
             raise TransientError(f"{self.where}: {error.strerror}") from error
 
     def hold(self) -> "RunFile":
+        """One more hold: the file stays open until its release."""
         with self._lock:
             assert self._holds > 0, f"{self.where} is closed already"
             self._holds += 1
         return self
 
     def release(self) -> None:
+        """The last one closes the file."""
         with self._lock:
             assert self._holds > 0, f"{self.where} was released more often than held"
             self._holds -= 1

@@ -40,12 +40,14 @@ class LongRequests:
         return True
 
     def give_back(self, size_bytes: int) -> None:
+        """Free room, and wake all that wait for some."""
         self.left_bytes += size_bytes
         waiting, self._waiting = self._waiting, set()
         for each in waiting:
             each.set()
 
     def forget(self, freed: asyncio.Event) -> None:
+        """`freed` is not waited for any more."""
         self._waiting.discard(freed)
 
 

@@ -49,7 +49,7 @@ def announced_size(pending: bytearray) -> int:
 def read_header(frame: bytes) -> RequestHeader:
     """The request header at the start of `frame`, versions 1 and 2 up to the tagged fields.
 
-    The client id keeps the old string form in every version. Source: Kafka's RequestHeader.json.
+    The client id keeps the old string form in every version. Raises MalformedRequest. Source: Kafka's RequestHeader.json.
     """
     if len(frame) < _HEADER.size:
         raise MalformedRequest(f"request of {len(frame)} bytes, a header takes {_HEADER.size}")

@@ -61,6 +61,7 @@ class LookUps:
         self._logs, self._advertised_epoch, self._executor = logs, advertised_epoch, executor
 
     async def list_offsets(self, body: Fields) -> Fields:
+        """The response; each partition has its own error code."""
         isolation = isolation_of(body.get("isolation_level", 0))
 
         def from_log(log: PartitionLog, bounds: Bounds, requested: Fields, deadline_s: float) -> Position:
@@ -85,6 +86,8 @@ class LookUps:
         return {"topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()]}
 
     async def offset_for_leader_epoch(self, body: Fields) -> Fields:
+        """The response; each partition has its own error code."""
+
         def from_log(log: PartitionLog, bounds: Bounds, requested: Fields, deadline_s: float) -> EpochEnd:
             return log.epoch_end(requested["leader_epoch"], timeout_s=left(deadline_s))
 

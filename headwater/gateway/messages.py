@@ -68,11 +68,13 @@ class Schema:
 
 @cache
 def request_schema(api_key: int, version: int) -> Schema:
+    """Made on first use: some milliseconds. Raises what kio does when it has no such version."""
     return _schema(api_key, version, "request")
 
 
 @cache
 def response_schema(api_key: int, version: int) -> Schema:
+    """As request_schema."""
     return _schema(api_key, version, "response")
 
 

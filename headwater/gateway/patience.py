@@ -35,4 +35,5 @@ class Patience:
         return bool(self._requested_s)
 
     def got(self, wanted: WantedOffset) -> None:
+        """A request got it: the wait is over."""
         self._requested_s.pop(wanted, None)

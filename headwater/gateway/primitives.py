@@ -40,6 +40,7 @@ _ZERO_UUID = bytes(16)
 
 @cache
 def primitive(kind: str, flexible: bool, nullable: bool) -> tuple[Reader, Writer]:
+    """Reader and writer of one of kio's types. The reader raises MalformedRequest, or struct.error where the bytes end."""
     if kind in FIXED:
         return _fixed(FIXED[kind], _ZERO_UUID if kind == "uuid" else -1)
     if kind == "string":
@@ -95,6 +96,7 @@ def _sized(flexible: bool, nullable: bool, legacy: struct.Struct, *, text: bool)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned varint at byte `at`, and the position after it. Raises MalformedRequest when it is cut or longer than five bytes."""
     if at < len(data) and (byte := data[at]) < 0x80:
         return byte, at + 1
     value = shift = 0
@@ -111,6 +113,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_tag_count(data: bytes, at: int) -> tuple[int, int]:
+    """The number of tagged fields, and the position after it. Raises MalformedRequest for more than there are bytes."""
     count, at = read_varint(data, at)
     if count > len(data) - at:
         raise MalformedRequest(f"{count} tagged fields in {len(data) - at} bytes")
@@ -118,6 +121,7 @@ def read_tag_count(data: bytes, at: int) -> tuple[int, int]:
 
 
 def write_varint(out: bytearray, value: int) -> None:
+    """Append `value`, which is not negative, as an unsigned varint."""
     while value > 0x7F:
         out.append(0x80 | value & 0x7F)
         value >>= 7
@@ -125,6 +129,7 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def skip_tags(data: bytes, at: int) -> int:
+    """The position after tagged fields that are not read. Raises MalformedRequest when they are cut."""
     if data.startswith(NO_TAGS, at):
         return at + 1
     count, at = read_tag_count(data, at)

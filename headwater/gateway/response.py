@@ -54,6 +54,7 @@ class Response:
         self._done_bytes = 0
 
     def attach(self, records: Records) -> None:
+        """Add the slices after what is in `buffer`. They stay their owner's."""
         if not records.slices:
             return
         self._done.append(bytes(self.buffer))

@@ -54,6 +54,7 @@ class Gateway:
         return host, port
 
     async def run(self) -> None:
+        """Serve until it is cancelled, then end all connections."""
         connections_max = prepare_process(self._config.connections_max)
         try:
             await self._requests.load_schemas()
@@ -133,6 +134,7 @@ async def serve(
 
 
 def listen(address: str) -> socket.socket:
+    """A listening socket at "host:port". Raises UsageError when it cannot listen there."""
     host, port = split_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

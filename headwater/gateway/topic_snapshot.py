@@ -67,6 +67,7 @@ class TopicSnapshots:
         self._encodings_bytes = 0
 
     async def snapshot(self) -> Snapshot:
+        """As of at most `ttl_s` seconds ago, or the last one when a new look takes longer than WAIT_S. Raises nothing."""
         if self._looking is None and self._is_older(self._looked_s, self._ttl_s):
             self._looking = asyncio.create_task(self._look())
             self._began_s = self._clock.monotonic_s()
@@ -100,6 +101,7 @@ class TopicSnapshots:
         return self._names
 
     async def close(self) -> None:
+        """Wait for the end of a look in flight."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])

@@ -44,7 +44,8 @@ class ArchiveTransactions:
 
     def aborted(self, since: int, offsets: Span, end: int, local: Span) -> Resumable[tuple[list[AbortedTransaction], int | None]]:
         """The aborted transactions that `offsets` may belong to and whose markers are at or past `since`; and the
-        offset from which on the other tier has to be searched, None when no transaction of these offsets is open there.
+        offset from which on the other tier has to be searched, None when no transaction of these offsets is open there. Raises
+        SourceChanged when the manifest does not list what is searched any more, and what reading it does.
 
         end   of what is live: what entries say from there on belongs to a dead branch
         local  offsets that the local log describes, where the archive has gaps
@@ -89,7 +90,7 @@ class ArchiveTransactions:
 
     def carried(self, open_at: tuple[OpenTransaction, ...], since: int, end: int) -> Resumable[Carried]:
         """What becomes, from `since` on, of transactions that no entry lists, because they began where the archive has nothing. Their
-        markers are searched batch by batch, once; as far as the next gap, after which nothing is known.
+        markers are searched batch by batch, once; as far as the next gap, after which nothing is known. Raises as `aborted` does.
 
         end   of what is live
         """

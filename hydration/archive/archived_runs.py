@@ -18,6 +18,7 @@ class ArchivedRuns:
         self._manifest, self._hydrator = manifest, hydrator
 
     def plan(self, entry: Entry) -> Resumable[ChunkPlan]:
+        """How the entry's run is cut into chunks."""
         try:
             plan = yield from self._hydrator.plan(self._manifest.partition, entry)
         except NotFound as error:

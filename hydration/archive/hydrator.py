@@ -161,6 +161,7 @@ class Hydrator:
             self.flights.join(run[0][0], start, partial(self._fetcher.fetch, run[0][0], entry, run[0][1]), urgent=False)
 
     def plan_ahead(self, partition: PartitionId, entry: Entry) -> None:
+        """Have the entry's index fetched; errors are dropped."""
         if self.plan_now(entry) is None:
             self._fetch_plan(partition, entry, urgent=False)
 

@@ -24,17 +24,25 @@ log = structlog.get_logger()
 class Heads(Protocol):
     """Where manifests come from: the repository."""
 
-    def load(self, partition: PartitionId) -> Versioned | None: ...
+    def load(self, partition: PartitionId) -> Versioned | None:
+        """The partition's head; None when it never had one. Blocks. Raises what the store does, and CorruptData."""
+        ...
 
 
 class EntryIndex(Protocol):
     """Where entries are looked up: LMDB, or the head itself."""
 
-    def replace(self, head: Head) -> object: ...
+    def replace(self, head: Head) -> object:
+        """Take the head's entries for those of its partition. Raises HeadwaterError when that is not possible."""
+        ...
 
-    def floor(self, partition: PartitionId, offset: int) -> Entry | None: ...
+    def floor(self, partition: PartitionId, offset: int) -> Entry | None:
+        """The entry that holds `offset`."""
+        ...
 
-    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None: ...
+    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None:
+        """The first entry whose last timestamp is at or after `timestamp_ms`."""
+        ...
 
 
 class Gap(NamedTuple):
@@ -140,9 +148,11 @@ class ManifestView:
 
     @property
     def is_known(self) -> bool:
+        """Whether the head is known, or that there is none."""
         return self._seen_s is not None
 
     def age_s(self) -> float:
+        """Seconds since what is known was requested; infinite while nothing is."""
         return float("inf") if self._seen_s is None else self._clock.monotonic_s() - self._seen_s
 
     def refresh(self, max_age_s: float) -> Resumable[None]:

@@ -30,10 +30,12 @@ _DIRECTORY_MODE, _FILE_MODE = 0o700, 0o600
 
 @lru_cache(NAMES_MAX)  # each fetch asks for its own chunk and for those ahead of it
 def chunk_name(partition: PartitionId, uid: str, position: int, size_bytes: int) -> str:
+    """Raises CorruptData for a uid that is no plain name."""
     return _checked(f"{folder(partition)}/{uid}.{position}-{size_bytes}.run")
 
 
 def index_name(partition: PartitionId, uid: str) -> str:
+    """Raises CorruptData for a uid that is no plain name."""
     return _checked(f"{folder(partition)}/{uid}.index")
 
 

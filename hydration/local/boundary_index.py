@@ -48,10 +48,12 @@ class BoundaryIndex:
             self._offsets.insert(at, place.offset)
 
     def by_offset(self, offset: int) -> Boundary | None:
+        """The last one at or before `offset`."""
         with self._lock:
             return self._at(bisect_right(self._offsets, offset) - 1)
 
     def by_position(self, position: int) -> Boundary | None:
+        """The last one at or before byte `position`."""
         with self._lock:
             return self._at(bisect_right(self._positions, position) - 1)
 
@@ -66,6 +68,7 @@ class BoundaryIndex:
             self._ends[end_offset] = end
 
     def forget(self) -> None:
+        """All of them: the file was cut."""
         with self._lock:
             self._offsets, self._positions, self._ends, self.whole = array("q"), array("q"), {}, None
 

@@ -164,6 +164,7 @@ class LocalTier:
 
     @property
     def hangs(self) -> bool:
+        """Whether a reader has waited HANGS_S for a look."""
         since_s = self._awaited_since_s
         return since_s is not None and self._clock.monotonic_s() - since_s >= HANGS_S
 
@@ -173,6 +174,7 @@ class LocalTier:
         return self.last_seen.directory.parent if self.last_seen is not None else None
 
     def publish(self, look: Look) -> None:
+        """Take over a look that was taken elsewhere, unless it began before the last one."""
         self._awaited_since_s = None
         if look.failure is None and look.began_s < self.last.began_s:
             return

@@ -33,6 +33,7 @@ class OpenSegment:
         self._file, self._segment, self._epoch_check, self._boundaries, self._budget = file, segment, epoch_check, boundaries, budget
 
     def read(self, position: int, size_bytes: int) -> bytes:
+        """As RunFile.read, within the budget."""
         self._budget.take(size_bytes)
         return self._file.read(position, size_bytes)
 

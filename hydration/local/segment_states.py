@@ -37,7 +37,7 @@ class SegmentStates(Generic[S]):
 
     @contextmanager
     def undisturbed(self, log: LocalLog, budget: ScanBudget) -> Iterator[None]:
-        """For one thread at a time. With a budget of nothing it does not wait either: ScanBudgetExceeded."""
+        """For one thread at a time. With a budget of nothing it does not wait: raises ScanBudgetExceeded."""
         if not self._lock.acquire(blocking=budget.left_bytes != 0):
             raise ScanBudgetExceeded
         try:
