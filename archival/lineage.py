@@ -7,6 +7,7 @@ history is the leader epoch checkpoint of the broker that may archive it.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory, EpochStart
 from manifests.head import Entry, Head
@@ -52,8 +53,8 @@ def ends_at(history: EpochHistory, epoch: int, offset: int) -> int | None:
     oldest, first = history.oldest, history.first_offset
     if oldest is not None and first is not None and offset < first and epoch < oldest:
         return first
-    at = bisect_right(history.starts, epoch, key=lambda step: step[0])
-    return history.starts[at][1] if at < len(history.starts) else None
+    at = bisect_right(history.starts, epoch, key=lambda start: start.epoch)
+    return history.starts[at].first_offset if at < len(history.starts) else None
 
 
 def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
@@ -72,7 +73,7 @@ def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
         end = ends_at(history, epoch, first)
         if end is None or last < end:
             continue
-        if not ends_entry and lies_on(history, *spans[at + 1][:2]):
+        if not ends_entry and lies_on(history, spans[at + 1].epoch, spans[at + 1].first_offset):
             continue
         return max(end, first)
     return None
@@ -85,7 +86,7 @@ def resumes_at(history: EpochHistory, entries: Sequence[Entry], branch: int) -> 
     """
     silent_below = history.first_offset or 0
     for at, entry in enumerate(entries):
-        proven = entry.epochs and entry.epochs[0][1] >= silent_below and branches_at(history, entries[at:]) is None
+        proven = entry.epochs and entry.epochs[0].first_offset >= silent_below and branches_at(history, entries[at:]) is None
         if proven and entry.base_offset > branch:
             return entry.base_offset
     return None
@@ -100,7 +101,7 @@ def may_lack(history: EpochHistory, entries: Sequence[Entry]) -> tuple[Entry, ..
 def written_epochs(history: EpochHistory) -> frozenset[int]:
     """The epochs of `history` that wrote something, or may yet: not those whose offset went to the next one."""
     starts = history.starts
-    return frozenset(epoch for at, (epoch, first) in enumerate(starts) if at + 1 == len(starts) or first < starts[at + 1][1])
+    return frozenset(epoch for at, (epoch, first) in enumerate(starts) if at + 1 == len(starts) or first < starts[at + 1].first_offset)
 
 
 def is_proven(history: EpochHistory, entries: Sequence[Entry], end: int) -> bool:
@@ -115,26 +116,35 @@ def is_proven(history: EpochHistory, entries: Sequence[Entry], end: int) -> bool
 
 def epoch_in(entries: Sequence[Entry], offset: int) -> int | None:
     """The leader epoch of what is archived at `offset`; None when nothing is."""
-    spans = [epoch for epoch, first, last, _ in _spans(entries) if first <= offset <= last]
-    return spans[-1] if spans else None
+    epochs = [epoch for epoch, first, last, _ in _spans(entries) if first <= offset <= last]
+    return epochs[-1] if epochs else None
 
 
-def _spans(entries: Sequence[Entry]) -> list[tuple[int, int, int, bool]]:
-    """(epoch, first offset, last offset, is it the last of its entry?); an epoch that continues in the next entry is one span."""
-    spans: list[tuple[int, int, int, bool]] = []
+class _EpochSpan(NamedTuple):
+    """The records of one leader epoch, both offsets inclusive; is it the last epoch of its entry?"""
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+    ends_entry: bool
+
+
+def _spans(entries: Sequence[Entry]) -> list[_EpochSpan]:
+    """An epoch that continues in the next entry is one span."""
+    spans: list[_EpochSpan] = []
     for entry in entries:
         for at, (epoch, first) in enumerate(entry.epochs):
             ends_entry = at + 1 == len(entry.epochs)
-            last = entry.last_offset if ends_entry else entry.epochs[at + 1][1] - 1
-            if spans and spans[-1][0] == epoch:
-                first = spans.pop()[1]
-            spans.append((epoch, first, last, ends_entry))
+            last = entry.last_offset if ends_entry else entry.epochs[at + 1].first_offset - 1
+            if spans and spans[-1].epoch == epoch:
+                first = spans.pop().first_offset
+            spans.append(_EpochSpan(epoch, first, last, ends_entry))
     return spans
 
 
 def newest_epoch(entries: Sequence[Entry]) -> int:
     """The newest leader epoch of live records; -1 when there are none."""
-    return next((entry.epochs[-1][0] for entry in reversed(entries) if entry.epochs), -1)
+    return next((entry.epochs[-1].epoch for entry in reversed(entries) if entry.epochs), -1)
 
 
 def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:

@@ -42,7 +42,7 @@ def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: 
 
 def _first_batch(entry: Entry) -> int:
     """The offset of the first batch: a run may begin with a gap that compaction made."""
-    return entry.epochs[0][1] if entry.epochs else entry.base_offset
+    return entry.epochs[0].first_offset if entry.epochs else entry.base_offset
 
 
 def irreplaceable(log: LocalLog, head: Head) -> tuple[Entry, ...]:

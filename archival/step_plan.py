@@ -120,7 +120,7 @@ def _revivals(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:
     next_offset = head.next_offset
     if log.topic_policy_proves_compaction and log.start_offset <= next_offset:
         return
-    for entry in sorted(head.superseded, key=lambda each: -each.epochs[0][0] if each.epochs else 1):
+    for entry in sorted(head.superseded, key=lambda each: -each.epochs[0].epoch if each.epochs else 1):
         if entry.base_offset != next_offset or not entry.epochs or not continues(head, entry):
             continue
         branch = branches_at(log.epochs, (entry,))

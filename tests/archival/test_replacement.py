@@ -4,13 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from archival.cleaner import displaced_by
 from archival.lineage import may_lack
 from archival.policy import Policy
 from archival.release import release_bound
-from archival.replacement import irreplaceable, rereads
+from archival.replacement import Draft, irreplaceable, rereads
 from archival.step_plan import next_steps
 from archival.steps import Replace, Stop
 from headwater_core.epochs import EpochHistory
@@ -193,6 +194,7 @@ def a_branch(*bases: int, start: int | None = None, hw: int = 30) -> LocalLog:
     return a_log(*bases, hw=hw, start=start, epochs=((0, 0), (2, 20)), compacted=True)
 
 
+LOG = a_branch(0, 10, 25)
 HEAD = a_head(an_entry(0, 9), an_entry(10, 14, (0, 20)), an_entry(15, 19))
 
 
@@ -269,3 +271,23 @@ def test_a_run_with_a_record_at_each_offset_lacks_nothing(rows: bytes, by: Epoch
     assert displaced_by(an_entry(0, 1), scan, a_branch(0, 10)) == by
     assert displaced_by(an_entry(0, 1), scan, a_branch(0, 25, hw=22)) == (by and EpochOffset(2, 24))
     assert displaced_by(an_entry(0, 2), scan, a_branch(0, 10)) == EpochOffset(2, 29)  # the gap after it
+
+
+def test_a_draft_leaves_what_is_the_same_and_supersedes_the_rest() -> None:
+    first, same, last = HEAD.entries
+    new = [an_entry(0, 9, (2, 25)), same, an_entry(15, 19)]
+    head = a_head(*HEAD.entries, superseded=(an_entry(20, 24),))
+    draft = Draft.begin(head, 0, LOG.epochs, (), head.entries)
+    assert draft.is_for(head, 0, LOG.epochs)
+    assert not draft.is_complete
+    entries = tuple(entry if entry is same else structs.replace(entry, uid="f" * 32) for entry in new)
+    draft = draft.with_run(structs.replace(draft.head, entries=entries, last_offset=19))
+    assert draft.is_complete
+    assert draft.replaced == (first, last)
+    assert draft.result.superseded == (first, last, an_entry(20, 24))
+
+
+def test_a_draft_keeps_nothing_that_ends_before_the_start() -> None:
+    head = a_head(*HEAD.entries, start_offset=10)
+    draft = Draft.begin(head, 10, LOG.epochs, HEAD.entries[:1], HEAD.entries[1:])
+    assert (draft.head.entries, draft.head.last_offset, draft.dead) == ((), 9, HEAD.entries)

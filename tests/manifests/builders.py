@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headwater_core.epochs import EpochStart
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.head import EPOCH_MAX, FENCE_MAX, Entry, EpochOffset, Head
@@ -19,11 +20,12 @@ def an_entry(base: int, last: int, *, fence: int = 1, partition: PartitionId = P
     uid = fields.pop("uid", f"{base:016x}{last:016x}")
     key = fields.pop("key", keys.data(partition, base, last, fence, uid))
     size = fields.pop("size_bytes", (last - base + 1) * 10)
+    epochs = fields.pop("epochs", ((0, base),))
     return Entry(
         base_offset=base,
         last_offset=last,
         **{
-            "epochs": ((0, base),),
+            "epochs": tuple(EpochStart(*each) for each in epochs),
             "first_timestamp_ms": base * 1000,
             "last_timestamp_ms": last * 1000,
             "records": last - base + 1,

@@ -119,7 +119,7 @@ def proven_by_the_next_entry(stack: ExitStack) -> None:
 
     def spans(entries: Any) -> Any:
         found = real(entries)
-        return [(*span[:3], span is found[-1]) for span in found]
+        return [span._replace(ends_entry=span is found[-1]) for span in found]
 
     _patch(stack, archival.lineage, "_spans", spans)
 
