@@ -9,7 +9,6 @@ from tests.test_layers import ROOT, sources
 LINES_MAX = 80
 
 ELSEWHERE = {  # module: the test file to open first
-    "archival/fleet.py": "tests/archival/test_scheduler.py",
     "archival/looks.py": "tests/archival/test_cleaner.py",
     "archival/steps.py": "tests/test_values.py",
     "headwater/commands/archive.py": "tests/headwater/test_verbs.py",

@@ -1,17 +1,13 @@
 """The agent's loop, turn by turn: every partition gets its turn, and one partition's trouble is its own."""
 
-import json
-import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from archival.archive_pass import archive_all
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOutcome
 from archival.policy import PolicyFor
@@ -23,14 +19,10 @@ from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Glimpse, Listing, LogDirs
-from headwater_core.segments.run_scan import RunScan, scan_run
-from manifests.repository import ManifestRepository
-from tests.archival.builders import SEALED, SendingStore, number_of
+from tests.archival.builders import SendingStore, number_of
 from tests.events import written_events
 from tests.headwater.broker import Bench
 from tests.headwater_core.manual_clock import ManualClock
-from tests.headwater_core.objectstore.memory import MemoryStore
-from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.hung_disk import within
 
 
@@ -109,42 +101,6 @@ def test_a_compacted_log_is_looked_at_in_every_rescan(bench: Bench, monkeypatch:
     bench.scheduler.rescan()
     bench.turns()
     assert looks
-
-
-def test_without_metadata_a_topic_is_written_once_however_many_partitions_it_has(tmp_path: Path) -> None:
-    store = MeteredStore(MemoryStore())
-    bench = Bench(tmp_path, store)
-    bench.broker.partition("soup", *range(12), segments=1)
-    bench.scheduler.rescan()
-    bench.turns()
-    heads, documents_of_the_topic, owner = 12, 2, 1
-    assert store.calls["create"] == heads + documents_of_the_topic + owner
-    assert store.calls["replace"] == 0
-    assert ManifestRepository(store).resolve("soup").partitions == 12
-
-
-def test_an_idle_owned_directory_costs_the_bucket_nothing(tmp_path: Path) -> None:
-    store = MeteredStore(MemoryStore())
-    bench = Bench(tmp_path, store, owned=True)
-    bench.broker.partition("soup", 0, 1, segments=4)
-    bench.scheduler.rescan()
-    bench.turns()
-    assert [len(bench.broker.segments("soup", number)) for number in (0, 1)] == [1, 1]  # released on the way
-    before = sum(store.calls.values())
-    for _ in range(3):
-        bench.scheduler.rescan()
-        assert bench.turns() == 2
-    assert sum(store.calls.values()) == before
-
-
-def test_owned_segments_leave_while_the_partition_continues(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, owned=True)
-    bench.broker.partition("soup", 0, segments=5)
-    bench.scheduler.rescan()
-    left = []
-    while bench.scheduler.turn():
-        left.append(len(bench.broker.segments("soup", 0)))
-    assert left[:5] == [5, 4, 3, 2, 1]
 
 
 def test_a_step_looks_at_its_own_partition_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,92 +269,6 @@ def test_the_workers_archive_everything_and_end_when_stopped(bench: Bench) -> No
     assert stop.is_set()
     assert {bench.last_offset("soup", number) for number in range(12)} == {19}
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive")]
-
-
-def spoil(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[-3] ^= 1
-    path.write_bytes(raw)
-
-
-def test_what_is_gone_leaves_nothing(bench: Bench) -> None:
-    """Topics that come and go, under one name or another; one of them was stopped."""
-    for incarnation in range(5):
-        bench.broker.partition("daily", 0, segments=3, incarnation=incarnation)
-        bench.scheduler.rescan()
-        bench.turns()
-        shutil.rmtree(bench.broker.directory("daily", 0))
-        bench.scheduler.rescan()
-        bench.turns()
-    bench.broker.partition("bad", 0)
-    bench.broker.partition("soup", 0)
-    spoil(bench.broker.segments("bad", 0)[0])
-    bench.scheduler.rescan()
-    bench.turns()
-    assert set(bench.fleet.troubles) == {TopicPartition("bad", 0)}
-    shutil.rmtree(bench.broker.directory("bad", 0))
-    for _ in range(3):
-        bench.scheduler.rescan()
-        bench.turns()
-    assert bench.fleet.troubles == {}
-    assert {each.topic for each in bench.fleet._members} == {"soup"}
-    tails = json.loads((bench.root / "state" / "tails.json").read_bytes())
-    assert len(tails) <= 1
-    assert len(bench.fleet._topics._topics) == 1
-    known = {partition.topic for partition, _ in bench.control.state().partitions()}
-    assert known == {"soup"}
-    assert len(bench.scheduler) == 0
-
-
-def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> None:
-    """As when a broker moves it from one log directory to another while they are listed."""
-    bench.broker.partition("soup", 0, 1)
-    bench.scheduler.rescan()
-    bench.turns()
-    directory = bench.broker.directory("soup", 0)
-    members = dict(bench.fleet._members)
-    directory.rename(directory.with_name("aside"))
-    bench.scheduler.rescan()
-    directory.with_name("aside").rename(directory)
-    bench.turns()
-    bench.scheduler.rescan()
-    bench.turns()
-    assert bench.fleet._members == members
-    assert len(list(bench.control.state().partitions())) == 2
-
-
-def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.broker.partition("bad", 0, segments=4)
-    path = bench.broker.segments("bad", 0)[1]
-    sound = path.read_bytes()
-    spoil(path)
-    reads = 0
-
-    def counted(*arguments: Any, **named: Any) -> RunScan | None:
-        nonlocal reads
-        reads += 1
-        return scan_run(*arguments, **named)
-
-    def later(seconds: float) -> None:
-        bench.clock.advance(int(seconds * 1000))
-        bench.scheduler.rescan()
-        bench.turns()
-
-    monkeypatch.setattr("archival.run_finder.scan_run", counted)
-    later(0)
-    assert (reads, bench.last_offset("bad", 0)) == (2, 9)
-    for _ in range(int(READ_AGAIN_S / PAUSE_MAX_S) - 1):
-        later(PAUSE_MAX_S)
-        bench.broker.roll("bad", 0)  # what is added mends nothing
-        assert set(bench.fleet.troubles) == {TopicPartition("bad", 0)}
-    assert reads == 2
-    later(READ_AGAIN_S)
-    assert reads == 3
-    [row] = archive_all(bench.fleet, lambda _: SEALED)
-    assert (reads, isinstance(row.error, CorruptData)) == (4, True)  # somebody asks: it is read again
-    path.write_bytes(sound)
-    later(PAUSE_MAX_S)
-    assert (bench.fleet.troubles, bench.last_offset("bad", 0)) == ({}, 10 * (len(bench.broker.segments("bad", 0)) - 1) - 1)
 
 
 class HangingWork:

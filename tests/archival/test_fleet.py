@@ -1,0 +1,142 @@
+"""What one agent knows of its partitions: what is released, what is damaged, and what is forgotten when it is gone."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archival.archive_pass import archive_all
+from archival.due_queue import PAUSE_MAX_S
+from archival.fleet import READ_AGAIN_S
+from headwater_core.errors import CorruptData
+from headwater_core.partition import TopicPartition
+from headwater_core.segments.run_scan import RunScan, scan_run
+from manifests.repository import ManifestRepository
+from tests.archival.builders import SEALED
+from tests.headwater.broker import Bench
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
+
+
+def test_without_metadata_a_topic_is_written_once_however_many_partitions_it_has(tmp_path: Path) -> None:
+    store = MeteredStore(MemoryStore())
+    bench = Bench(tmp_path, store)
+    bench.broker.partition("soup", *range(12), segments=1)
+    bench.scheduler.rescan()
+    bench.turns()
+    heads, documents_of_the_topic, owner = 12, 2, 1
+    assert store.calls["create"] == heads + documents_of_the_topic + owner
+    assert store.calls["replace"] == 0
+    assert ManifestRepository(store).resolve("soup").partitions == 12
+
+
+def test_an_idle_owned_directory_costs_the_bucket_nothing(tmp_path: Path) -> None:
+    store = MeteredStore(MemoryStore())
+    bench = Bench(tmp_path, store, owned=True)
+    bench.broker.partition("soup", 0, 1, segments=4)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert [len(bench.broker.segments("soup", number)) for number in (0, 1)] == [1, 1]  # released on the way
+    before = sum(store.calls.values())
+    for _ in range(3):
+        bench.scheduler.rescan()
+        assert bench.turns() == 2
+    assert sum(store.calls.values()) == before
+
+
+def test_owned_segments_leave_while_the_partition_continues(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, owned=True)
+    bench.broker.partition("soup", 0, segments=5)
+    bench.scheduler.rescan()
+    left = []
+    while bench.scheduler.turn():
+        left.append(len(bench.broker.segments("soup", 0)))
+    assert left[:5] == [5, 4, 3, 2, 1]
+
+
+def spoil(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+
+
+def test_what_is_gone_leaves_nothing(bench: Bench) -> None:
+    """Topics that come and go, under one name or another; one of them was stopped."""
+    for incarnation in range(5):
+        bench.broker.partition("daily", 0, segments=3, incarnation=incarnation)
+        bench.scheduler.rescan()
+        bench.turns()
+        shutil.rmtree(bench.broker.directory("daily", 0))
+        bench.scheduler.rescan()
+        bench.turns()
+    bench.broker.partition("bad", 0)
+    bench.broker.partition("soup", 0)
+    spoil(bench.broker.segments("bad", 0)[0])
+    bench.scheduler.rescan()
+    bench.turns()
+    assert set(bench.fleet.troubles) == {TopicPartition("bad", 0)}
+    shutil.rmtree(bench.broker.directory("bad", 0))
+    for _ in range(3):
+        bench.scheduler.rescan()
+        bench.turns()
+    assert bench.fleet.troubles == {}
+    assert {each.topic for each in bench.fleet._members} == {"soup"}
+    tails = json.loads((bench.root / "state" / "tails.json").read_bytes())
+    assert len(tails) <= 1
+    assert len(bench.fleet._topics._topics) == 1
+    known = {partition.topic for partition, _ in bench.control.state().partitions()}
+    assert known == {"soup"}
+    assert len(bench.scheduler) == 0
+
+
+def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> None:
+    """As when a broker moves it from one log directory to another while they are listed."""
+    bench.broker.partition("soup", 0, 1)
+    bench.scheduler.rescan()
+    bench.turns()
+    directory = bench.broker.directory("soup", 0)
+    members = dict(bench.fleet._members)
+    directory.rename(directory.with_name("aside"))
+    bench.scheduler.rescan()
+    directory.with_name("aside").rename(directory)
+    bench.turns()
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.fleet._members == members
+    assert len(list(bench.control.state().partitions())) == 2
+
+
+def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.broker.partition("bad", 0, segments=4)
+    path = bench.broker.segments("bad", 0)[1]
+    sound = path.read_bytes()
+    spoil(path)
+    reads = 0
+
+    def counted(*arguments: Any, **named: Any) -> RunScan | None:
+        nonlocal reads
+        reads += 1
+        return scan_run(*arguments, **named)
+
+    def later(seconds: float) -> None:
+        bench.clock.advance(int(seconds * 1000))
+        bench.scheduler.rescan()
+        bench.turns()
+
+    monkeypatch.setattr("archival.run_finder.scan_run", counted)
+    later(0)
+    assert (reads, bench.last_offset("bad", 0)) == (2, 9)
+    for _ in range(int(READ_AGAIN_S / PAUSE_MAX_S) - 1):
+        later(PAUSE_MAX_S)
+        bench.broker.roll("bad", 0)  # what is added mends nothing
+        assert set(bench.fleet.troubles) == {TopicPartition("bad", 0)}
+    assert reads == 2
+    later(READ_AGAIN_S)
+    assert reads == 3
+    [row] = archive_all(bench.fleet, lambda _: SEALED)
+    assert (reads, isinstance(row.error, CorruptData)) == (4, True)  # somebody asks: it is read again
+    path.write_bytes(sound)
+    later(PAUSE_MAX_S)
+    assert (bench.fleet.troubles, bench.last_offset("bad", 0)) == ({}, 10 * (len(bench.broker.segments("bad", 0)) - 1) - 1)
