@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+import structlog
+
+from headwater_core.partition import PartitionId
+
+log = structlog.get_logger()
+
 
 @dataclass(slots=True)
 class ReadCounters:
@@ -24,3 +30,9 @@ class ReadCounters:
     ahead: int = 0
     damaged: int = 0
     gaps_skipped: int = 0
+
+
+def report_gap(counters: ReadCounters, partition: PartitionId, offset: int, next_offset: int) -> None:
+    """A reader at `offset` is moved to `next_offset`, over what no tier has."""
+    counters.gaps_skipped += 1
+    log.warning("gap_skipped", partition=str(partition), offset=offset, next_offset=next_offset)

@@ -89,11 +89,11 @@ class PartitionLog:
         stable: int | None = None
         if isolation is Isolation.READ_COMMITTED:
             with suppress(HeadwaterError):
-                asked = start(self._transactions.stable_offset(view))
-                if isinstance(asked, Pending):
-                    asked.future.cancel()
+                found = start(self._transactions.stable_offset(view))
+                if isinstance(found, Pending):
+                    found.future.cancel()
                 else:
-                    stable = asked
+                    stable = found
         return self._bounds_of(view, stable)
 
     def try_leader_epoch(self) -> int | Pending[int]:

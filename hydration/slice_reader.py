@@ -7,6 +7,7 @@ import structlog
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, OffsetOutOfRange, SourceChanged, TransientError, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from hydration.answers import ReadResult, Slice
+from hydration.counters import report_gap
 from hydration.local.local_tier import Piece
 from hydration.local.scan_workers import BoundaryWorker
 from hydration.local_looks import LocalLooks
@@ -117,7 +118,7 @@ class SliceReader:
 
     def _skip_gap(self, view: View, offset: int, next_offset: int) -> None:
         view.prove_gap(offset)
-        self._tiers.report_gap(offset, next_offset)
+        report_gap(self._tiers.hydrator.counters, view.partition, offset, next_offset)
 
 
 def base_offset(piece: Slice) -> int:

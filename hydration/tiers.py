@@ -5,8 +5,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-import structlog
-
 from headwater_core.partition import PartitionId
 from hydration.archive.archive_tier import ArchiveTier
 from hydration.archive.hydrator import Hydrator
@@ -16,7 +14,6 @@ from hydration.local.local_tier import LocalTier
 from hydration.scope import Scope, Tier
 
 T = TypeVar("T")
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +48,3 @@ class Tiers:
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have a worker read the local log's files."""
         return self.hydrator.submit(work, self.local.log_dir if self.local is not None else None)
-
-    def report_gap(self, offset: int, next_offset: int) -> None:
-        """A reader at `offset` is moved to `next_offset`, over what no tier has."""
-        self.hydrator.counters.gaps_skipped += 1
-        log.warning("gap_skipped", partition=str(self.partition), offset=offset, next_offset=next_offset)

@@ -98,7 +98,7 @@ class Connection:
             await asyncio.sleep(0)
         frame = self._take()
         if frame is None:
-            self._receive()  # a quick client has sent it by now, and the loop need not be asked
+            self._receive()  # a quick client has sent it by now: no turn of the loop is needed
             frame = self._take() or await self._awaited()
         if len(self.received) < RECEIVE_BYTES:
             self._resume()

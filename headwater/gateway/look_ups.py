@@ -19,7 +19,7 @@ from hydration.logs import Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending
 from hydration.scope import UNDEFINED, EpochEnd, Scope, epoch_end
 
-LOOK_UP_S = 10.0  # for a whole request; then the client is asked to retry. Its own limit is usually 30 s
+LOOK_UP_S = 10.0  # for a whole request; then the client is to retry. Its own limit is usually 30 s
 FRESH_S = 2.0  # for a fresh look, before the answer is what was known
 WORKERS_MAX = 4  # at once, for one request
 SLICE = 64  # look-ups in one of them, before other requests have their turn

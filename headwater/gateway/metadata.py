@@ -67,8 +67,8 @@ def _wanted(topics: list[dict[str, Any]] | None, version: int) -> _Wanted:
         return None
     if len(topics) > NAMES_MAX:
         raise MalformedRequest(f"metadata of {len(topics)} topics, limit {NAMES_MAX}")
-    asked = ((topic.get("topic_id"), topic["name"]) for topic in topics)
-    return tuple(dict.fromkeys((None if not topic_id or not any(topic_id) else topic_id, name) for topic_id, name in asked))
+    requested = ((topic.get("topic_id"), topic["name"]) for topic in topics)
+    return tuple(dict.fromkeys((None if not topic_id or not any(topic_id) else topic_id, name) for topic_id, name in requested))
 
 
 def _found(snapshot: Snapshot, wanted: Iterable[_TopicRef]) -> list[TopicView | None]:

@@ -10,7 +10,7 @@ from hydration.scope import Scope
 from hydration.times import RecordTime
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
-STABLE_S = 1.0  # for the scan of a local tail, where the archive is not asked
+STABLE_S = 1.0  # for the scan of a local tail, where the archive is not searched
 _ISOLATIONS = {each.value: each for each in Isolation}
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from functools import partial
 
-import structlog
-
 from headwater_core.errors import NotFound
 from hydration.answers import ReadResult, Slice
 from hydration.archive.archived_runs import missing
@@ -12,13 +10,12 @@ from hydration.archive.chunks import Chunk, ChunkPlan
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import ManifestView
 from hydration.archive.readahead import Ahead, Streams
+from hydration.counters import report_gap
 from hydration.ranges import Boundary, cut, first_at, headers
 from hydration.resumption import Resumable
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from manifests.head import Entry
-
-log = structlog.get_logger()
 
 
 class ArchiveTier:
@@ -48,7 +45,7 @@ class ArchiveTier:
                 if local is not None and cursor in local:
                     raise NotFound(f"{self._partition}: the manifest lists a gap at offset {cursor}")
                 gap_end = entry.next_offset if local is None or local.start < cursor else min(entry.next_offset, local.start)
-                self._report_gap(cursor, gap_end)
+                report_gap(self._hydrator.counters, self._partition, cursor, gap_end)
                 cursor = gap_end
                 continue
             try:
@@ -73,10 +70,6 @@ class ArchiveTier:
         if answer.slices:
             self._streams.moved(requested, cursor, answer.size_bytes)
         return cursor
-
-    def _report_gap(self, offset: int, next_offset: int) -> None:
-        self._hydrator.counters.gaps_skipped += 1
-        log.warning("gap_skipped", partition=str(self._partition), offset=offset, next_offset=next_offset)
 
     def _fill_from_entry(self, answer: ReadResult, entry: Entry, cursor: int, requested: int, end: int, max_bytes: int) -> Resumable[int]:
         hydrator, partition = self._hydrator, self._partition

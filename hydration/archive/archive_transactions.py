@@ -27,7 +27,7 @@ class Carried(NamedTuple):
 class _Followed(NamedTuple):
     """How far `ArchiveTransactions.carried` has come with one question, in which state of the archive."""
 
-    asked: tuple[tuple[OpenTransaction, ...], int]
+    question: tuple[tuple[OpenTransaction, ...], int]
     extent: Extent | None
     reached: int
     found: Carried
@@ -94,9 +94,9 @@ class ArchiveTransactions:
 
         end   of what is live
         """
-        kept, asked = self._followed, (open_at, since)
-        if kept is None or kept.asked != asked or kept.reached > end or self._has_other_branch(kept):
-            kept = _Followed(asked, self._manifest.extent, since, Carried(open_at))
+        kept, question = self._followed, (open_at, since)
+        if kept is None or kept.question != question or kept.reached > end or self._has_other_branch(kept):
+            kept = _Followed(question, self._manifest.extent, since, Carried(open_at))
         extent, cursor, (still, aborted) = self._manifest.extent, kept.reached, kept.found
         while still and cursor < end:
             entry = self._manifest.entry_at(cursor)
@@ -112,7 +112,7 @@ class ArchiveTransactions:
                 still = tuple(each for each in walked.open if each in open_at)
                 chunk = plan.after(chunk)
                 cursor = min(end, chunk.first_offset if chunk is not None else entry.next_offset)
-            self._followed = _Followed(asked, extent, cursor, Carried(still, aborted))
+            self._followed = _Followed(question, extent, cursor, Carried(still, aborted))
         return Carried(still, aborted)
 
     def _walked(self, entry: Entry, chunk: Chunk, open_before: Sequence[OpenTransaction], end_offset: int) -> Resumable[Transactions]:

@@ -81,7 +81,7 @@ class ChunkFetcher:
     def _fetch_run(self, entry: Entry, run: Sequence[tuple[str, Chunk]]) -> Iterator[RunFile | Exception]:
         """Neighbouring chunks by one GET; for each its file, or what went wrong with it."""
         answered = 0
-        with contextlib.suppress(CorruptData):  # the object ends too early: each chunk is asked for alone
+        with contextlib.suppress(CorruptData):  # the object ends too early: each chunk is requested alone
             for outcome in self._stream_run(entry, run):
                 answered += 1
                 yield outcome

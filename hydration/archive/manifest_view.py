@@ -16,7 +16,7 @@ from hydration.resumption import Resumable
 from manifests.head import Entry, Head
 from manifests.repository import Versioned
 
-RETRY_S = 1.0  # after a failure the store is not asked again for so long: all callers get the same error at once
+RETRY_S = 1.0  # after a failure no request goes to the store for so long: all callers get the same error at once
 
 log = structlog.get_logger()
 
