@@ -7,18 +7,23 @@ SEEDS ?= 20000
 SOAK_S ?= 1200
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
 
-.PHONY: setup demo check test peers simulate soak bench
+# The tests of the house, and of the packages whose tests read no whole logs; without property tests, and those that start a server.
+FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,archival headwater_core manifests)
+
+.PHONY: setup demo lint check test peers simulate soak bench
 
 setup: .venv/.runs
 
 demo: .venv/.runs
 	@$(BIN)/headwater demo
 
-check: .venv/.tests
+lint: .venv/.tests
 	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -n 0 tests/test_layers.py tests/test_names.py tests/test_docs.py tests/test_log_events.py
+
+check: lint
+	@$(BIN)/pytest -q -m "not peer and not slow and not server and not hypothesis" $(FAST_TESTS)
 
 test: .venv/.tests
 	@$(BIN)/pytest -m "not peer"
