@@ -37,7 +37,7 @@ class LocalLooks:
             for _ in range(LOOKS_MAX):  # one that was in flight already began too early
                 if self._local.last.began_s >= moment_s and self._local.last.log is not looked_at:
                     break
-                yield self._hydrator.join_look(self._partition, partial(_look, self._local, 0.0))
+                yield self.join(self._local, 0.0)
             now = self._local.last.log
             if now is None or is_cut(looked_at, now):
                 raise SourceChanged(f"{looked_at.directory} was cut or replaced: {error}") from error

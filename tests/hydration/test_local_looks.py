@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
 from headwater.gateway.apis import Api
 from headwater.gateway.config import GatewayConfig
 from headwater.gateway.server import GatewayServer
-from headwater_core.errors import TransientError
-from headwater_core.partition import TopicPartition
+from headwater_core.errors import CorruptData, TransientError
+from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, Survey
 from hydration.answers import Isolation, ReadResult
@@ -169,3 +171,23 @@ def test_a_survey_is_a_look_at_every_partition(a_world: AWorld, disk: Disk) -> N
     assert isinstance(read, ReadResult)
     read.close()
     assert disk.looks == 0
+
+
+def test_the_look_that_explains_damage_is_taken_by_its_disks_own_threads(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of no disk are for partitions that were never seen: one disk that hangs must not take them."""
+    world = a_world(clock=ManualClock())
+    run = a_segment(0, 10)
+    world.broker.write(0, b"\xff" * len(run))
+    world.broker.set_high_watermark(10)
+    log = world.log
+    log.bounds()
+    join_look, log_dirs = world.logs.hydrator.join_look, []
+
+    def recorded(partition: PartitionId, work: Callable[[], None], log_dir: Path | None = None) -> "Future[None]":
+        log_dirs.append(log_dir)
+        return join_look(partition, work, log_dir)
+
+    monkeypatch.setattr(world.logs.hydrator, "join_look", recorded)
+    with pytest.raises(CorruptData):
+        log.read(0, 1, UNCOMMITTED)
+    assert set(log_dirs) == {world.broker.root}
