@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headwater.wiring import Bucket
     from headwater_core.partition import PartitionId
     from manifests.topic import TopicManifest
-    from manifests.topic_survey import survey_topics
 
 
 @click.group()
@@ -71,6 +70,8 @@ def _check_all_shown(problems: list[str]) -> None:
 
 
 def _topics(bucket: "Bucket", problems: list[str], *, everything: bool) -> Iterator[dict[str, Any]]:
+    from manifests.topic_survey import survey_topics
+
     manifests, lost = survey_topics(bucket.manifests.store)
     problems += (f"{each.topic}: {each.error}" for each in lost)
     current = {(manifest.topic, manifest.topic_id) for manifest in manifests}
