@@ -100,109 +100,134 @@ def scan_run(
     what is left is another run. Raises what BatchWalk raises, and UnsupportedFormat for more open transactions than
     an index can hold.
     """
-    transactions = Transactions(open_before)
-    producers = Producers()
-    last_batch_of = producers.last_batch_of
-    points = runindex.new_points()
-    epochs: list[EpochStart] = []
-    base_offset = last_offset = -1
-    first_gap: int | None = None
-    leader_epoch = -1
-    earliest, latest = 2**63 - 1, runindex.NO_TIMESTAMP
-    records = offsets = 0
-    end_position = next_point = start
+    scan = _Scan(start, end_offset, open_before, where)
+    walk = BatchWalk(file, start, end, where=where, end_offset=end_offset, ahead=scan.pass_plain if pass_batches is not None else None)
+    for position, fields in walk:
+        if position >= scan.next_point:
+            if scan.is_full:
+                walk.finish()
+            scan.add_point(position, fields[0])
+        if scan.add(position, fields):
+            scan.add_marker(BatchHeader(*fields), walk.batch(position, scan.end_position - position))
+    return scan.result(walk.digest_to(scan.end_position)) if scan.base_offset >= 0 else None
 
-    def pass_plain(view: memoryview, at: int, filled: int, position: int, previous_offset: int, previous_epoch: int) -> Stretch:
-        """Plain batches up to the next point, by compiled code: what the loop below would learn from each is learnt from all."""
-        nonlocal earliest, end_position, first_gap, last_offset, latest, offsets, records
+
+class _Scan:
+    """What is known of a run so far."""
+
+    def __init__(self, start: int, end_offset: int | None, open_before: Sequence[OpenTransaction], where: str) -> None:
+        self.base_offset = -1
+        self.end_position = self.next_point = start
+        self._start, self._where = start, where
+        self._limit = NO_LIMIT if end_offset is None else end_offset
+        self._last_offset = self._leader_epoch = -1
+        self._first_gap: int | None = None
+        self._earliest_ms, self._latest_ms = 2**63 - 1, runindex.NO_TIMESTAMP
+        self._records = self._offsets = 0
+        self._points = runindex.new_points()
+        self._epochs: list[EpochStart] = []
+        self._transactions = Transactions(open_before)
+        self._producers = Producers()
+
+    @property
+    def is_full(self) -> bool:
+        """The index holds no more."""
+        return (
+            len(self._points.offsets) >= runindex.POINTS_MAX
+            or len(self._transactions.aborted) > runindex.ABORTED_MAX - _SPARE_ROWS
+            or len(self._epochs) > runindex.EPOCHS_MAX - _SPARE_ROWS
+        )
+
+    def add_point(self, position: int, base_offset: int) -> None:
+        """The batch that follows is one of the index's points. Raises UnsupportedFormat for too many open transactions."""
+        if self.base_offset < 0:
+            self.base_offset = base_offset
+        self._points.offsets.append(base_offset)
+        self._points.positions.append(position - self._start)
+        self._points.max_timestamps_ms.append(self._latest_ms)
+        self.next_point = position + runindex.POINT_SPACING_BYTES
+        if len(self._producers) > 2 * runindex.PRODUCERS_MAX:
+            self._producers.prune(runindex.PRODUCERS_MAX)
+        self._check_open()
+
+    def add(self, position: int, fields: tuple[int, ...]) -> bool:
+        """One verified batch, its fields in BatchHeader's order. True for a transaction's marker, which add_marker reads."""
+        base, length, epoch, _, _, attributes, delta, base_timestamp_ms, max_timestamp_ms, producer_id, _, _, count = fields
+        if epoch != self._leader_epoch:
+            self._epochs.append(EpochStart(epoch, base))
+            self._leader_epoch = epoch
+        if base != self._last_offset + 1 and self._first_gap is None and self._last_offset >= 0:
+            self._first_gap = self._last_offset + 1
+        self._last_offset = base + delta
+        self._offsets += count
+        self.end_position = position + LENGTH_FROM + length
+        if attributes & CONTROL:
+            return bool(count) and producer_id >= 0
+        if producer_id >= 0:
+            self._producers.last_batch_of[producer_id] = fields
+            if attributes & TRANSACTIONAL:
+                self._transactions.data(producer_id, base)
+        if count:
+            self._records += count
+            if max_timestamp_ms >= 0:
+                self._latest_ms = max(self._latest_ms, max_timestamp_ms)
+                first_ms = max_timestamp_ms if attributes & NO_BASE_TIMESTAMP else base_timestamp_ms
+                if 0 <= first_ms < self._earliest_ms:
+                    self._earliest_ms = first_ms
+        return False
+
+    def add_marker(self, header: BatchHeader, batch: memoryview) -> None:
+        """What the control batch that was just added says."""
+        marker = markers.read_marker(batch, where=self._where)
+        if marker.type in (markers.ABORT, markers.COMMIT):
+            self._transactions.marker(header.producer_id, header.base_offset, aborts=marker.type == markers.ABORT)
+            self._producers.mark(header, marker.coordinator_epoch)
+
+    def pass_plain(self, view: memoryview, at: int, filled: int, position: int, last_offset: int, epoch: int) -> Stretch:
+        """Plain batches up to the next point, verified by compiled code; what add() would learn from each is learnt from all."""
         assert pass_batches is not None
-        limit = NO_LIMIT if end_offset is None else end_offset
-        passed = Stretch(*pass_batches(view, at, filled, at + next_point - position, limit, previous_offset, previous_epoch, True))
+        point = at + self.next_point - position
+        passed = Stretch(*pass_batches(view, at, filled, point, self._limit, last_offset, epoch, True))
         if passed.at > at:
-            records, offsets = records + passed.records, offsets + passed.offsets
-            earliest, latest = min(earliest, passed.earliest_ms), max(latest, passed.latest_ms)
-            if first_gap is None and passed.first_gap >= 0:
-                first_gap = passed.first_gap
-            last_offset, end_position = passed.last_offset, position + passed.at - at
+            self._records, self._offsets = self._records + passed.records, self._offsets + passed.offsets
+            self._earliest_ms, self._latest_ms = min(self._earliest_ms, passed.earliest_ms), max(self._latest_ms, passed.latest_ms)
+            if self._first_gap is None and passed.first_gap >= 0:
+                self._first_gap = passed.first_gap
+            self._last_offset, self.end_position = passed.last_offset, position + passed.at - at
             for producer_id, batch_at, first_transactional in passed.producers:
-                last_batch_of[producer_id] = HEADER.unpack_from(view, batch_at)
+                self._producers.last_batch_of[producer_id] = HEADER.unpack_from(view, batch_at)
                 if first_transactional >= 0:
-                    transactions.data(producer_id, first_transactional)
+                    self._transactions.data(producer_id, first_transactional)
         return passed
 
-    walk = BatchWalk(file, start, end, where=where, end_offset=end_offset, ahead=pass_plain if pass_batches is not None else None)
-    for position, fields in walk:
-        base, length, epoch, _, _, attributes, delta, base_timestamp_ms, max_timestamp_ms, producer_id, _, _, count = fields
-        if position >= next_point:
-            if base_offset < 0:
-                base_offset = base
-            if (
-                len(points.offsets) >= runindex.POINTS_MAX
-                or len(transactions.aborted) > runindex.ABORTED_MAX - _SPARE_ROWS
-                or len(epochs) > runindex.EPOCHS_MAX - _SPARE_ROWS
-            ):
-                walk.finish()
-            points.offsets.append(base)
-            points.positions.append(position - start)
-            points.max_timestamps_ms.append(latest)
-            next_point = position + runindex.POINT_SPACING_BYTES
-            if len(producers) > 2 * runindex.PRODUCERS_MAX:
-                producers.prune(runindex.PRODUCERS_MAX)
-            _check_open(transactions, where)
-        if epoch != leader_epoch:
-            epochs.append(EpochStart(epoch, base))
-            leader_epoch = epoch
-        if base != last_offset + 1 and first_gap is None and last_offset >= 0:
-            first_gap = last_offset + 1
-        last_offset = base + delta
-        offsets += count
-        end_position = position + LENGTH_FROM + length
-        if attributes & CONTROL:
-            if count and producer_id >= 0:
-                marker = markers.read_marker(walk.batch(position, LENGTH_FROM + length), where=where)
-                if marker.type in (markers.ABORT, markers.COMMIT):
-                    transactions.marker(producer_id, base, aborts=marker.type == markers.ABORT)
-                    producers.mark(BatchHeader(*fields), marker.coordinator_epoch)
-            continue
-        if producer_id >= 0:
-            last_batch_of[producer_id] = fields
-            if attributes & TRANSACTIONAL:
-                transactions.data(producer_id, base)
-        if count:
-            records += count
-            if max_timestamp_ms >= 0:
-                latest = max(latest, max_timestamp_ms)
-                first = max_timestamp_ms if attributes & NO_BASE_TIMESTAMP else base_timestamp_ms
-                if 0 <= first < earliest:
-                    earliest = first
-    if base_offset < 0:
-        return None
-    _check_open(transactions, where)
-    producers.prune(runindex.PRODUCERS_MAX)
-    return RunScan(
-        start_position=start,
-        end_position=end_position,
-        first_timestamp_ms=min(earliest, latest) if latest >= 0 else None,
-        last_timestamp_ms=latest if latest >= 0 else None,
-        records=records,
-        offsets=offsets,
-        digest=walk.digest_to(end_position),
-        max_producer_id=producers.max_id,
-        first_gap=first_gap,
-        index=RunIndex(
-            base_offset=base_offset,
-            last_offset=last_offset,
-            size_bytes=end_position - start,
-            points=points,
-            epochs=tuple(each for each in epochs if each.epoch >= 0),
-            aborted=tuple(transactions.aborted),
-            open_transactions=transactions.open,
-            producers=producers.states(transactions.first_offsets),
-        ),
-    )
+    def result(self, digest: str) -> RunScan:
+        self._check_open()
+        self._producers.prune(runindex.PRODUCERS_MAX)
+        timed = self._latest_ms >= 0
+        return RunScan(
+            start_position=self._start,
+            end_position=self.end_position,
+            first_timestamp_ms=min(self._earliest_ms, self._latest_ms) if timed else None,
+            last_timestamp_ms=self._latest_ms if timed else None,
+            records=self._records,
+            offsets=self._offsets,
+            digest=digest,
+            max_producer_id=self._producers.max_id,
+            first_gap=self._first_gap,
+            index=RunIndex(
+                base_offset=self.base_offset,
+                last_offset=self._last_offset,
+                size_bytes=self.end_position - self._start,
+                points=self._points,
+                epochs=tuple(each for each in self._epochs if each.epoch >= 0),
+                aborted=tuple(self._transactions.aborted),
+                open_transactions=self._transactions.open,
+                producers=self._producers.states(self._transactions.first_offsets),
+            ),
+        )
 
-
-def _check_open(transactions: Transactions, where: str) -> None:
-    """Called at every point, so that a hostile log is refused before its transactions fill the memory."""
-    if len(transactions.first_offsets) > runindex.OPEN_MAX:
-        raise UnsupportedFormat(f"{where}: {len(transactions.first_offsets)} transactions are open, an index holds {runindex.OPEN_MAX}")
+    def _check_open(self) -> None:
+        """Called at every point, so that a hostile log is refused before its transactions fill the memory."""
+        opened = len(self._transactions.first_offsets)
+        if opened > runindex.OPEN_MAX:
+            raise UnsupportedFormat(f"{self._where}: {opened} transactions are open, an index holds {runindex.OPEN_MAX}")
