@@ -1,7 +1,7 @@
 """The side table of a scan that continues over damage: which offsets it left out, and why."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -165,10 +165,3 @@ def read_snapshot(store: ObjectStore, query: Query) -> ArchiveSnapshot:
         partition = None if each.partition is None else f"{each.topic}:{each.partition}"
         log.warning("document_set_aside", topic=each.topic, partition=partition, key=each.key, reason=str(each.error))
     return found
-
-
-def read_quarantine(store: ObjectStore) -> Iterable[Damage]:
-    """Everything that scans have written there."""
-    for info in store.list(""):
-        for line in store.get(info.key)[0].splitlines():
-            yield Damage(**json.loads(line))

@@ -2,16 +2,18 @@
 
 import functools
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot
-from headwater.pipeline.scan.quarantine import Damage, read_quarantine
+from headwater.pipeline.scan.quarantine import Damage
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import headers
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
@@ -72,4 +74,9 @@ def damaged_offsets(found: list[Damage]) -> set[int]:
 
 def quarantined(store: MemoryStore, tmp_path: Path, **options: object) -> tuple[list[int], list[Damage]]:
     query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"), **options)
-    return offsets(store, query), list(read_quarantine(DirectoryStore(tmp_path / "side")))
+    return offsets(store, query), read_quarantine(DirectoryStore(tmp_path / "side"))
+
+
+def read_quarantine(store: ObjectStore) -> list[Damage]:
+    """Everything that scans have listed there."""
+    return [Damage(**json.loads(line)) for info in store.list("") for line in store.get(info.key)[0].splitlines()]

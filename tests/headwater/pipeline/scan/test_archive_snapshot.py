@@ -9,7 +9,6 @@ import pytest
 
 from headwater.pipeline.scan.archive_snapshot import ArchiveSnapshot, OffsetRange, latest, offset_for_time
 from headwater.pipeline.scan.arrow_stream import scan
-from headwater.pipeline.scan.quarantine import read_quarantine
 from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.query_options import parse_query
 from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
@@ -19,6 +18,7 @@ from manifests import keys
 from manifests.head import Entry
 from manifests.topic import encode_topic
 from tests.headwater.pipeline.archives import a_copy, fixture, soup, soup_rows
+from tests.headwater.pipeline.scan.damageable import read_quarantine
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record, a_segment

@@ -12,7 +12,6 @@ from awscrt.checksums import crc32c
 from headwater.pipeline.scan import split_decoder, split_reader
 from headwater.pipeline.scan.decoder import decode
 from headwater.pipeline.scan.pieces import Piece
-from headwater.pipeline.scan.quarantine import read_quarantine
 from headwater.pipeline.scan.salvage import Flaw, Span, sound_spans
 from headwater.pipeline.scan.split_reader import read_split
 from headwater_core.errors import CorruptData
@@ -20,7 +19,17 @@ from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.batches import check_batch
 from manifests.head import Entry
 from tests.headwater.pipeline.archives import a_copy, soup, soup_rows
-from tests.headwater.pipeline.scan.damageable import a_query, damaged_offsets, flipped, offsets, overwrite, plan, position_of, quarantined
+from tests.headwater.pipeline.scan.damageable import (
+    a_query,
+    damaged_offsets,
+    flipped,
+    offsets,
+    overwrite,
+    plan,
+    position_of,
+    quarantined,
+    read_quarantine,
+)
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_segment
 from tests.hydration.world import PARTITION, Archive
@@ -157,7 +166,7 @@ def test_damage_that_decoding_alone_finds_leaves_what_was_yielded_before_it(tmp_
     Archive(store).append(a_segment(0, 30, value_bytes=400_000) + bytes(bad) + a_segment(31, 10))
     query = a_query(on_corrupt="quarantine", quarantine_path=str(tmp_path / "side"))
     assert offsets(store, query) == [*range(30), *range(31, 41)]
-    assert damaged_offsets(list(read_quarantine(DirectoryStore(tmp_path / "side")))) == {30}
+    assert damaged_offsets(read_quarantine(DirectoryStore(tmp_path / "side"))) == {30}
 
 
 # One piece

@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headwater.pipeline.scan.quarantine import read_quarantine
 from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.spark.stream import StreamReader, parse_stream_query
 from headwater_core.errors import CorruptData, DataLoss, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from tests.headwater.pipeline.growing import Growing, Offsets
+from tests.headwater.pipeline.scan.damageable import read_quarantine
 from tests.headwater_core.segments.builders import a_batch, a_commit, a_segment
 
 SEED = 20
