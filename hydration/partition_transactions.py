@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from headwater_core.errors import TransientError
-from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, overlapping
 from hydration.answers import AbortedFrom
 from hydration.archive.archive_transactions import ArchiveTransactions, Carried
-from hydration.archive.index_transactions import overlapping
 from hydration.local.local_transactions import Ending, LocalTransactions, UnknownBeginning
 from hydration.local.scan_budget import ScanBudget
 from hydration.local.scan_workers import ScanWorker

@@ -1,6 +1,6 @@
 """Transactions as a log shows them: data of a producer, then, maybe much later, that producer's marker."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
@@ -21,6 +21,11 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def overlapping(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Iterator[AbortedTransaction]:
+    """Those that some offset in [first, end) may belong to."""
+    return (each for each in aborted if each.first_offset < end and each.last_offset >= first)
 
 
 class Transactions:

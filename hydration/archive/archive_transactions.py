@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater_core.errors import HeadwaterError, SourceChanged
-from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions, overlapping
 from hydration.archive.archived_runs import ArchivedRuns
 from hydration.archive.chunks import Chunk
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.index_transactions import open_at, overlapping
+from hydration.archive.index_transactions import open_at
 from hydration.archive.manifest_view import Extent, ManifestView
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.scan_budget import ScanBudget

@@ -1,14 +1,7 @@
 """Which transactions offsets may belong to, by what an index of a run says."""
 
-from collections.abc import Iterable, Iterator
-
 from headwater_core.segments.runindex import RunIndex
-from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction
-
-
-def overlapping(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Iterator[AbortedTransaction]:
-    """Those that some offset in [first, end) may belong to."""
-    return (each for each in aborted if each.first_offset < end and each.last_offset >= first)
+from headwater_core.segments.transactions import OpenTransaction
 
 
 def open_at(index: RunIndex, offset: int) -> tuple[OpenTransaction, ...]:

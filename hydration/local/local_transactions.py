@@ -9,9 +9,8 @@ import structlog
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.snapshots import decode_snapshot, open_transactions
-from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
+from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions, overlapping
 from headwater_core.segments.txnindex import decode_txnindex
-from hydration.archive.index_transactions import overlapping
 from hydration.local.file_version import FileVersion
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.local_tier import LocalTier

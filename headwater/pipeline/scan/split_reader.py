@@ -17,8 +17,7 @@ from headwater.pipeline.scan.splits import Split, gap_error, marker_entries
 from headwater.pipeline.scan.supersession import first_superseded
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
-from headwater_core.segments.transactions import AbortedTransaction
-from hydration.archive.index_transactions import overlapping
+from headwater_core.segments.transactions import AbortedTransaction, overlapping
 from manifests.head import Entry
 from manifests.repository import ManifestRepository
 
