@@ -75,6 +75,17 @@ class RunIndex:
         """First offset of the oldest transaction still open at the run's end."""
         return self.open_transactions[0].first_offset if self.open_transactions else None
 
+    def open_at(self, offset: int) -> tuple[OpenTransaction, ...]:
+        """Transactions begun before `offset`, which lies in the run or right after it, and not ended by then; oldest first.
+
+        One that commits later in the run is missing: an index does not list it. It changes no answer, as its marker is
+        after `offset` and no abort.
+        """
+        ended_later = (each for each in self.aborted if each.first_offset < offset <= each.last_offset)
+        still = [OpenTransaction(each.producer_id, each.first_offset) for each in ended_later]
+        still.extend(each for each in self.open_transactions if each.first_offset < offset)
+        return tuple(sorted(still, key=lambda each: each.first_offset))
+
     def position_for_time(self, timestamp_ms: int) -> int:
         """Where to start looking for the first record at or after `timestamp_ms`: everything before it is older."""
         return self.points.positions[max(bisect_left(self.points.max_timestamps_ms, timestamp_ms) - 1, 0)]

@@ -8,7 +8,6 @@ from headwater_core.segments.transactions import AbortedTransaction, OpenTransac
 from hydration.archive.archived_runs import ArchivedRuns
 from hydration.archive.chunks import Chunk
 from hydration.archive.hydrator import Hydrator
-from hydration.archive.index_transactions import open_at
 from hydration.archive.manifest_view import Extent, ManifestView
 from hydration.local.header_walk import HeaderWalk
 from hydration.local.scan_budget import ScanBudget
@@ -80,7 +79,7 @@ class ArchiveTransactions:
             return ()
         plan = yield from self._runs.plan(entry)
         if plan.index.last_offset < min(entry.next_offset, end):
-            return open_at(plan.index, offset)
+            return plan.index.open_at(offset)
         still = yield from self.open_at(entry.base_offset, end)
         for chunk in plan.chunks:
             if chunk.first_offset >= offset:
