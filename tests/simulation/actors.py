@@ -9,7 +9,7 @@ class Crash(BaseException):
 
 
 class Actor:
-    """Runs one task at a time. `resume` lets it go on until it pauses or ends; nobody else runs meanwhile."""
+    """Runs one task at a time. `resume` lets it run until it pauses or ends; no other one runs then."""
 
     def __init__(self, name: str) -> None:
         self.name = name

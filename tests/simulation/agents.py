@@ -441,8 +441,8 @@ class LateAnnouncer(Announcer):
 class YieldingLocks:
     """The `threading` of the modules under simulation: waiting for one of its locks lets the world go on.
 
-    Only one thread runs at a time here, so a task that is paused while it holds a real lock would never let go of it: whoever
-    asks for it would wait for the world, and the world for him.
+    Only one thread runs at a time here, so a task that is paused while it holds a real lock would never release it: a task
+    that wants it would wait for the world, and the world for the task.
     """
 
     def __init__(self, world: "World") -> None:

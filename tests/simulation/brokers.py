@@ -586,12 +586,14 @@ class Brokers:
         that died since: then Kafka has lost it as well, wherever that cleaner was."""
         return row.place in self.cleaned[self.partition.topic_id]
 
-    def forgotten(self, replica: Replica, first: int, last: int, up_to: int) -> set[Place]:
-        """What the log of `replica` lacks in [first, last] though nothing in it, up to `up_to`, has taken its place: its cleaner dropped
-        it for a record that the broker has cut off since. Nobody beside it can see that."""
+    def forgotten(self, replica: Replica, first: int, last: int, horizon: int) -> set[Place]:
+        """What the log of `replica` lacks in [first, last] though nothing in it, to `horizon` inclusive, has replaced it.
+
+        Its cleaner dropped it for a record that the broker has cut off since. Nothing beside it shows that.
+        """
         written, cleaned = self.rows[self.partition.topic_id], self.cleaned[self.partition.topic_id]
         rows = [row for (base, epoch), each in sorted(written.items()) if replica.epoch_at(base) == epoch for row in each]
-        newest = table_of(row for row in rows if row.place.offset <= up_to)
+        newest = table_of(row for row in rows if row.place.offset <= horizon)
         held = {row.place for batch in [*replica.ghost, *replica.batches()] for row in batch.rows}
         lacking = {row.place for row in newest.values() if first <= row.place.offset <= last and row.place not in held}
         return {place for place in lacking if None not in cleaned.get(place, ())}  # not past its horizon
@@ -654,7 +656,7 @@ class Brokers:
         self._touch(path)
 
     def _touch(self, path: Path) -> None:
-        """The file system's clock is too coarse to tell two changes apart, and no two runs alike; this one is neither."""
+        """The file system's clock is too coarse to distinguish two changes, and no two runs alike; this one is neither."""
         self._ticks += 1
         os.utime(path, ns=(self._ticks * 10**6, self._ticks * 10**6))
 

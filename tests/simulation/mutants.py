@@ -8,7 +8,7 @@ Two rules have no mistake here, since others imply them:
   too, and everything else in `release` is there so that this does no harm. The lock spares the two of one agent each other's retries.
 * A sealed file must have the size and time of the look when it is opened (`check_unchanged`). Whoever changes it otherwise is found
   later: a truncation leaves another epoch history and a compaction another inode, which the second look compares after the scan; what
-  changes after that differs from the digest of the scan when it is sent; and what nobody's rules explain fails its checksums. The
+  changes after that differs from the digest of the scan when it is sent; and what no rule explains fails its checksums. The
   comparison saves the scan of a file that is known to be another one.
 """
 
@@ -124,7 +124,7 @@ def proven_by_the_next_entry(stack: ExitStack) -> None:
     _patch(stack, archival.lineage, "_spans", spans)
 
 
-@mutant("a cut takes with it what is proven behind the dead run", theme="gaps", in_race=True)
+@mutant("a cut takes with it what is proven after the dead run", theme="gaps", in_race=True)
 def cut_takes_all(stack: ExitStack) -> None:
     _patch(stack, archival.step_plan, "resumes_at", lambda *_: None)
 
@@ -192,7 +192,7 @@ def begin_anew_unasked(stack: ExitStack) -> None:
         _patch(stack, module, "supersede", supersede)
 
 
-@mutant("the refusal to begin anew is not thought over with the head as it is now", theme="disks", in_race=True)
+@mutant("the refusal to begin again is not checked with the head as it is now", theme="disks", in_race=True)
 def stop_on_an_old_head(stack: ExitStack) -> None:
     def stop(self: PartitionArchiver, step: Stop, log: LocalLog) -> Outcome:
         raise step.error
@@ -210,7 +210,7 @@ def forget_superseded(stack: ExitStack) -> None:
     _patch(stack, PartitionArchiver, "_commit", commit)
 
 
-@mutant("what an unclean election makes count again is not archived anew", theme="branches")
+@mutant("what an unclean election makes count again is not archived again", theme="branches")
 def displaced_stays_so(stack: ExitStack) -> None:
     _patch(stack, archival.replacement, "may_lack", lambda *_: ())
 
@@ -238,7 +238,7 @@ def one_look(stack: ExitStack) -> None:
     _patch(stack, PartitionSource, "look_again", lambda self, log, *_, **__: log)
 
 
-@mutant("what is archived behind a filled gap keeps what it said of transactions before", theme="gaps", rare=True)
+@mutant("what is archived after a filled gap keeps what it recorded of transactions before", theme="gaps", rare=True)
 def refill_keeps_followers(stack: ExitStack) -> None:
     _patch(stack, Branches, "reindex", lambda _, entries, following, fence: Division(tuple(following), ()))
 
@@ -297,12 +297,12 @@ def past_the_archive(stack: ExitStack) -> None:
     _patch(stack, archival.looks, "overtaken", lambda *_, **__: "")
 
 
-@mutant("a hole in a log is compaction's, whatever the topic's policy", theme="damage")
+@mutant("a gap in a log is compaction's, whatever the topic's policy", theme="damage")
 def holes_are_compactions(stack: ExitStack) -> None:
     _patch(stack, LocalLog, "topic_policy_proves_compaction", property(lambda log: True))
 
 
-@mutant("a tail that was first seen before the clock was set back waits for ever")
+@mutant("a tail that was first seen before the clock was set back waits without end")
 def tails_trust_the_clock(stack: ExitStack) -> None:
     def age_ms(self: Tails, partition: PartitionId, next_offset: int) -> int:
         key, now = archival.tails._key(partition), self._clock.now_ms()
@@ -404,7 +404,7 @@ def refused_not_read_back(stack: ExitStack) -> None:
     _patch(stack, ManifestRepository, "commit", commit)
 
 
-@mutant("an agent that lost to a higher fence goes on with its own")
+@mutant("an agent that lost to a higher fence continues with its own")
 def ignore_fence(stack: ExitStack) -> None:
     real = ManifestRepository.commit
 
@@ -470,7 +470,7 @@ def fence_from_epoch(stack: ExitStack) -> None:
     _patch(stack, manifests.repository, "_is_fenced", lambda mine, theirs: theirs.fence > mine.fence)
 
 
-@mutant("the control log is never told anything")
+@mutant("nothing is announced in the control log")
 def never_announced(stack: ExitStack) -> None:
     _patch(stack, Announcer, "announce", lambda *_, **__: None)
 
@@ -569,7 +569,7 @@ _A_HEAD = Head(
     topic_id="A" * 22,
     partition=0,
     version=1,
-    commit_id="said",
+    commit_id="known",
     fence=1,
     writer="w",
     start_offset=0,
@@ -600,7 +600,7 @@ def incarnations_mixed(stack: ExitStack) -> None:
     _patch(stack, PartitionSource, "look", look)
 
 
-@mutant("current.json always turns to whoever writes last", theme="incarnations")
+@mutant("current.json always turns to the last writer", theme="incarnations")
 def name_always_turns(stack: ExitStack) -> None:
     def turn(held: Current | None, seen: Any, *_: Any) -> Current | None:
         if held is not None and held.topic_id == seen.topic_id:

@@ -560,7 +560,7 @@ class Reader:
 
     def _scan(self, first: int | None, isolation: Isolation, max_bytes: int, *, at_rest: bool = False) -> int:
         """The offset to go on with."""
-        told, cursor = False, first
+        refused, cursor = False, first
         tries, is_archived = 0, False
         for _ in range(_READS_MAX):
             since = min(self._moments.now, self._look_at, self._head_at) if not at_rest else self._moments.now
@@ -568,7 +568,7 @@ class Reader:
                 if cursor is None:
                     cursor = self._log.bounds(isolation).log_start
                     self._stay()
-                    told = True
+                    refused = True
                     _check_start(cursor, self._moments.since(since))
                 answer = self._read(cursor, isolation, max_bytes)
             except OffsetOutOfRange as error:
@@ -576,7 +576,7 @@ class Reader:
                 among = self._moments.since(since)
                 check_out_of_range(error.offset, among)
                 self._saw("a reader gets an out-of-range error")
-                if at_rest and told:
+                if at_rest and refused:
                     raise Violation(f"I12 offset {error.offset} was the start, and is out of range: {error}") from error
                 return error.offset
             except TransientError as error:
