@@ -1,4 +1,7 @@
-"""What the tests run on a table format's own Spark: `python -m tests.peers.table_program SCENARIO FORMAT PLACE`. Prints JSON."""
+"""What the tests run on a table format's own Spark: `python -m tests.peers.table_program SCENARIO,... FORMAT PLACE`. Prints JSON.
+
+Scenarios share a session, most of whose time goes into its first export; each has a table and an archive of its own.
+"""
 
 import json
 import pickle
@@ -27,18 +30,25 @@ from tests.headwater.pipeline.bucket import TOPICS
 from tests.headwater.pipeline.export.test_directory_export import as_row
 from tests.headwater.pipeline.growing import Growing
 from tests.headwater_core.segments.builders import a_segment
-from tests.peers.tables import NAMES, settings
+from tests.peers.tables import NAMESPACES, settings
+
+
+def open_session(table_format: str, place: Path) -> SparkSession:
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in settings(table_format, place).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 class Lake:
-    """One Spark session, one table, one archive."""
+    """One table and one archive of a scenario."""
 
-    def __init__(self, table_format: str, place: Path) -> None:
-        builder = SparkSession.builder.master("local[2]")
-        for key, value in settings(table_format, place).items():
-            builder = builder.config(key, value)
-        self.spark = builder.getOrCreate()
-        self.format, self.name, self.place = table_format, NAMES[table_format], place
+    def __init__(self, spark: SparkSession, scenario: str, table_format: str, place: Path) -> None:
+        self.spark, self.format = spark, table_format
+        self.table = f"kafka_{scenario}"
+        self.name = NAMESPACES[table_format] + self.table
+        self.place, self._warehouse = place / scenario, place / "warehouse"
+        self.place.mkdir(exist_ok=True)
 
     def made(self, topics: str | tuple[str, ...] = "users", table: str | None = None, **options: Any) -> TableExport:
         commit_bytes = options.pop("commit_bytes", None)
@@ -83,10 +93,11 @@ class Lake:
     def forget(self) -> None:
         """What table maintenance does: nothing but what the table holds now is remembered."""
         if self.format == "iceberg":
-            self.sql("CALL lake.system.expire_snapshots(table => 'db.kafka', older_than => TIMESTAMP '2999-01-01', retain_last => 1)")
+            options = f"table => 'db.{self.table}', older_than => TIMESTAMP '2999-01-01', retain_last => 1"
+            self.sql(f"CALL lake.system.expire_snapshots({options})")
         else:  # as its log is shortened after 30 days
             log = self.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
-            place = self.place / "warehouse" / self.name
+            place = self._warehouse / self.table
             log.forTable(self.spark._jsparkSession, str(place)).checkpoint()
             for path in sorted((place / "_delta_log").glob("*.json"))[:-1]:
                 path.unlink()
@@ -100,7 +111,7 @@ class Lake:
 
     def roll_back(self, commit: str) -> None:
         if self.format == "iceberg":
-            self.sql(f"CALL lake.system.rollback_to_snapshot('db.kafka', {commit})")
+            self.sql(f"CALL lake.system.rollback_to_snapshot('db.{self.table}', {commit})")
         else:
             self.sql(f"RESTORE TABLE {{table}} TO VERSION AS OF {commit}")
 
@@ -191,5 +202,8 @@ def damage(lake: Lake) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    scenario, table_format, place = sys.argv[1:]
-    print(json.dumps(globals()[scenario](Lake(table_format, Path(place)))))
+    scenarios, table_format, place = sys.argv[1:]
+    spark = open_session(table_format, Path(place))
+    print(
+        json.dumps({scenario: globals()[scenario](Lake(spark, scenario, table_format, Path(place))) for scenario in scenarios.split(",")})
+    )

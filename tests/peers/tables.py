@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 _JARS = {"iceberg": ("org.apache.iceberg",), "delta": ("io.delta", "io.unitycatalog")}  # whose groups; what else they need, Spark has
 FORMATS = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
-NAMES = {"iceberg": "lake.db.kafka", "delta": "kafka"}
+NAMESPACES = {"iceberg": "lake.db.", "delta": ""}
 
 
 @cache
@@ -75,8 +75,8 @@ def environment(table_format: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": python_path(table_format), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def run(scenario: str, table_format: str, place: Path, kill_at: str = "") -> tuple[int, Any]:
-    command = [sys.executable, "-m", "tests.peers.table_program", scenario, table_format, str(place)]
+def run(scenarios: str, table_format: str, place: Path, kill_at: str = "") -> tuple[int, Any]:
+    command = [sys.executable, "-m", "tests.peers.table_program", scenarios, table_format, str(place)]
     ran = subprocess.run(
         command,
         cwd=place,

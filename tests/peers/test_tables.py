@@ -18,10 +18,11 @@ pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 @FORMATS
 def test_a_table_holds_each_offset_once_though_the_export_was_killed(table_format: str, tmp_path: Path) -> None:
-    a_bucket().write_to(tmp_path / "bucket")
+    (tmp_path / "pantry").mkdir()
+    a_bucket().write_to(tmp_path / "pantry" / "bucket")
     for step in ("export.table_created", "export.table_committed:2"):
         assert run("pantry", table_format, tmp_path, kill_at=step)[0] == -signal.SIGKILL
-    for result, commits_some in zip(run("pantry", table_format, tmp_path)[1], (True, False), strict=True):
+    for result, commits_some in zip(run("pantry", table_format, tmp_path)[1]["pantry"], (True, False), strict=True):
         assert (result["code"], result["notes"]) == (0, [])
         assert (result["commits"] > 0) == commits_some
         assert result["rows"] == wanted()
