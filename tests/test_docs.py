@@ -27,3 +27,16 @@ def test_the_index_leads_to_every_page() -> None:
     pages = {page for page in PAGES if page.parent != ROOT} - {INDEX}
     assert pages
     assert pages <= set(links(INDEX))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "packages").glob("*.md")), ids=lambda page: page.stem)
+def test_the_page_of_a_package_lists_each_of_its_modules(page: Path) -> None:
+    packages = [page.stem, "pyspark_headwater"] if page.stem == "headwater" else [page.stem]
+    modules = [path.stem for package in packages for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
+    listed = re.findall(r"^\| `(\w+)` \|", page.read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(modules)
+
+
+def test_every_package_has_a_page() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "bench", "pyspark_headwater"}
+    assert {page.stem for page in (ROOT / "docs" / "packages").glob("*.md")} == packages
