@@ -20,6 +20,7 @@ _SIZES = {
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _MOST = 1e18  # bytes or seconds: more than makes sense
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_DURATION = re.compile(r"(?:\s*\d+(?:\.\d+)?\s*[A-Za-z]+)+\s*")
 
 
 def parse_size(text: str) -> int:
@@ -34,11 +35,11 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds, from "30m", "24h" or "250ms". Raises UsageError, also for a number without a unit."""
-    match = _NUMBER_AND_UNIT.fullmatch(text)
-    if not match or match[2].lower() not in _SECONDS:
+    """Seconds, from "30m", "24h", "250ms" or, as they are shown, "1 h 5 m". Raises UsageError, also for a number without a unit."""
+    parts = [(float(number), unit.lower()) for number, unit in _NUMBER_AND_UNIT.findall(text)] if _DURATION.fullmatch(text) else []
+    if not parts or any(unit not in _SECONDS for _, unit in parts):
         raise UsageError(f"not a duration: {text!r} (a number and ms, s, m, h, d or w)")
-    seconds = float(match[1]) * _SECONDS[match[2].lower()]
+    seconds = sum(number * _SECONDS[unit] for number, unit in parts)
     if seconds > _MOST:
         raise UsageError(f"too long: {text[:80]!r}")
     return seconds

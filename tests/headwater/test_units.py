@@ -17,7 +17,8 @@ def test_sizes_as_people_write_them(text: str, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("30m", 1800), ("24h", 86400), ("250ms", 0.25), ("1.5s", 1.5), ("7d", 604800), ("2w", 1209600)]
+    ("text", "seconds"),
+    [("30m", 1800), ("24h", 86400), ("1 h 5 m", 3900), ("1m30s", 90), ("250ms", 0.25), ("1.5s", 1.5), ("7d", 604800), ("2w", 1209600)],
 )
 def test_durations_as_people_write_them(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
@@ -29,7 +30,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         parse_size(text)
 
 
-@pytest.mark.parametrize("text", ["", "30", "h", "-1s", "1 h 5 m"])
+@pytest.mark.parametrize("text", ["", "30", "h", "-1s", "1 h 5", "1 h m", "1 h, 5 m"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a duration"):
         parse_duration(text)
@@ -38,6 +39,11 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 @given(st.integers(0, 1 << 50))
 def test_a_size_reads_back_to_within_its_precision(size_bytes: int) -> None:
     assert abs(parse_size(size_text(size_bytes)) - size_bytes) <= max(size_bytes * 0.06, 1)
+
+
+@given(st.integers(0, 1 << 40))
+def test_a_duration_reads_back_to_within_its_precision(seconds: int) -> None:
+    assert abs(parse_duration(duration_text(seconds)) - seconds) <= max(seconds * 0.05, 0.1)
 
 
 @pytest.mark.parametrize(
