@@ -112,6 +112,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def next_offset(self) -> int:
         return self.last_offset + 1
 
+    def fields(self) -> dict[str, Any]:
+        """Every field under its name in the document, the omitted ones too: plain values, as JSON has them."""
+        omitted = {
+            field.encode_name: None if field.default is msgspec.NODEFAULT else field.default for field in msgspec.structs.fields(self)
+        }
+        return msgspec.to_builtins(omitted | {"context": {}} | msgspec.to_builtins(self))  # type: ignore[no-any-return]
+
     @property
     def is_cut(self) -> bool:
         """The object holds more than this entry lists."""

@@ -160,6 +160,41 @@ def test_topics_are_listed_and_shown(stage: Stage) -> None:
     assert stage.run("topics", "show", "absent").code == 6
 
 
+def test_the_catalogue_has_a_row_for_each_run(stage: Stage) -> None:
+    assert stage.run("flush", log=stage.log("kitchen")).code == 0
+    rows = stage.run("topics", "entries", "-o", "jsonl").rows
+    shown = [
+        row
+        for each in stage.run("topics", "list", "-o", "jsonl").rows
+        for row in stage.run("topics", "show", each["topic"], "-o", "jsonl").rows
+    ]
+    assert len(rows) == sum(row["objects"] + row["gaps"] + row["superseded"] for row in shown)
+    keys = {key for row in rows for key in row}
+    assert all(row.keys() == keys for row in rows)
+    assert keys >= {
+        "topic", "topic_id", "partition", "base_offset", "last_offset", "layout", "key", "size_bytes", "live_bytes", "digest", "context",
+        "epochs", "first_timestamp", "last_timestamp", "gap", "superseded",
+    }  # fmt: skip
+    assert all((stage.bucket / row["key"]).stat().st_size == row["size_bytes"] for row in rows if not row["gap"])
+    topic, partition = rows[0]["topic"], rows[0]["partition"]
+    alone = stage.run("topics", "entries", f"{topic}@{rows[0]['topic_id']}:{partition}", "-o", "jsonl").rows
+    assert alone == [row for row in rows if (row["topic"], row["partition"]) == (topic, partition)]
+    assert [row["base_offset"] for row in alone] == sorted(row["base_offset"] for row in alone)
+    assert topic in stage.run("topics", "entries", topic).out
+    assert stage.run("topics", "entries", "absent").code == 6
+    assert stage.run("topics", "entries", f"{topic}:999").code == 6
+
+
+def test_the_catalogue_names_what_it_cannot_read(stage: Stage) -> None:
+    assert stage.run("flush", log=stage.log("kitchen")).code == 0
+    whole = stage.run("topics", "entries", "-o", "jsonl").rows
+    objects(stage, "manifest.json")[-1].write_bytes(b"{}")
+    listed = stage.run("topics", "entries", "-o", "jsonl")
+    assert listed.code == 3
+    assert "not shown" in listed.err
+    assert 0 < len(listed.rows) < len(whole)
+
+
 def objects(stage: Stage, suffix: str) -> list[Path]:
     found = sorted(path for path in stage.bucket.rglob(f"*{suffix}") if path.is_file())
     assert found
