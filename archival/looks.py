@@ -1,4 +1,4 @@
-"""When the cleaner of each local log was seen where (see `archival.cleaner`), remembered across restarts.
+"""How far the cleaner of each local log had got, and when that was seen (see `archival.cleaner`); kept across restarts.
 
 A look is evidence, and losing one only takes evidence away: where it was needed, archiving stops rather than guesses. So no
 failure of the file stops anything by itself, and looks may be thinned out.
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from archival.cleaner import CLOCK_STEP_MS, Look, overtaken
+from archival.cleaner import CLOCK_STEP_MS, CleanerLook, overtaken
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import replace_file
@@ -42,7 +42,7 @@ class CleanerLooks:
         if not log.topic_policy_proves_compaction or not log.segments:
             return
         sealed_to = log.segments[-1].base_offset
-        look = Look(min(log.cleaned_to or 0, sealed_to), sealed_to, at_ms)  # see `cleaner.overtaken`
+        look = CleanerLook(min(log.cleaned_to or 0, sealed_to), sealed_to, at_ms)  # see `cleaner.overtaken`
         with self._lock:
             self._looks[_key(log.partition)] = with_look(self._looks.get(_key(log.partition), ()), look)
 
@@ -53,7 +53,7 @@ class CleanerLooks:
         looks, refresh_ms = self.of(log.partition), min(REFRESH_MS, (log.delete_retention_ms or 0) // 4 or REFRESH_MS)
         return not looks or not 0 <= self.now_ms() - looks[-1].seen_ms < refresh_ms
 
-    def of(self, partition: PartitionId) -> tuple[Look, ...]:
+    def of(self, partition: PartitionId) -> tuple[CleanerLook, ...]:
         """What is remembered of `partition`, oldest first."""
         with self._lock:
             return self._looks.get(_key(partition), ())
@@ -80,25 +80,25 @@ class CleanerLooks:
                 structlog.get_logger().warning("cleaner_looks_not_saved", path=str(self._path), reason=str(error))
 
 
-def with_look(looks: Sequence[Look], look: Look) -> tuple[Look, ...]:
+def with_look(looks: Sequence[CleanerLook], look: CleanerLook) -> tuple[CleanerLook, ...]:
     """`looks`, oldest first, and one more: the same again only moves its time. Looks that a clock dated which has since been put
     back leave, and beyond the limit the one whose neighbours are nearest to each other for its age: what counts is how long ago
     something was seen last, so that the newest lie densely however long a log has been looked at."""
     kept = [each for each in looks if each.seen_ms <= look.seen_ms + CLOCK_STEP_MS]
     if kept and (kept[-1].cleaned_to, kept[-1].sealed_to) == (look.cleaned_to, look.sealed_to):
         last = kept.pop()
-        look = Look(look.cleaned_to, look.sealed_to, max(last.seen_ms, look.seen_ms))
+        look = CleanerLook(look.cleaned_to, look.sealed_to, max(last.seen_ms, look.seen_ms))
     kept.append(look)
     if len(kept) > LOOKS_MAX:
         del kept[min(range(1, len(kept) - 1), key=lambda at: _room_ms(kept, at) / max(look.seen_ms - kept[at].seen_ms, 1))]
     return tuple(kept)
 
 
-def _room_ms(looks: Sequence[Look], at: int) -> int:
+def _room_ms(looks: Sequence[CleanerLook], at: int) -> int:
     return looks[at + 1].seen_ms - looks[at - 1].seen_ms
 
 
-_Looks = dict[str, tuple[Look, ...]]
+_Looks = dict[str, tuple[CleanerLook, ...]]
 
 
 def _worth_saving(saved: _Looks, looks: _Looks) -> bool:
@@ -108,7 +108,7 @@ def _worth_saving(saved: _Looks, looks: _Looks) -> bool:
     )
 
 
-def _place(looks: tuple[Look, ...]) -> tuple[int, int]:
+def _place(looks: tuple[CleanerLook, ...]) -> tuple[int, int]:
     return looks[-1].cleaned_to, looks[-1].sealed_to
 
 

@@ -1,4 +1,4 @@
-"""What one pass may archive, beyond what is lost if it is not."""
+"""The limits of one pass: how long a tail waits, where the pass ends, what an operator has consented to."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Does Python find the packages of this installation, or something of the user's that has the name of one?
+"""Checks that Python imports this installation's packages, and not a user's module of the same name.
 
 A program's own directory, and on a Spark worker the directory it was started in, come before installed packages. So a
 recovery.py there is what `import recovery` finds.

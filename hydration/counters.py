@@ -1,4 +1,4 @@
-"""What reading has cost, for metrics. Counted without a lock: a lost increment does no harm."""
+"""What reading has cost. Counted without a lock: a lost increment does no harm."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ def links(page: Path) -> list[Path]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_and_every_file_that_is_named_exists(page: Path) -> None:
-    named = re.findall(r"[`\"]((?:\w+/)+\w+\.py)[`:]", page.read_text("utf-8"))
+    named = re.findall(r"[`\"]((?:\w+/)+\w+\.(?:py|h))[`:]", page.read_text("utf-8"))
     missing = [each for each in named if not (ROOT / each).is_file()]
     missing += [str(each) for each in links(page) if not each.exists()]
     assert missing == []

@@ -1,4 +1,4 @@
-"""The seam between runs and objects: what every layout can do, whatever its objects look like."""
+"""The interface between runs and objects, which every layout implements."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""CRC-64/NVME, the one checksum that we, S3 and the manifests all speak. 18 GB/s and more, so it is never skipped.
+"""CRC-64/NVME, the checksum that Headwater, S3 and the manifests share. 18 GB/s and more, so it is never skipped.
 
 Written `crc64nvme:<16 hex digits>` in manifests, base64 of the same 8 bytes, big-endian, in S3's headers.
 """

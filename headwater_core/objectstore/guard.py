@@ -1,4 +1,4 @@
-"""A store whose every call happens inside something: a check that it is the right store, a watch over calls without an answer."""
+"""A store that wraps each call: in a check that it is the right store, or in a watch for calls without an answer."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager

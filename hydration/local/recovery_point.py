@@ -1,4 +1,4 @@
-"""Up to where a broker has flushed a log: segments, and the files beside them, that lie below are whole even after a crash."""
+"""How far a broker has flushed a log: below that offset, segments and the files beside them are whole even after a crash."""
 
 from headwater_core.errors import HeadwaterError
 from headwater_core.segments.checkpoints import RECOVERY_POINTS, decode_offsets

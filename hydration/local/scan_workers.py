@@ -1,5 +1,5 @@
-"""Scans of one partition's files that take too long for an event loop: done by a worker, so many bytes at a time, so that others get
-their turn. A question keeps what it meets, so each scan continues where the last one ended."""
+"""Scans of one partition's files that take too long for an event loop: a worker does them in portions of limited size, so that other
+scans get their turn. A question keeps what it meets, so each scan continues where the last one ended."""
 
 import threading
 from collections.abc import Callable
