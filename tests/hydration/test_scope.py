@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
-from hydration.archive.manifest_view import Extent, Gap
+from hydration.archive.manifest_view import Extent, GapSpan
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
 from tests.hydration.world import PARTITION
@@ -89,6 +89,11 @@ def test_what_the_broker_deleted_inside_a_segment_is_not_read() -> None:
     assert (scope.log_start, scope.local) == (17, Span(17, 30))
 
 
+@pytest.mark.parametrize(("open_from", "stable"), [(None, 20), (15, 15), (25, 20), (3, 10)])
+def test_the_last_stable_offset_lies_between_log_start_and_high_watermark(open_from: int | None, stable: int) -> None:
+    assert scope_of(a_log(10, 20), None, ReadPriority.LOCAL_FIRST).stable(open_from) == stable
+
+
 def test_the_next_held_offset_is_after_the_gap() -> None:
     scope = scope_of(a_log(40, 50), an_extent(0, 19), ReadPriority.LOCAL_FIRST)
     assert [scope.next_held(offset) for offset in (0, 19, 20, 39, 40, 49, 50)] == [0, 19, 40, 40, 40, 49, 50]
@@ -115,8 +120,8 @@ def test_histories_part_where_they_first_differ() -> None:
 def test_histories_are_not_compared_where_the_archive_has_a_gap() -> None:
     archived, local = EpochHistory.of(((1, 0), (7, 17), (11, 18))), EpochHistory.of(((4, 12), (7, 17), (8, 18)))
     assert parting_offset(local, archived, 21) == 12
-    assert parting_offset(local, archived, 21, [Gap(12, 17)]) == 18
-    assert parting_offset(EpochHistory.of(((4, 12),)), archived, 21, [Gap(12, 17)]) == 17
+    assert parting_offset(local, archived, 21, [GapSpan(12, 17)]) == 18
+    assert parting_offset(EpochHistory.of(((4, 12),)), archived, 21, [GapSpan(12, 17)]) == 17
 
 
 def test_a_new_leadership_without_data_cuts_nothing() -> None:

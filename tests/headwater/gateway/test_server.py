@@ -23,7 +23,7 @@ from headwater.gateway.connection import RECEIVE_BYTES
 from headwater.gateway.messages import Schema
 from headwater.gateway.patience import Patience, WantedOffset
 from headwater.gateway.server import GatewayServer
-from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, Snapshot, TopicSnapshots
+from headwater.gateway.topic_snapshot import ENCODINGS_BYTES_MAX, TopicSnapshot, TopicSnapshots
 from headwater_core.clock import SystemClock
 from headwater_core.errors import CorruptData, DiskFull, OffsetOutOfRange, TransientError, Unauthorised, UsageError
 from headwater_core.partition import topic_id_bytes
@@ -320,7 +320,7 @@ def test_a_chunk_that_never_comes_is_a_retriable_error_in_the_end(soup: FakeLog)
 
 def test_data_at_hand_does_not_wait_for_a_chunk_of_another_partition(client: RawClient, soup: FakeLog) -> None:
     soup.next_reads = [on_its_way()]
-    answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), ("salad", 0, 0), max_wait=9000))
+    answer = client.ask(Api.FETCH, 12, **a_fetch(("soup", 0, 0), ("salad", 0, 0), max_wait=60_000))
     assert [len(topic["partitions"][0]["records"]) > 0 for topic in answer["responses"]] == [False, True]
 
 
@@ -347,7 +347,7 @@ def test_errors_become_codes(client: RawClient, soup: FakeLog, error: Any, code:
         soup.next_reads = [error, error]
     with written_events(ManualClock()) as logs:
         for _ in range(2):
-            answer = client.fetch(a_fetch(("soup", 0, 0), max_wait=9000))
+            answer = client.fetch(a_fetch(("soup", 0, 0), max_wait=60_000))
             assert (answer["error_code"], answer["records"]) == (code, b"")
     assert [each["log_level"] for each in logs] == ([level] if level else [])
 
@@ -635,7 +635,7 @@ def test_unknown_topic_ids_wait_for_news_once(
     snapshots, asked = server._gateway._requests.snapshots, []
     real = snapshots.snapshot
 
-    async def snapshot() -> Snapshot:
+    async def snapshot() -> TopicSnapshot:
         asked.append(1)
         return await real()
 
