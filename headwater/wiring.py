@@ -20,7 +20,7 @@ from headwater_core.files import replace_file
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.probe import probe_store
 from headwater_core.objectstore.silence import ReportsProgress, SilenceWatch
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import HoldsConnections, ObjectStore
 from headwater_core.objectstore.store_url import open_store
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
@@ -51,7 +51,7 @@ def open_bucket(config: Config) -> Bucket:
     reported, and the connections are closed at the command's end.
     """
     store = open_store(config.store.url, endpoint_url=config.store.endpoint_url, region=config.store.region)
-    verb, close = click.get_current_context(silent=True), getattr(store, "close", None)
+    verb = click.get_current_context(silent=True)
     is_agent = verb is not None and verb.info_name == "agent"
     report, over = (_log_silence, _log_answer) if is_agent else (say, say)
     watch = SilenceWatch(store.url, report, SystemClock(), over=over)
@@ -60,8 +60,8 @@ def open_bucket(config: Config) -> Bucket:
     if verb:
         watch.start()
         verb.call_on_close(watch.close)
-        if close:
-            verb.call_on_close(close)
+        if isinstance(store, HoldsConnections):
+            verb.call_on_close(store.close)
     watched = GuardedStore(store, watch.calling)
     return Bucket(watched, ManifestRepository(watched))
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from headwater_core.errors import UsageError
 
@@ -112,3 +112,12 @@ def check_prefix(prefix: str) -> str:
         last = "x"
     check_key("/".join((*parts, last)))
     return prefix
+
+
+@runtime_checkable
+class HoldsConnections(Protocol):
+    """A store that keeps connections open between calls."""
+
+    def close(self) -> None:
+        """End them. No call follows."""
+        ...
