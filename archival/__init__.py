@@ -1,1 +1,1 @@
-"""Log to archive: which run comes next, on whose word, and when the local copy may go."""
+"""Log to archive: which run comes next, which agent may archive it, and when the local copy may be deleted."""

@@ -20,9 +20,9 @@ from archival.policy import Policy
 from archival.replacement import Draft, irreplaceable, rereads
 from archival.role import Standby, archiving_role
 from archival.run_transfer import RunTransfer, Transferred
-from archival.source import Logs, OpenSegment, PartitionSource, open_segment
+from archival.source import LocalLogs, OpenSegment, PartitionSource, open_segment
 from archival.step_plan import next_steps, supersede
-from archival.steps import Claim, Cut, Gap, Idle, Replace, Revive, Step, Stop, Upload
+from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from archival.uploads import Uploads
@@ -79,7 +79,7 @@ class ArchiverEquipment:
     new_uid  a name that no object has had
     """
 
-    logs: Logs
+    logs: LocalLogs
     store: ObjectStore
     repository: ManifestRepository
     announcer: Announcer
@@ -175,23 +175,23 @@ class PartitionArchiver:
             check_ours(head.format, f"manifest of {self.partition}")  # before anything is uploaded
         if isinstance(step, Stop):
             return self._stop(step, log)
-        if isinstance(step, Claim):
+        if isinstance(step, ClaimPartition):
             return self._claim(step, log)
         assert head
-        if isinstance(step, Cut):
+        if isinstance(step, CutEntries):
             return self._cut(step, head, log)
         if isinstance(step, Replace):
             return self._replace(step, head, log, policy)
         if isinstance(step, Revive):
             return self._revive(step, head, log)
-        if isinstance(step, Gap):
+        if isinstance(step, RecordGap):
             return self._gap(step, head, log)
         assert isinstance(step, Upload)
         return self._upload(step, head, log, policy)
 
     # Claim and commit
 
-    def _claim(self, step: Claim, log: LocalLog) -> Outcome:
+    def _claim(self, step: ClaimPartition, log: LocalLog) -> Outcome:
         held = self.head
         self._topics.ensure(self.partition, is_first=held is None)
         self._source.look_again(log)
@@ -231,7 +231,7 @@ class PartitionArchiver:
         self._source.look_again(log)
         raise step.error
 
-    def _cut(self, step: Cut, head: Head, log: LocalLog) -> Outcome:
+    def _cut(self, step: CutEntries, head: Head, log: LocalLog) -> Outcome:
         cut = self._branches.cut(head, step, log.start_offset)
         self._source.look_again(log)
         self._commit(cut.head)
@@ -279,7 +279,7 @@ class PartitionArchiver:
 
     # Gaps and runs
 
-    def _gap(self, step: Gap, head: Head, log: LocalLog) -> Outcome | None:
+    def _gap(self, step: RecordGap, head: Head, log: LocalLog) -> Outcome | None:
         """A batch that holds the log start also holds offsets below it; the gap ends before that batch."""
         last = self._source.batch_base(log, step.last + 1) - 1
         if last < step.first:
@@ -334,7 +334,7 @@ class PartitionArchiver:
         self._reported_irreplaceable = found
 
 
-def _first_head(partition: PartitionId, step: Claim, writer: str) -> Head:
+def _first_head(partition: PartitionId, step: ClaimPartition, writer: str) -> Head:
     return Head(
         cluster_id=partition.cluster_id,
         topic=partition.topic,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from archival.entries import in_order, part_of, rest_of, with_gap
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import branches_at
-from archival.steps import Cut, Revive
+from archival.steps import CutEntries, Revive
 from archival.uploads import Uploads
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData
@@ -57,7 +57,7 @@ class Branches:
                 dead.append(rest_of(entry, kept.next_offset if kept else entry.base_offset))
         return Division(tuple(live), tuple(dead))
 
-    def cut(self, head: Head, step: Cut, log_start: int) -> Change:
+    def cut(self, head: Head, step: CutEntries, log_start: int) -> Change:
         """`head` without the dead branch that `step` means."""
         following = tuple(entry for entry in head.entries if step.end is not None and entry.base_offset >= step.end)
         live, dead = self.split(head.entries[: len(head.entries) - len(following)], step.at)

@@ -36,7 +36,7 @@ from manifests.head import Entry, EpochOffset, Head
 CLOCK_STEP_MS = 60_000  # a look dated later than that from now was dated by a clock that has been put back: it says nothing
 
 
-class Look(msgspec.Struct, frozen=True):
+class CleanerLook(msgspec.Struct, frozen=True):
     """How far the cleaner had got, and up to where it might go, at `seen_ms` or later."""
 
     cleaned_to: int
@@ -95,7 +95,7 @@ def holds_records(head: Head) -> bool:
     return any(not entry.gap for entry in head.entries)
 
 
-def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[Look], now_ms: int, *, stale_keys_below: int | None) -> str:
+def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[CleanerLook], now_ms: int, *, stale_keys_below: int | None) -> str:
     """Why what lies from `first` on must not be listed after what is archived; "" when it may be.
 
     looks             earlier ones at this directory, in any order

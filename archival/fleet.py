@@ -1,4 +1,4 @@
-"""The archivers of one agent, and what one step of one partition comes to: whatever goes wrong there is that partition's trouble alone."""
+"""The archivers of one agent, and the outcome of one step of one partition: an error there stops no other partition."""
 
 import threading
 from collections.abc import Callable, Collection, Iterator

@@ -21,7 +21,7 @@ _NEEDS = ("needs replacement", "needs upgrade")  # what such an error begins wit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
+class ArchiveLag:
     """What is committed in the local log and not yet in the archive.
 
     oldest_ms  timestamp of the first of it, as its producer or broker wrote it; None when it has none
@@ -84,7 +84,7 @@ def status_of(
     (another replica archives), `behind` (the archive has followed a newer leader epoch than this log), `archive-only` (no local log
     here), `stopped` (`trouble`, or what looking at the log found), and of that `needs replacement` and `needs upgrade` by name.
     """
-    lag: Backlog | None = None
+    lag: ArchiveLag | None = None
     state, reason = "archive-only", "no local log here"
     if log is not None:
         try:
@@ -121,7 +121,7 @@ def status_of(
     )
 
 
-def _state(log: LocalLog, head: Head | None, lag: Backlog | None, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
+def _state(log: LocalLog, head: Head | None, lag: ArchiveLag | None, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
     """What the one who holds the claim would do next."""
     acting = archiving_role(log)
     if isinstance(acting, Standby):
@@ -137,7 +137,7 @@ def _state(log: LocalLog, head: Head | None, lag: Backlog | None, policy: Policy
     return "due", f"{type(step).__name__.lower()} comes next"
 
 
-def backlog(log: LocalLog, archive_end: int) -> Backlog | None:
+def backlog(log: LocalLog, archive_end: int) -> ArchiveLag | None:
     """What is committed at or past offset `archive_end`; None while nothing says what is committed.
 
     Read from batch headers and file sizes alone; a file that changes meanwhile is counted as it was seen. Raises SourceChanged,
@@ -147,7 +147,7 @@ def backlog(log: LocalLog, archive_end: int) -> Backlog | None:
         return None
     first = max(archive_end, log.start_offset)
     if first >= log.high_watermark:
-        return Backlog(size_bytes=0, oldest_ms=None)
+        return ArchiveLag(size_bytes=0, oldest_ms=None)
     size_bytes, oldest_ms = 0, None
     for segment, next_base in log.segments_from(first):
         if segment.base_offset >= log.high_watermark:
@@ -163,4 +163,4 @@ def backlog(log: LocalLog, archive_end: int) -> Backlog | None:
                 _, header = next(headers(file, start, end, where=where))
                 oldest_ms = header.first_timestamp_ms if header.first_timestamp_ms >= 0 else None
         size_bytes += end - start
-    return Backlog(size_bytes=size_bytes, oldest_ms=oldest_ms)
+    return ArchiveLag(size_bytes=size_bytes, oldest_ms=oldest_ms)

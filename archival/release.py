@@ -14,7 +14,7 @@ import structlog
 from archival.archiver import PartitionArchiver
 from archival.lineage import branches_at, may_lack
 from archival.role import Acting, Standby, archiving_role
-from archival.source import Logs
+from archival.source import LocalLogs
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.files import disk_errors, sync_path
@@ -106,7 +106,7 @@ def plan_release(log: LocalLog, head: Head | None, writer: str) -> Release:
 class Releaser:
     """Deletes archived segments of owned directories; refuses all others."""
 
-    def __init__(self, *, logs: Logs, repository: ManifestRepository, writer: str, owned: bool) -> None:
+    def __init__(self, *, logs: LocalLogs, repository: ManifestRepository, writer: str, owned: bool) -> None:
         self._logs, self._repository, self._writer, self._owned = logs, repository, writer, owned
 
     def release(self, archiver: PartitionArchiver, *, dry_run: bool = False) -> Release:

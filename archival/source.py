@@ -16,7 +16,7 @@ from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.head import Entry
 
 
-class Logs(Protocol):
+class LocalLogs(Protocol):
     """Where local logs are looked at: a broker's directories."""
 
     def look(self, partition: TopicPartition) -> LocalLog:
@@ -90,7 +90,7 @@ class PartitionSource:
     """One partition's log directory. One look is not atomic: topic id, listing and epoch history may be of different moments. So what was
     concluded from a look counts only when a second one finds the same log (design §4.2)."""
 
-    def __init__(self, partition: PartitionId, logs: Logs, looks: CleanerLooks, open_segment: OpenSegment) -> None:
+    def __init__(self, partition: PartitionId, logs: LocalLogs, looks: CleanerLooks, open_segment: OpenSegment) -> None:
         self._partition, self._logs, self._looks, self.open = partition, logs, looks, open_segment
 
     def look(self) -> LocalLog:

@@ -8,7 +8,7 @@ from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch
 from archival.policy import Policy
 from archival.replacement import Overtaken, plan_replacement
 from archival.role import Standby, archiving_role
-from archival.steps import Claim, Cut, Gap, Idle, Revive, Step, Stop, Upload
+from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
 from headwater_core.errors import NeedsReplacement, UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests import keys
@@ -48,11 +48,13 @@ def _unready(log: LocalLog) -> Idle | Stop | None:
     return None
 
 
-def _claim_or_cut(log: LocalLog, head: Head | None, leader_epoch: int, writer: str, policy: Policy) -> Idle | Stop | Claim | Cut | None:
+def _claim_or_cut(
+    log: LocalLog, head: Head | None, leader_epoch: int, writer: str, policy: Policy
+) -> Idle | Stop | ClaimPartition | CutEntries | None:
     """What must come before anything is archived under `leader_epoch`: the head is `writer`'s, follows that epoch, and lies on the log's
     history. A log that may not cut a dead branch does not claim the partition either."""
     if head is None:
-        return Claim(log.start_offset, leader_epoch)
+        return ClaimPartition(log.start_offset, leader_epoch)
     found = verdict(log.epochs, leader_epoch, head)
     if isinstance(found, Behind):
         return Idle(f"behind: {found.reason}")
@@ -60,10 +62,10 @@ def _claim_or_cut(log: LocalLog, head: Head | None, leader_epoch: int, writer: s
     if isinstance(cut, Stop):
         return cut
     if head.writer != writer:
-        return Claim(head.start_offset, head.leader_epoch if cut else leader_epoch)
+        return ClaimPartition(head.start_offset, head.leader_epoch if cut else leader_epoch)
     if cut:
         return cut
-    return Claim(head.start_offset, leader_epoch) if leader_epoch > head.leader_epoch else None
+    return ClaimPartition(head.start_offset, leader_epoch) if leader_epoch > head.leader_epoch else None
 
 
 def _archiving(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken) -> Iterator[Step]:
@@ -74,11 +76,11 @@ def _archiving(log: LocalLog, head: Head, high_watermark: int, policy: Policy, t
     yield from _refills(log, head, high_watermark, overtaken)
     yield from _revivals(log, head, high_watermark)
     if head.next_offset < log.start_offset:
-        yield Gap(head.next_offset, log.start_offset - 1)
+        yield RecordGap(head.next_offset, log.start_offset - 1)
     yield from _uploads(log, head, high_watermark, policy, tail_age_ms, overtaken)
 
 
-def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut | Stop:
+def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> CutEntries | Stop:
     """Cut what is live from `at` on; stop where nothing shows that log and archive were ever one.
 
     An epoch has one leader and that one log: with an epoch in common the two are branches of one log, and the newer epoch wins.
@@ -87,7 +89,7 @@ def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Pol
     written = written_epochs(log.epochs)
     consented = policy.begin_anew_epoch is not None and min(written) <= policy.begin_anew_epoch
     if consented or not written.isdisjoint(epoch for entry in head.entries for epoch, _ in entry.epochs):
-        return Cut(at, leader_epoch, resumes_at(log.epochs, head.entries, at))
+        return CutEntries(at, leader_epoch, resumes_at(log.epochs, head.entries, at))
     reason = (
         f"the archive holds offsets {head.start_offset} to {head.last_offset}, of leader epochs up to {newest_epoch(head.entries)}; "
         f"the log ends at {log.high_watermark} and begins in epoch {min(written)}. They share no epoch, as after a disk was replaced, and "

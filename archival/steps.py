@@ -26,7 +26,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimPartition:
     """Take the next fence; `leader_epoch` is the highest one followed from then on."""
 
     start_offset: int
@@ -38,7 +38,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutEntries:
     """Supersede what is live from `at` on, up to the entry that begins at `end`; None: all of it."""
 
     at: int
@@ -70,7 +70,7 @@ class Revive:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class RecordGap:
     """Record that no log holds [first, last] any more; both are inclusive."""
 
     first: int
@@ -104,4 +104,4 @@ class Upload:
             raise ValueError(f"offsets out of order: {self}")
 
 
-Step = Idle | Stop | Claim | Cut | Replace | Revive | Gap | Upload
+Step = Idle | Stop | ClaimPartition | CutEntries | Replace | Revive | RecordGap | Upload

@@ -34,7 +34,7 @@ from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.parquet_directory import scan_to_parquet
 from headwater.pipeline.scan.query_options import parse_query
 from headwater.pipeline.scan.scan_plan import plan_scan
-from headwater.pipeline.scrub.scrubber import Scope, Scrubber
+from headwater.pipeline.scrub.scrubber import Scrubber, ScrubScope
 from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.clock import SystemClock
 from headwater_core.objectstore.store import ObjectStore
@@ -281,7 +281,7 @@ def scrubbed(store: ObjectStore, server: S3Server, s3: Place) -> str:
     bucket, _, prefix = s3.url.removeprefix("s3://").partition("/")
     keys = archived_keys(server, bucket, prefix, partition=None)
     total = sum(size for _, size in keys)
-    scrub = Timed(0, lambda: Scrubber(store, Scope(), SystemClock()).run(Threads(store, os.cpu_count() or 1)).damaged)
+    scrub = Timed(0, lambda: Scrubber(store, ScrubScope(), SystemClock()).run(Threads(store, os.cpu_count() or 1)).damaged)
     gets = Timed(0, lambda: ranged_gets(server, bucket, keys))
     in_turn(scrub, gets)
     moved = total / scrub.seconds / 1e6, total / gets.seconds / 1e6

@@ -38,14 +38,14 @@ class Row(msgspec.Struct, tag="row", frozen=True):
     values: dict[str, Any]
 
 
-class Done(msgspec.Struct, tag="done", frozen=True):
+class PassDone(msgspec.Struct, tag="done", frozen=True):
     """The end. exit_code 0, or the code and message of an error."""
 
     exit_code: int = 0
     message: str = ""
 
 
-_decoder: msgspec.msgpack.Decoder[Ask | Row | Done] = msgspec.msgpack.Decoder(Ask | Row | Done)
+_decoder: msgspec.msgpack.Decoder[Ask | Row | PassDone] = msgspec.msgpack.Decoder(Ask | Row | PassDone)
 
 # The error that a client raises for an exit code. CorruptData needs more than a message, so it becomes VerificationFailed.
 _RAISED: dict[int, type[errors.HeadwaterError]] = {
@@ -79,7 +79,7 @@ def ask(data_dir: Path, question: Ask, *, timeout_s: float | None = None) -> Ite
         try:
             client.sendall(_frame(question))
             with client.makefile("rb") as answers:
-                while not isinstance(message := _read(answers.read), Done):
+                while not isinstance(message := _read(answers.read), PassDone):
                     if isinstance(message, Row):
                         yield message.values
         except (OSError, msgspec.MsgspecError) as error:
@@ -132,11 +132,11 @@ async def _answer(handler: Handler, places: asyncio.Semaphore, reader: asyncio.S
             async for row in rows:
                 writer.write(_frame(Row(row)))
                 await writer.drain()
-        done = Done()
+        done = PassDone()
     except errors.HeadwaterError as error:
-        done = Done(error.exit_code, str(error))
+        done = PassDone(error.exit_code, str(error))
     except (msgspec.MsgspecError, asyncio.IncompleteReadError) as error:
-        done = Done(errors.UsageError.exit_code, f"not a question: {error}")
+        done = PassDone(errors.UsageError.exit_code, f"not a question: {error}")
     writer.write(_frame(done))
     await writer.drain()
 
@@ -176,12 +176,12 @@ def _address(data_dir: Path) -> Iterator[str]:
         os.close(directory)
 
 
-def _frame(message: Ask | Row | Done) -> bytes:
+def _frame(message: Ask | Row | PassDone) -> bytes:
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
-def _read(read: Callable[[int], bytes]) -> Ask | Row | Done:
+def _read(read: Callable[[int], bytes]) -> Ask | Row | PassDone:
     prefix = read(_LENGTH.size)
     if len(prefix) < _LENGTH.size:
         raise ConnectionError("the connection ended within an answer")

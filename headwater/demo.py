@@ -17,7 +17,7 @@ from urllib.parse import quote
 import recovery
 from headwater.config import Config, load
 from headwater.gateway_thread import running_gateway
-from headwater.output import Progress
+from headwater.output import ProgressReport
 from headwater.replay import Place, compare, expected_records
 from headwater.session import PassRequest, open_session, pass_rows
 from headwater.units import size_text
@@ -27,11 +27,11 @@ from headwater_core.segments.log_dirs import LogDirs
 
 CLUSTER = "pantry"
 ISOLATIONS = ("read_uncommitted", "read_committed")
-Track = Callable[[str, int, bool], AbstractContextManager[Progress]]  # title, total, is it bytes?
+Track = Callable[[str, int, bool], AbstractContextManager[ProgressReport]]  # title, total, is it bytes?
 
 
 @dataclass(slots=True)
-class TopicFacts:
+class TopicLine:
     """One line of the demo's table, over all partitions. offsets: from the archive's start to its end."""
 
     topic: str
@@ -71,7 +71,7 @@ class Demo:
     def __init__(self, root: Path, track: Track) -> None:
         self.root = root
         self.log_dir, self.recovered_dir = root / "kafka" / CLUSTER, root / "recovered"
-        self.topics: dict[str, TopicFacts] = {}
+        self.topics: dict[str, TopicLine] = {}
         self.comparisons: list[Comparison] = []
         self._track = track
 
@@ -182,8 +182,8 @@ listen = "127.0.0.1:0"       # any free port
             "utf-8",
         )
 
-    def _facts(self, topic: str) -> TopicFacts:
-        return self.topics.setdefault(topic, TopicFacts(topic))
+    def _facts(self, topic: str) -> TopicLine:
+        return self.topics.setdefault(topic, TopicLine(topic))
 
     def _pass(self, request: PassRequest) -> tuple[int, int, int]:
         """(objects, bytes archived, bytes released) of one pass."""

@@ -112,7 +112,7 @@ def _setting(text: str) -> tuple[str, object]:
     return key.strip(), value.strip()
 
 
-class Selection(click.ParamType[str]):
+class SelectionType(click.ParamType[str]):
     """TOPIC or TOPIC:PARTITION."""
 
     name = "TOPIC[:P]"
@@ -158,7 +158,7 @@ def _partition(topic: str, text: str) -> int:
     return TopicPartition(topic, int(text)).partition
 
 
-selection_argument = click.argument("selection", metavar="[TOPIC[:P]]", required=False, type=Selection())
+selection_argument = click.argument("selection", metavar="[TOPIC[:P]]", required=False, type=SelectionType())
 from_option = click.option(
     "--from",
     "first",

@@ -145,14 +145,14 @@ def say(message: str) -> None:
         click.echo(message, err=True)
 
 
-class Progress(Protocol):
+class ProgressReport(Protocol):
     def advance(self, done: int, note: str = "") -> None:
         """`done` more of the total are done; `note` names the part in progress."""
         ...
 
 
 @contextmanager
-def progress(title: str, total: int, *, sizes: bool = True) -> Iterator[Progress]:
+def progress(title: str, total: int, *, sizes: bool = True) -> Iterator[ProgressReport]:
     """Report progress towards `total` (bytes, or items when not `sizes`): a bar on a terminal, else a plain line every 10 s."""
     if sys.stderr.isatty():
         with _bar(title, total, sizes) as shown:
@@ -190,7 +190,7 @@ class PlainProgress:
 
 
 @contextmanager
-def _bar(title: str, total: int, sizes: bool) -> Iterator[Progress]:
+def _bar(title: str, total: int, sizes: bool) -> Iterator[ProgressReport]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

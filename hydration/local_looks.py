@@ -1,4 +1,4 @@
-"""LocalLooks at the local log, taken by threads that may wait for its disk."""
+"""Looks at the local log, taken by threads that may wait for its disk."""
 
 from concurrent.futures import Future
 from contextlib import suppress

@@ -35,7 +35,7 @@ SWEEP_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class KnownTopic:
     """A topic as clients see it; `partitions` are numbers, sorted."""
 
     name: str
@@ -76,7 +76,7 @@ class Logs:
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._catalogue = Catalogue(dirs, repository)
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, KnownTopic] = {}
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
         self._looks: dict[PartitionId, Look] = {}  # the last survey's
@@ -112,7 +112,7 @@ class Logs:
         self._sweep_files()
         self.hydrator.cache.sweep()
 
-    def topics(self) -> dict[str, Topic]:
+    def topics(self) -> dict[str, KnownTopic]:
         """By name, as of the last refresh()."""
         return self._topics
 
@@ -233,11 +233,11 @@ def _created_again(former: PartitionId, now: PartitionId) -> Superseded:
     )
 
 
-def _topics(partitions: Iterable[PartitionId]) -> dict[str, Topic]:
+def _topics(partitions: Iterable[PartitionId]) -> dict[str, KnownTopic]:
     numbers: dict[tuple[str, str], list[int]] = {}
     for each in partitions:
         numbers.setdefault((each.topic, each.topic_id), []).append(each.partition)
-    return {topic: Topic(topic, topic_id, tuple(sorted(found))) for (topic, topic_id), found in sorted(numbers.items())}
+    return {topic: KnownTopic(topic, topic_id, tuple(sorted(found))) for (topic, topic_id), found in sorted(numbers.items())}
 
 
 def open_logs(

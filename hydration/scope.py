@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog
-from hydration.archive.manifest_view import Extent, Gap
+from hydration.archive.manifest_view import Extent, GapSpan
 from hydration.config import ReadPriority
 
 
@@ -147,7 +147,7 @@ def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog
     return local, archive
 
 
-def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Sequence[Gap] = ()) -> int:
+def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Sequence[GapSpan] = ()) -> int:
     """The first offset before `end` that the two histories ascribe to different leaderships; `end` when there is none.
 
     They are compared only from where both have begun.

@@ -8,7 +8,7 @@ from headwater_core.errors import CorruptData, HeadwaterError, NotFound, OffsetO
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
 from hydration.answers import ReadResult, Slice
 from hydration.counters import report_gap
-from hydration.local.local_tier import Piece
+from hydration.local.local_tier import LocalSlice
 from hydration.local.scan_workers import BoundaryWorker
 from hydration.local_looks import LocalLooks
 from hydration.resumption import Resumable
@@ -37,12 +37,12 @@ class SliceReader:
             if not scope.log_start <= offset <= end:
                 raise OffsetOutOfRange(offset, scope.log_start, end)
 
-    def fill(self, answer: ReadResult, view: View, end: int, max_bytes: int) -> Resumable[tuple[Tier, Piece | None]]:
+    def fill(self, answer: ReadResult, view: View, end: int, max_bytes: int) -> Resumable[tuple[Tier, LocalSlice | None]]:
         """Put slices below `end` into `answer`, about `max_bytes`, from the first tier that has them; which one that was, and the piece
         when it was the local one. Raises what the first tier did when none can serve them, as TransientError where that was NotFound.
         """
         scope, cursor, tier = view.scope, answer.next_offset, Tier.LOCAL
-        piece: Piece | None = None
+        piece: LocalSlice | None = None
         while not answer.slices and cursor < end:
             tiers = self._tiers.order(scope, cursor)
             if not tiers:
@@ -84,7 +84,9 @@ class SliceReader:
         assert scope.archive is not None
         return (yield from archive.fill(answer, cursor, min(end, scope.archive.end), max_bytes, scope.local))
 
-    def _fill_locally(self, answer: ReadResult, view: View, cursor: int, end: int, max_bytes: int) -> Resumable[tuple[int, Piece | None]]:
+    def _fill_locally(
+        self, answer: ReadResult, view: View, cursor: int, end: int, max_bytes: int
+    ) -> Resumable[tuple[int, LocalSlice | None]]:
         """The offset to continue with, and what was put into `answer`."""
         scope, local, found, partition = view.scope, self._tiers.local, view.local_log, self._tiers.partition
         assert local is not None
@@ -130,6 +132,6 @@ def base_offset(piece: Slice) -> int:
         raise SourceChanged(f"{file.where} was cut") from error
 
 
-def _release(piece: Piece | None) -> None:
+def _release(piece: LocalSlice | None) -> None:
     if piece is not None:
         piece.slice.file.release()

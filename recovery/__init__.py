@@ -12,8 +12,8 @@ from recovery.discovery import discover, find_lost_runs
 from recovery.endings import with_endings
 from recovery.identity import new_kafka_id
 from recovery.placement import Progress
-from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_plan, decode_plan, encode_plan
 from recovery.planner import make_plan
+from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_plan, decode_plan, encode_plan
 from recovery.report import RecoveryReport
 from recovery.restoration import MILESTONES, apply
 from recovery.target import awaits_broker

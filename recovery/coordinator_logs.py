@@ -12,7 +12,7 @@ from manifests.head import Entry
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States
 from recovery.log_ends import Place
 from recovery.open_transactions import DAMAGE
-from recovery.plan import Commit, OffsetAhead, PartitionPlan, Written
+from recovery.recovery_plan import Commit, OffsetAhead, PartitionPlan, Written
 from recovery.runs import fetched
 
 

@@ -21,7 +21,7 @@ from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from manifests.topic_survey import survey_topics
-from recovery.plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.recovery_plan import LostRun, PartitionPlan, RecoveryPlan, TopicPlan
 
 _READERS = 16  # heads are small, so it is round trips that take the time
 

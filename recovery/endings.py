@@ -14,7 +14,7 @@ from headwater_core.objectstore.store import ObjectStore
 from recovery.coordinator_logs import clamped, read_commits, read_states, with_commits
 from recovery.coordinators import OFFSETS, TRANSACTIONS, States
 from recovery.log_ends import LogEnds
-from recovery.plan import OffsetAhead, PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.recovery_plan import OffsetAhead, PartitionPlan, RecoveryPlan, TopicPlan
 
 _READERS = 8
 _SHARE_GROUPS = "__share_group_state"

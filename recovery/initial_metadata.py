@@ -9,14 +9,14 @@ from headwater_core.segments.metadata.bootstrap_checkpoint import write_bootstra
 from headwater_core.segments.metadata.metadata_records import (
     NO_LEADER,
     UNASSIGNED,
-    Config,
+    ConfigRecord,
     FeatureLevel,
     MetadataRecord,
     Partition,
     ProducerIds,
     Topic,
 )
-from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan
+from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan
 
 FEATURES = {  # as kafka-storage of Kafka 4.3 formats a new cluster
     "metadata.version": 30,
@@ -41,7 +41,7 @@ def bootstrap_records(plan: RecoveryPlan) -> Iterator[MetadataRecord]:
         yield Topic(name=topic.topic, topic_id=topic.topic_id)
         yield from (_partition(topic, partition, plan.node_id) for partition in topic.partitions)
     for topic in plan.topics:
-        yield from (Config(resource_name=topic.topic, name=name, value=value) for name, value in sorted(topic.configs.items()))
+        yield from (ConfigRecord(resource_name=topic.topic, name=name, value=value) for name, value in sorted(topic.configs.items()))
     next_producer_id = plan.next_producer_id // 1000 * 1000 + _PRODUCER_IDS_SPARED
     yield ProducerIds(broker=plan.node_id, broker_epoch=-1, next_producer_id=next_producer_id)
 

@@ -11,7 +11,7 @@ from headwater_core.segments.encoder import encode_batch, encode_marker
 from manifests.head import Entry
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.initial_metadata import bootstrap_checkpoint
-from recovery.plan import PartitionPlan, RecoveryPlan, TopicPlan, Written
+from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan, Written
 from recovery.runs import segment_name
 
 BOOTSTRAP = "bootstrap.checkpoint"

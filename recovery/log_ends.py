@@ -9,7 +9,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
 from manifests.head import Entry
 from recovery.open_transactions import DAMAGE, Open, open_after, open_before
-from recovery.plan import Abort, PartitionPlan, RecoveryPlan, TopicPlan, Written
+from recovery.recovery_plan import Abort, PartitionPlan, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched
 
 Place = tuple[str, int]  # topic, partition

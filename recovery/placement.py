@@ -1,4 +1,4 @@
-"""What a plan names is fetched, verified and placed, and only then does the target become a log directory."""
+"""Fetches, verifies and places what a plan names; only then does the target become a log directory."""
 
 import shutil
 import threading
@@ -16,8 +16,8 @@ from recovery import layout
 from recovery.endings import with_endings
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
-from recovery.plan import LostRun, RecoveryPlan, check_plan
 from recovery.planner import without
+from recovery.recovery_plan import LostRun, RecoveryPlan, check_plan
 from recovery.runs import Restored, restore, segment_name
 from recovery.target import LOCK, MARK, Mark, plan_name, write_mark
 from recovery.target_files import publish, read_if_there

@@ -10,7 +10,7 @@ from headwater_core.partition import check_cluster_id
 from manifests.head import Entry, Head
 from manifests.topic import PARTITIONS_MAX
 from recovery.discovery import ArchivedTopic, Found
-from recovery.plan import (
+from recovery.recovery_plan import (
     NODE_ID_MAX,
     PRODUCER_ID_MAX,
     LostRun,

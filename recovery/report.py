@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from recovery.plan import PartitionPlan, TopicPlan
+from recovery.recovery_plan import PartitionPlan, TopicPlan
 from recovery.target import Mark
 
 

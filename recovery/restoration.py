@@ -15,7 +15,7 @@ from headwater_core.objectstore.store import ObjectStore
 from recovery.completion import is_finished
 from recovery.identity import new_kafka_id
 from recovery.placement import Placement, Progress, damage_text, plan_without
-from recovery.plan import RecoveryPlan, check_plan
+from recovery.recovery_plan import RecoveryPlan, check_plan
 from recovery.report import RecoveryReport, report_of
 from recovery.target import Mark, check_same, check_unused, locked, read_mark, write_mark
 from recovery.target_record import record_target

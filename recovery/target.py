@@ -16,7 +16,7 @@ from headwater_core.errors import CorruptData, ForeignOwner, Locked, UsageError
 from headwater_core.files import PARTIAL, disk_errors
 from headwater_core.objectstore.digest import digest_of, is_digest
 from manifests.document import FORMAT, seal, unseal
-from recovery.plan import RecoveryPlan, check_plan
+from recovery.recovery_plan import RecoveryPlan, check_plan
 from recovery.target_files import publish, read_if_there
 
 MARK = ".headwater-recovery.json"

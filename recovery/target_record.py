@@ -8,7 +8,7 @@ from headwater_core.errors import AlreadyExists, NotFound, TransientError, Unaut
 from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
 from manifests.document import FORMAT, prepared, seal, unseal
-from recovery.plan import RecoveryPlan
+from recovery.recovery_plan import RecoveryPlan
 
 
 @prepared

@@ -53,3 +53,25 @@ def test_no_function_bears_its_modules_name() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == path.stem:
                 alike.append(path.relative_to(ROOT).as_posix())
     assert not alike
+
+
+def test_no_name_in_a_packages_face_hides_a_module_of_it() -> None:
+    hidden = []
+    for face in ROOT.glob("[a-z]*/**/__init__.py"):
+        if face.is_relative_to(ROOT / "tests") or ".venv" in face.parts:
+            continue
+        stems = {path.stem for path in face.parent.glob("*.py")}
+        names = {node.name for node in ast.parse(face.read_bytes()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        hidden += [f"{face.parent.name}.{name}" for name in names & stems]
+    assert not hidden
+
+
+def test_no_two_public_classes_bear_one_name() -> None:
+    from tests.test_layers import sources
+
+    named = defaultdict(list)
+    for path in sources():
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named[node.name].append(path.relative_to(ROOT).as_posix())
+    assert not {name: paths for name, paths in named.items() if len(paths) > 1}

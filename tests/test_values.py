@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival.cleaner import Look
+from archival.cleaner import CleanerLook
 from archival.config import ArchivalConfig
 from archival.policy import Policy
-from archival.steps import Claim, Cut, Gap, Revive, Upload
-from headwater.pipeline.export.checkpoint import Pending
+from archival.steps import ClaimPartition, CutEntries, RecordGap, Revive, Upload
+from headwater.pipeline.export.checkpoint import PlannedRange
 from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.splits import Split
 from headwater_core.control.state import PartitionState
@@ -30,7 +30,7 @@ from hydration.scope import Span
 from manifests.document import seal
 from manifests.head import Entry, Head, PageRef, decode_head
 from manifests.topic import Current, Owner, TopicManifest
-from recovery.plan import LostRun, PartitionPlan
+from recovery.recovery_plan import LostRun, PartitionPlan
 from tests.archival.builders import a_log
 from tests.manifests.builders import PARTITION, TOPIC_ID, a_gap, a_head, an_entry
 
@@ -57,15 +57,15 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a negative version", lambda: TopicManifest(**TOPIC, partitions=1, version=-1)),
     ("a negative metadata offset", lambda: Current(**TOPIC, as_of=-1)),
     ("an owner of a bad name", lambda: Owner(cluster_id="a/b")),
-    ("a gap that ends before it begins", lambda: Gap(9, 3)),
+    ("a gap that ends before it begins", lambda: RecordGap(9, 3)),
     ("a negative wait", lambda: Policy(tail_after_ms=-1)),
-    ("a cut up to before itself", lambda: Cut(9, 0, end=9)),
-    ("a claim of no epoch", lambda: Claim(0, -2)),
+    ("a cut up to before itself", lambda: CutEntries(9, 0, end=9)),
+    ("a claim of no epoch", lambda: ClaimPartition(0, -2)),
     ("an upload of nothing", lambda: Upload(segment=A_SEGMENT, first=3, read_from=3, end=3)),
     ("an upload that reaches less than it takes", lambda: Upload(segment=A_SEGMENT, first=0, read_from=0, end=3, cover_end=2)),
     ("a revival of nothing", lambda: Revive(an_entry(5, 9), 5)),
     ("a revival of more than there is", lambda: Revive(an_entry(5, 9), 11)),
-    ("a look beyond what the cleaner may clean", lambda: Look(9, 3, 0)),
+    ("a look beyond what the cleaner may clean", lambda: CleanerLook(9, 3, 0)),
     ("a negative consent", lambda: ArchivalConfig(stale_keys_below=-1)),
     ("a segment of negative length", lambda: replace(A_SEGMENT, size_bytes=-1)),
     ("a segment before all offsets", lambda: replace(A_SEGMENT, base_offset=-1)),
@@ -83,7 +83,7 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("offsets out of order", lambda: Predicate(first_offset=9, end_offset=3)),
     ("times out of order", lambda: Predicate(first_timestamp_ms=9, end_timestamp_ms=3)),
     ("a task of no offsets", lambda: Split(**TOPIC, partition=0, first=3, end=3, entries=())),
-    ("an exported range of no offsets", lambda: Pending(**TOPIC, partition=0, first=3, end=3)),
+    ("an exported range of no offsets", lambda: PlannedRange(**TOPIC, partition=0, first=3, end=3)),
     ("a recovered log that starts after its end", lambda: PartitionPlan(partition=0, start_offset=9, next_offset=3)),
     ("a recovered log of a negative epoch", lambda: PartitionPlan(partition=0, leader_epoch=-1)),
     ("a lost run that ends before it begins", lambda: LostRun(topic="soup", partition=0, base_offset=9, last_offset=3, reason="")),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.columns import Column, as_duration, as_size
-from headwater.options import Selection, configured, parse_selection, selection_argument
+from headwater.options import SelectionType, configured, parse_selection, selection_argument
 from headwater.output import emit, format_option, say
 from headwater.units import size_text
 from headwater_core.errors import NotFound, UsageError
@@ -47,7 +47,7 @@ def show(config: "Config", selection: str | None, form: str) -> None:
 
 
 @cache.command()
-@click.argument("selection", metavar="[TOPIC[:P]]", required=False, type=Selection())
+@click.argument("selection", metavar="[TOPIC[:P]]", required=False, type=SelectionType())
 @click.option("--all", "everything", is_flag=True, help="The chunks of all topics.")
 @click.option("--dry-run", is_flag=True, help="Only show how much would be deleted.")
 @configured

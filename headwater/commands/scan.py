@@ -14,7 +14,7 @@ from headwater_core.errors import Partial, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
-    from headwater.pipeline.scan.parquet_directory import Written
+    from headwater.pipeline.scan.parquet_directory import ParquetResult
     from headwater.pipeline.scan.query import Advice, Query
     from headwater.pipeline.scan.scan_plan import ScanPlan
 
@@ -181,7 +181,7 @@ def _plan_rows(plan: "ScanPlan") -> list[dict[str, Any]]:
     return rows
 
 
-def _summary(plan: "ScanPlan", written: "Written", directory: Path, elapsed_s: float) -> dict[str, Any]:
+def _summary(plan: "ScanPlan", written: "ParquetResult", directory: Path, elapsed_s: float) -> dict[str, Any]:
     counters = written.counters
     return {
         "directory": str(directory),

@@ -60,13 +60,13 @@ def scrub(
       10  nothing to examine
     """
     from headwater.pipeline.scrub.scrub_state import ScrubState
-    from headwater.pipeline.scrub.scrubber import Sample, Scope, Scrubber
+    from headwater.pipeline.scrub.scrubber import Sample, Scrubber, ScrubScope
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
     store, clock = open_bucket(config).store, SystemClock()
     topic, number = parse_selection(selection) if selection else (None, None)
-    scope = Scope(
+    scope = ScrubScope(
         topic=topic,
         partition=number,
         sample=Sample.of_day(_fraction(sample), clock.now_ms()) if sample else None,

@@ -46,13 +46,13 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
       10  nothing to examine
     """
     from headwater.pipeline.runner import Threads
-    from headwater.pipeline.scrub.scrubber import Scope, Scrubber
+    from headwater.pipeline.scrub.scrubber import Scrubber, ScrubScope
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
 
     store = open_bucket(config).store
     topic, number = parse_selection(selection) if selection else (None, None)
-    scrub = Scrubber(store, Scope(topic=topic, partition=number, data=data), SystemClock())
+    scrub = Scrubber(store, ScrubScope(topic=topic, partition=number, data=data), SystemClock())
     with progress("verifying", scrub.size_bytes) as shown:
         report = scrub.run(Threads(store, VERIFIERS), shown.advance)
     rows = [finding.row() for finding in report.findings]

@@ -7,7 +7,7 @@ from headwater.gateway.apis import VERSIONS, Api, Code
 from headwater.gateway.frames import MalformedRequest, RequestHeader
 from headwater.gateway.messages import Fields, response_schema
 from headwater.gateway.response import Response
-from headwater.gateway.topic_snapshot import Snapshot, TopicSnapshots, TopicView
+from headwater.gateway.topic_snapshot import TopicSnapshot, TopicSnapshots, TopicView
 
 Address = tuple[str, int]
 
@@ -47,7 +47,7 @@ async def metadata_body(snapshots: TopicSnapshots, header: RequestHeader, body: 
     return snapshots.encoded((Api.METADATA, version, node_id, address, names), write)
 
 
-def describe_cluster(snapshot: Snapshot, node_id: int, address: Address) -> Fields:
+def describe_cluster(snapshot: TopicSnapshot, node_id: int, address: Address) -> Fields:
     return {
         "error_code": Code.NONE,
         "error_message": None,
@@ -71,12 +71,12 @@ def _wanted(topics: list[dict[str, Any]] | None, version: int) -> _Wanted:
     return tuple(dict.fromkeys((None if not topic_id or not any(topic_id) else topic_id, name) for topic_id, name in requested))
 
 
-def _found(snapshot: Snapshot, wanted: Iterable[_TopicRef]) -> list[TopicView | None]:
+def _found(snapshot: TopicSnapshot, wanted: Iterable[_TopicRef]) -> list[TopicView | None]:
     by_id = {topic.topic_id: topic for topic in snapshot.topics.values()}
     return [by_id.get(topic_id) if topic_id is not None else snapshot.topics.get(name or "") for topic_id, name in wanted]
 
 
-def _metadata(snapshot: Snapshot, wanted: _Wanted, found: list[TopicView | None] | None, node_id: int, address: Address) -> Fields:
+def _metadata(snapshot: TopicSnapshot, wanted: _Wanted, found: list[TopicView | None] | None, node_id: int, address: Address) -> Fields:
     if wanted is None or found is None:
         topics = [_topic(topic, node_id) for topic in snapshot.topics.values()]
     else:

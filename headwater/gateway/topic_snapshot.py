@@ -39,7 +39,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TopicSnapshot:
     """`is_whole`: a topic that is not in it did not exist. Else it may be where nothing could be listed yet."""
 
     cluster_id: str
@@ -56,7 +56,7 @@ class TopicSnapshots:
 
     def __init__(self, logs: Logs, executor: Executor, clock: Clock, ttl_s: float) -> None:
         self._logs, self._executor, self._clock, self._ttl_s = logs, executor, clock, ttl_s
-        self._snapshot = Snapshot("", {}, is_whole=False)
+        self._snapshot = TopicSnapshot("", {}, is_whole=False)
         self._names: dict[bytes, str] = {}
         self._epochs: dict[tuple[str, int], int] = {}
         self._looked_s: float | None = None
@@ -66,7 +66,7 @@ class TopicSnapshots:
         self._encodings: OrderedDict[object, bytes] = OrderedDict()
         self._encodings_bytes = 0
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> TopicSnapshot:
         """As of at most `ttl_s` seconds ago, or the last one when a new look takes longer than WAIT_S. Raises nothing."""
         if self._looking is None and self._is_older(self._looked_s, self._ttl_s):
             self._looking = asyncio.create_task(self._look())
@@ -75,7 +75,7 @@ class TopicSnapshots:
             await asyncio.wait([self._looking], timeout=max(0.0, WAIT_S - (self._clock.monotonic_s() - self._began_s)))
         return self._snapshot
 
-    async def topics(self) -> Snapshot:
+    async def topics(self) -> TopicSnapshot:
         """For a request of all topics. Raises TransientError when nothing is known yet: that is not the same as none."""
         deadline_s = self._clock.monotonic_s() + FIRST_WAIT_S
         snapshot = await self.snapshot()
@@ -144,7 +144,7 @@ class TopicSnapshots:
         finally:
             self._looking = None
 
-    def _take_over(self, snapshot: Snapshot) -> None:
+    def _take_over(self, snapshot: TopicSnapshot) -> None:
         if snapshot != self._snapshot:
             self._snapshot = snapshot
             self._names = {topic.topic_id: name for name, topic in snapshot.topics.items()}
@@ -152,11 +152,11 @@ class TopicSnapshots:
             self._encodings.clear()
             self._encodings_bytes = 0
 
-    def _take(self) -> Snapshot:
+    def _take(self) -> TopicSnapshot:
         is_whole = self._logs.unlisted is None  # before the topics are taken
         epochs = {(name, at): self._try_epoch(name, at) for name, topic in sorted(self._logs.topics().items()) for at in topic.partitions}
         wait([epoch.future for epoch in epochs.values() if isinstance(epoch, Pending)], timeout=WAIT_S)
-        return Snapshot(
+        return TopicSnapshot(
             self._logs.cluster_id,
             {
                 name: TopicView(

@@ -45,7 +45,7 @@ class EntryIndex(Protocol):
         ...
 
 
-class Gap(NamedTuple):
+class GapSpan(NamedTuple):
     """Offsets from `start` up to, not including, `end`."""
 
     start: int
@@ -69,7 +69,7 @@ class Extent:
     epochs: EpochHistory
     open_from: int | None
     gap_from: int | None = None
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[GapSpan, ...] = ()
 
     def __post_init__(self) -> None:
         if self.version < 1 or not 0 <= self.start_offset <= self.next_offset or self.leader_epoch < -1:
@@ -101,7 +101,7 @@ def extent_of(head: Head) -> Extent:
         epochs=EpochHistory(tuple(steps)),
         open_from=last.open_from if last else None,
         gap_from=last.base_offset if last and last.gap else None,
-        gaps=tuple(Gap(entry.base_offset, entry.next_offset) for entry in head.entries if entry.gap),
+        gaps=tuple(GapSpan(entry.base_offset, entry.next_offset) for entry in head.entries if entry.gap),
     )
 
 

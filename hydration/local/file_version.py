@@ -1,4 +1,4 @@
-"""What has to stay the same for what is known of a segment's file to stay true."""
+"""The version of a segment's file: when it changes, what was known of the file no longer holds."""
 
 from typing import NamedTuple
 

@@ -26,7 +26,7 @@ _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 assert _FIELDS.size == HEADER_BYTES
 
 
-class Piece(NamedTuple):
+class WalkedRange(NamedTuple):
     """Batches in file[start:end], none of them with user data younger than `newest_ms`."""
 
     start: int
@@ -117,12 +117,12 @@ class HeaderWalk:
         """The largest timestamp of user data so far."""
         return max(self._newest, default=NO_TIMESTAMP)
 
-    def pieces(self, offset: int, end_offset: int, timestamp_ms: int) -> list[Piece]:
+    def pieces(self, offset: int, end_offset: int, timestamp_ms: int) -> list[WalkedRange]:
         """Where records of offsets in [offset, end_offset) that are not older than `timestamp_ms` may be, as far as the walk has come."""
         first = max(bisect_right(self._offsets, offset) - 1, 0)
         end = bisect_left(self._offsets, end_offset)
         ends = [*self._starts[first + 1 :], self.position]
-        pieces = (Piece(*each) for each in zip(self._starts[first:end], ends, self._newest[first:end], strict=False))
+        pieces = (WalkedRange(*each) for each in zip(self._starts[first:end], ends, self._newest[first:end], strict=False))
         return [each for each in pieces if each.newest_ms >= timestamp_ms]
 
     @staticmethod

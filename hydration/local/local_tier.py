@@ -95,7 +95,7 @@ class Look(NamedTuple):
     seen_s: float
 
 
-class Piece(NamedTuple):
+class LocalSlice(NamedTuple):
     """A slice of the local log, and what shows whether it is still the same.
 
     log, segment  as the look had them
@@ -224,7 +224,7 @@ class LocalTier:
         self.look_again()
         raise SourceChanged(f"{segment.path} is gone or was replaced")
 
-    def read(self, log: LocalLog, offset: int, end_offset: int, max_bytes: int, budget: ScanBudget) -> tuple[Piece | None, int]:
+    def read(self, log: LocalLog, offset: int, end_offset: int, max_bytes: int, budget: ScanBudget) -> tuple[LocalSlice | None, int]:
         """Whole batches of one segment from `offset` on and below `end_offset`, about `max_bytes`, and the offset to continue with. Without
         a piece there are none below that.
 
@@ -249,14 +249,14 @@ class LocalTier:
                 found = opened.cut(offset, end, max_bytes)
                 if found is not None:
                     position, size_bytes, next_offset = found.range
-                    return Piece(Slice(file.hold(), position, size_bytes), log, segment, found.witness), next_offset
+                    return LocalSlice(Slice(file.hold(), position, size_bytes), log, segment, found.witness), next_offset
                 if following is None:
                     return None, max(offset, end.place.offset)
             finally:
                 file.release()
         return None, end_offset
 
-    def check(self, piece: Piece) -> None:
+    def check(self, piece: LocalSlice) -> None:
         """Raises SourceChanged when the piece, which is still held, was cut since it was read."""
         self._opened(piece.slice.file, piece.segment, piece.log, ScanBudget()).check(piece.witness)
 

@@ -15,7 +15,7 @@ from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile
 
 
-class Cut(NamedTuple):
+class GuardedRange(NamedTuple):
     """A range, and a batch at its end or after it: as long as that is there, nothing in the range has changed."""
 
     range: Range
@@ -90,7 +90,7 @@ class OpenSegment:
             boundaries.note_end(end_offset, end)
         return end
 
-    def cut(self, offset: int, end: End, max_bytes: int) -> Cut | None:
+    def cut(self, offset: int, end: End, max_bytes: int) -> GuardedRange | None:
         """About `max_bytes` from the batch that holds `offset`, or the next there is; None when there is none before `end`."""
         found = cut(self.headers, offset, start=self._start(offset), end=end.place, max_bytes=max_bytes, boundary=self._boundary)
         if found is None:
@@ -102,7 +102,7 @@ class OpenSegment:
             self.check(witness)
         else:
             self._boundaries.note(witness)
-        return Cut(found, witness)
+        return GuardedRange(found, witness)
 
     def check(self, witness: Boundary) -> None:
         """Raises SourceChanged when that batch is not there any more."""

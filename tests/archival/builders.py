@@ -10,7 +10,7 @@ from archival.archiver import ArchiverEquipment, Outcome, PartitionArchiver
 from archival.looks import CleanerLooks
 from archival.policy import Policy
 from archival.release import Releaser
-from archival.source import Logs, OpenSegment, open_segment
+from archival.source import LocalLogs, OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicFacts, TopicRecords
 from headwater_core.epochs import EpochHistory
@@ -162,8 +162,8 @@ class Agent:
         self.archiver = self.archiver_of(self.partition)
         self.releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.writer, owned=self.owned)
 
-    def archiver_of(self, partition: PartitionId, logs: Logs | None = None) -> PartitionArchiver:
-        own: Logs = self.logs if self.delete_retention_ms is None else LogsWithRetention(self.logs, self.delete_retention_ms)
+    def archiver_of(self, partition: PartitionId, logs: LocalLogs | None = None) -> PartitionArchiver:
+        own: LocalLogs = self.logs if self.delete_retention_ms is None else LogsWithRetention(self.logs, self.delete_retention_ms)
         equipment = ArchiverEquipment(
             logs=logs or own,
             store=self.store,

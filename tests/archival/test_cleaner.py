@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archival.cleaner import CLOCK_STEP_MS, Look, clean_below, clean_under, clean_with, is_clean, overtaken
+from archival.cleaner import CLOCK_STEP_MS, CleanerLook, clean_below, clean_under, clean_with, is_clean, overtaken
 from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
 from archival.source import open_segment
 from headwater_core.epochs import EpochHistory
@@ -240,16 +240,16 @@ def test_a_retention_that_ends_while_a_run_is_read_stops_it(directory: Directory
     ("looks", "stops"),
     [
         ((), True),
-        ((Look(10, 20, DAY_MS),), True),  # half of the retention ago, and the cleaner may have been at work
-        ((Look(10, 20, DAY_MS + 1),), False),
-        ((Look(10, 10, DAY_MS // 2),), True),
-        ((Look(10, 10, DAY_MS // 2 + 1),), False),  # nothing was sealed that it could have cleaned
-        ((Look(11, 20, DAY_MS + DAY_MS // 2),), True),
-        ((Look(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS),), False),
-        ((Look(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS + 1),), True),  # a clock that has been put back
+        ((CleanerLook(10, 20, DAY_MS),), True),  # half of the retention ago, and the cleaner may have been at work
+        ((CleanerLook(10, 20, DAY_MS + 1),), False),
+        ((CleanerLook(10, 10, DAY_MS // 2),), True),
+        ((CleanerLook(10, 10, DAY_MS // 2 + 1),), False),  # nothing was sealed that it could have cleaned
+        ((CleanerLook(11, 20, DAY_MS + DAY_MS // 2),), True),
+        ((CleanerLook(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS),), False),
+        ((CleanerLook(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS + 1),), True),  # a clock that has been put back
     ],
 )
-def test_what_a_look_proves(looks: tuple[Look, ...], stops: bool) -> None:
+def test_what_a_look_proves(looks: tuple[CleanerLook, ...], stops: bool) -> None:
     log, head = a_compacted_log(0, 10, 20, cleaned_to=20), a_head(an_entry(0, 9))
     assert bool(overtaken(log, head, 10, looks, DAY_MS * 3 // 2, stale_keys_below=None)) == stops
 
@@ -272,7 +272,7 @@ def test_looks_are_kept_across_restarts_and_a_damaged_file_only_loses_them(tmp_p
     log = a_compacted_log(0, 10, cleaned_to=10)
     looks.saw(log, clock.now_ms())
     looks.save()
-    assert CleanerLooks(path, clock).of(log.partition) == (Look(10, 10, clock.now_ms()),)
+    assert CleanerLooks(path, clock).of(log.partition) == (CleanerLook(10, 10, clock.now_ms()),)
     clock.advance(KEEP_MS)
     looks.save()
     assert CleanerLooks(path, clock).of(log.partition) == ()
@@ -290,14 +290,14 @@ def test_looks_survive_a_power_loss(tmp_path: Path) -> None:
     with disk.watching():
         looks.save()
     left = CleanerLooks(disk.after_power_loss(tmp_path / "left") / "cleaners.json", clock)
-    assert left.of(log.partition) == (Look(10, 10, clock.now_ms()),)
+    assert left.of(log.partition) == (CleanerLook(10, 10, clock.now_ms()),)
 
 
 def test_looks_that_cannot_be_saved_stop_nothing(tmp_path: Path) -> None:
     looks = CleanerLooks(tmp_path / "missing" / "cleaners.json", ManualClock(at_ms=5))
     looks.saw(a_compacted_log(0, 10, cleaned_to=10), 5)
     looks.save()
-    assert looks.of(PARTITION) == (Look(10, 10, 5),)
+    assert looks.of(PARTITION) == (CleanerLook(10, 10, 5),)
 
 
 def test_logs_that_are_not_compacted_are_not_remembered() -> None:
@@ -308,8 +308,8 @@ def test_logs_that_are_not_compacted_are_not_remembered() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 10 * CLOCK_STEP_MS)), max_size=100))
 def test_looks_are_few_and_only_ever_made_ones(rows: list[tuple[int, int, int]]) -> None:
-    kept: tuple[Look, ...] = ()
-    made = [Look(min(first, second), max(first, second), at_ms) for first, second, at_ms in rows]
+    kept: tuple[CleanerLook, ...] = ()
+    made = [CleanerLook(min(first, second), max(first, second), at_ms) for first, second, at_ms in rows]
     for at, look in enumerate(made):
         kept = with_look(kept, look)
         assert len(kept) <= LOOKS_MAX
@@ -319,14 +319,14 @@ def test_looks_are_few_and_only_ever_made_ones(rows: list[tuple[int, int, int]])
 
 
 def test_however_long_a_log_is_looked_at_the_latest_looks_lie_densely() -> None:
-    kept: tuple[Look, ...] = ()
+    kept: tuple[CleanerLook, ...] = ()
     for minute in range(0, 60 * 24 * 60, 5):  # sixty days of a log that rolls and is cleaned all the time
-        kept = with_look(kept, Look(minute, minute + 1, minute * 60_000))
+        kept = with_look(kept, CleanerLook(minute, minute + 1, minute * 60_000))
         if minute < 50 * 24 * 60:
             continue
         for age in (5, 60, 6 * 60, 12 * 60):  # what was seen so long ago is remembered by a look that is not much older
             assert any(minute - 2 * age <= each.cleaned_to <= minute - age for each in kept)
-    assert kept[0] == Look(0, 1, 0)
+    assert kept[0] == CleanerLook(0, 1, 0)
 
 
 @pytest.mark.parametrize(("retention_ms", "refresh_ms"), [(None, REFRESH_MS), (0, REFRESH_MS), (DAY_MS, REFRESH_MS), (60_000, 15_000)])

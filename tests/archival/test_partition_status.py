@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from archival.cleaner import overtaken
-from archival.partition_status import Backlog, PartitionStatus, status_of
+from archival.partition_status import ArchiveLag, PartitionStatus, status_of
 from archival.policy import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
@@ -81,6 +81,6 @@ def test_an_empty_log_has_an_end_even_so() -> None:
 def test_an_unknown_lag_is_not_zero() -> None:
     found = state_of(replace(LOG, high_watermark=None), HEAD)
     assert (found.lag_bytes, found.lag_s) == (None, None)
-    assert Backlog(size_bytes=7, oldest_ms=None).age_s(now_ms=1000) is None
-    assert Backlog(size_bytes=7, oldest_ms=400).age_s(now_ms=1000) == 0.6
-    assert Backlog(size_bytes=0, oldest_ms=None).age_s(now_ms=1000) == 0.0
+    assert ArchiveLag(size_bytes=7, oldest_ms=None).age_s(now_ms=1000) is None
+    assert ArchiveLag(size_bytes=7, oldest_ms=400).age_s(now_ms=1000) == 0.6
+    assert ArchiveLag(size_bytes=0, oldest_ms=None).age_s(now_ms=1000) == 0.0

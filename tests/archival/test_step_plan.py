@@ -8,7 +8,7 @@ import pytest
 from archival.policy import Policy
 from archival.role import Acting, archiving_role
 from archival.step_plan import next_steps
-from archival.steps import Claim, Cut, Gap, Idle, Revive, Step, Stop, Upload
+from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
@@ -100,28 +100,28 @@ def test_swap_files_that_no_broker_will_finish_stop_the_partition() -> None:
 
 
 def test_at_first_sight_the_archive_starts_at_the_log_start() -> None:
-    assert first(a_log(0, hw=60, start=54), None) == Claim(54, 0)
+    assert first(a_log(0, hw=60, start=54), None) == ClaimPartition(54, 0)
 
 
 def test_an_empty_topic_is_claimed_too() -> None:
-    assert first(a_log(0, hw=0, epochs=[]), None) == Claim(0, -1)
+    assert first(a_log(0, hw=0, epochs=[]), None) == ClaimPartition(0, -1)
 
 
 def test_retention_since_the_last_checkpoint_moves_the_log_start() -> None:
-    assert first(a_log(50, 60, hw=60, start=40), None) == Claim(50, 0)
+    assert first(a_log(50, 60, hw=60, start=40), None) == ClaimPartition(50, 0)
 
 
 def test_another_writers_partition_is_claimed_under_our_epoch() -> None:
-    assert first(a_log(0, hw=9, epochs=[(0, 0), (2, 5)]), a_head(writer="she")) == Claim(0, 2)
+    assert first(a_log(0, hw=9, epochs=[(0, 0), (2, 5)]), a_head(writer="she")) == ClaimPartition(0, 2)
 
 
 def test_a_new_epoch_claims_again() -> None:
-    assert first(a_log(0, hw=9, epochs=[(0, 0), (2, 5)]), a_head()) == Claim(0, 2)
+    assert first(a_log(0, hw=9, epochs=[(0, 0), (2, 5)]), a_head()) == ClaimPartition(0, 2)
 
 
 def test_a_claim_does_not_stamp_a_lineage_it_has_not_followed() -> None:
     head = a_head(an_entry(0, 9), writer="she", leader_epoch=0)
-    assert first(a_log(0, hw=9, epochs=[(0, 0), (2, 5)]), head) == Claim(0, 0)
+    assert first(a_log(0, hw=9, epochs=[(0, 0), (2, 5)]), head) == ClaimPartition(0, 0)
 
 
 def test_a_log_behind_the_head_claims_nothing() -> None:
@@ -129,7 +129,7 @@ def test_a_log_behind_the_head_claims_nothing() -> None:
 
 
 def test_a_dead_branch_is_cut_before_anything_else() -> None:
-    assert first(a_log(0, 20, hw=40, epochs=[(0, 0), (2, 5)]), a_head(an_entry(0, 9))) == Cut(5, 2)
+    assert first(a_log(0, 20, hw=40, epochs=[(0, 0), (2, 5)]), a_head(an_entry(0, 9))) == CutEntries(5, 2)
 
 
 def test_a_superseded_run_that_lies_on_the_history_again_is_revived_before_it_is_uploaded() -> None:
@@ -184,14 +184,14 @@ def test_what_the_archive_has_given_up_is_not_shared_either() -> None:
 def test_consent_holds_for_logs_that_began_by_then() -> None:
     log, head = a_log(0, hw=5, epochs=[(4, 0), (5, 3)]), a_head(an_entry(0, 9))
     assert isinstance(first(log, head, Policy(begin_anew_epoch=3)), Stop)
-    assert first(log, head, Policy(begin_anew_epoch=4)) == Cut(0, 5)
+    assert first(log, head, Policy(begin_anew_epoch=4)) == CutEntries(0, 5)
 
 
 # Gaps
 
 
 def test_what_no_log_holds_is_a_gap_up_to_the_log_start() -> None:
-    assert first(a_log(0, 20, hw=30, start=15), a_head(an_entry(0, 9))) == Gap(10, 14)
+    assert first(a_log(0, 20, hw=30, start=15), a_head(an_entry(0, 9))) == RecordGap(10, 14)
 
 
 def test_a_gap_is_refilled_as_soon_as_the_log_holds_its_offsets() -> None:
@@ -282,4 +282,4 @@ def test_a_caught_up_log_is_idle() -> None:
 
 def test_a_log_truncated_below_its_checkpointed_start_begins_where_its_history_does() -> None:
     log = replace(a_log(0, 10, hw=20), log_start=15)
-    assert first(log, None) == Claim(0, 0)
+    assert first(log, None) == ClaimPartition(0, 0)

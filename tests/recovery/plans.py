@@ -10,8 +10,8 @@ from manifests import keys
 from manifests.head import Entry, Head
 from manifests.topic import TopicManifest
 from recovery.discovery import ArchivedTopic, Found
-from recovery.plan import Options, PartitionPlan, RecoveryPlan, Request
 from recovery.planner import make_plan
+from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request
 
 CLUSTER, TOPIC_ID = "mPtQxumzSB6UIzXMtmWVUg", "le4ruHkrRAmAJUx9PH5t3A"
 NOW = 1_000_000

@@ -4,7 +4,7 @@ import pytest
 
 from headwater_core.segments.metadata.metadata_records import (
     NO_LEADER,
-    Config,
+    ConfigRecord,
     FeatureLevel,
     Partition,
     ProducerIds,
@@ -12,14 +12,14 @@ from headwater_core.segments.metadata.metadata_records import (
     decode_metadata_record,
 )
 from recovery.initial_metadata import FEATURES, bootstrap_checkpoint, bootstrap_records
-from recovery.plan import decode_plan, encode_plan
+from recovery.recovery_plan import decode_plan, encode_plan
 from tests.recovery.plans import TOPIC_ID, a_head, a_topic, an_entry, planned
 
 
 def test_the_records_come_in_the_order_a_controller_can_replay() -> None:
     plan = planned(a_topic(a_head(an_entry(0, 9, epochs=((4, 0),), max_producer_id=1234)), cleanup_policy="compact"), node_id=3)
     records = list(bootstrap_records(plan))
-    assert [type(record) for record in records] == [FeatureLevel] * len(FEATURES) + [Topic, Partition, Config, ProducerIds]
+    assert [type(record) for record in records] == [FeatureLevel] * len(FEATURES) + [Topic, Partition, ConfigRecord, ProducerIds]
     assert [decode_metadata_record(record.encode()) for record in records] == records
     assert Topic(name="orders", topic_id=TOPIC_ID) in records
     [partition] = [record for record in records if isinstance(record, Partition)]

@@ -7,7 +7,7 @@ import recovery
 from headwater_core.segments import checkpoints
 from headwater_core.segments.markers import ABORT, read_marker
 from recovery.open_transactions import open_after
-from recovery.plan import Abort
+from recovery.recovery_plan import Abort
 from tests.recovery.written_archive import Archive, aborts, data, marker, plain, state
 
 

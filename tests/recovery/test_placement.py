@@ -15,7 +15,7 @@ from headwater_core.errors import (
 from headwater_core.objectstore.directory import DirectoryStore
 from manifests.repository import ManifestRepository
 from recovery import runs
-from recovery.plan import decode_plan, encode_plan
+from recovery.recovery_plan import decode_plan, encode_plan
 from tests.fixtures import unpack
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from headwater_core.errors import UsageError, VerificationFailed
 from recovery.discovery import ArchivedTopic, Found
-from recovery.plan import LostRun, Options, PartitionPlan, Request, check_plan, decode_plan, encode_plan
 from recovery.planner import make_plan, plan_partition, without
+from recovery.recovery_plan import LostRun, Options, PartitionPlan, Request, check_plan, decode_plan, encode_plan
 from tests.recovery.plans import ENTRIES, NOW, a_gap, a_head, a_topic, an_entry, bases, planned
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from headwater_core.errors import CorruptData, HeadwaterError, UnsupportedFormat, UsageError
-from recovery.plan import PartitionPlan, RecoveryPlan, check_plan, decode_plan, encode_plan
+from recovery.recovery_plan import PartitionPlan, RecoveryPlan, check_plan, decode_plan, encode_plan
 from tests.recovery.plans import a_gap, a_head, a_topic, an_entry, planned
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headwater_core.errors import CorruptData, Locked, TransientError, UsageError
 from manifests.document import seal
 from recovery import target
-from recovery.plan import RecoveryPlan
+from recovery.recovery_plan import RecoveryPlan
 from recovery.target import LOCK, MARK, Mark, awaits_broker, locked, plan_name, read_mark, write_mark
 from tests.recovery.plans import a_head, a_topic, an_entry, planned
 

@@ -24,7 +24,7 @@ from manifests.head import Entry, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from recovery.open_transactions import run_index
-from recovery.plan import PartitionPlan, RecoveryPlan, decode_plan, encode_plan
+from recovery.recovery_plan import PartitionPlan, RecoveryPlan, decode_plan, encode_plan
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import Producer, a_batch
 from tests.recovery.plans import CLUSTER, an_entry

@@ -43,7 +43,7 @@ from archival.policy import Policy
 from archival.release import Releaser
 from archival.role import Acting, Standby
 from archival.source import PartitionSource
-from archival.steps import Cut, Step, Stop
+from archival.steps import CutEntries, Step, Stop
 from archival.tails import Tails
 from archival.uploads import Uploads
 from headwater_core.epochs import EpochHistory
@@ -185,8 +185,8 @@ def as_designed_claim(stack: ExitStack) -> None:
 
 @mutant("a log may supersede an archive that it shares nothing with", theme="disks")
 def begin_anew_unasked(stack: ExitStack) -> None:
-    def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> Cut:
-        return Cut(at, leader_epoch)
+    def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> CutEntries:
+        return CutEntries(at, leader_epoch)
 
     for module in (archival.archiver, archival.step_plan):
         _patch(stack, module, "supersede", supersede)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from headwater.pipeline.export.backlog import Places, TopicProgress, decode_places, encode_places
-from headwater.pipeline.scan.progress import Incarnation, Progress, decode_progress
+from headwater.pipeline.scan.progress import Progress, TopicIdentity, decode_progress
 from headwater_core.errors import Locked, UsageError
 from headwater_core.files import disk_errors, replace_file
 from headwater_core.partition import PartitionId
@@ -19,7 +19,7 @@ from manifests.document import FORMAT, seal, unseal
 FOLDER = "_headwater"  # the leading underscore hides it from readers of the directory
 
 
-class Pending(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedRange(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets [first, end) of one partition that are planned and not written yet. The names of their files follow from them."""
 
     cluster_id: str
@@ -51,7 +51,7 @@ class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True):
     read_committed: bool
     columns: tuple[str, ...]
     progress: dict[str, Any]
-    pending: tuple[Pending, ...]
+    pending: tuple[PlannedRange, ...]
     earlier: tuple[TopicProgress, ...] = ()
 
 
@@ -70,15 +70,15 @@ class Checkpoint:
         }
 
     @property
-    def pending(self) -> tuple[Pending, ...]:
+    def pending(self) -> tuple[PlannedRange, ...]:
         return self._document.pending
 
-    def save(self, places: Places, current: Mapping[str, Incarnation], pending: Iterable[Pending]) -> None:
+    def save(self, places: Places, current: Mapping[str, TopicIdentity], pending: Iterable[PlannedRange]) -> None:
         """Save atomically. Raises DiskFull and UsageError; then the file is as before.
 
         current  the current incarnation of a topic, where it has changed
         """
-        current = {**{each.topic: Incarnation(each.cluster_id, each.topic_id) for each in places}, **self._current, **current}
+        current = {**{each.topic: TopicIdentity(each.cluster_id, each.topic_id) for each in places}, **self._current, **current}
         now = {each: at for each, at in places.items() if current[each.topic].topic_id == each.topic_id}
         progress = Progress(
             incarnations={each.topic: current[each.topic] for each in now}, reached={each.topic_partition: at for each, at in now.items()}
@@ -136,8 +136,8 @@ def open_checkpoint(
         os.close(lock)
 
 
-def pending_of(partition: PartitionId, first: int, end: int) -> Pending:
-    return Pending(
+def pending_of(partition: PartitionId, first: int, end: int) -> PlannedRange:
+    return PlannedRange(
         cluster_id=partition.cluster_id,
         topic=partition.topic,
         topic_id=partition.topic_id,

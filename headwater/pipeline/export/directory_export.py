@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from headwater.pipeline.export.backlog import ADVICE, Failure, find_backlog
-from headwater.pipeline.export.checkpoint import Checkpoint, Pending, pending_of
+from headwater.pipeline.export.checkpoint import Checkpoint, PlannedRange, pending_of
 from headwater.pipeline.export.parquet import MILESTONES as FILE_STEPS
 from headwater.pipeline.export.parquet import Files, files_of, write_range
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.scan.archive_snapshot import OffsetRange
-from headwater.pipeline.scan.progress import Incarnation
+from headwater.pipeline.scan.progress import TopicIdentity
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core import milestones
@@ -34,7 +34,7 @@ _SAVE_EVERY = 16  # ranges
 class Task:
     """One range to write: as it was planned, and the split that reads it now."""
 
-    pending: Pending
+    pending: PlannedRange
     split: Split
 
 
@@ -48,7 +48,7 @@ class Done:
 
 
 @dataclass(slots=True, kw_only=True)
-class Summary:
+class DirectoryExportResult:
     """The result of a run."""
 
     ranges: int = 0
@@ -82,7 +82,7 @@ class DirectoryExport:
         self._query, self._checkpoint = replace(query, advice=ADVICE), checkpoint
         backlog = find_backlog(store, self._query, checkpoint.places, start_anew=start_anew)
         self.failures = list(backlog.failures)
-        self._others: list[Pending] = []  # of earlier runs: what this run does not select, or cannot do
+        self._others: list[PlannedRange] = []  # of earlier runs: what this run does not select, or cannot do
         self.tasks: list[Task] = []
         for each in checkpoint.pending:
             if each.partition_id in backlog.given_up:
@@ -99,7 +99,7 @@ class DirectoryExport:
         self.tasks += [Task(pending=pending_of(each.partition_id, each.first, each.end), split=each) for each in backlog.splits]
         self._planned = {each: at for each, at in checkpoint.places.items() if each not in backlog.given_up} | dict(backlog.reached)
         self._current = {
-            each.topic: Incarnation(each.cluster_id, each.topic_id)
+            each.topic: TopicIdentity(each.cluster_id, each.topic_id)
             for each in backlog.heads
             if each.topic not in query.selection.topic_ids and each not in checkpoint.places
         }
@@ -109,14 +109,14 @@ class DirectoryExport:
         """About this much of the archive."""
         return sum(task.split.size_bytes for task in self.tasks)
 
-    def run(self, runner: Runner, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> Summary:
+    def run(self, runner: Runner, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> DirectoryExportResult:
         """Write everything. After a kill at any point and another run, the directory is as after one run.
 
         progressed  called with bytes of `size_bytes` that are done, and their partition
 
         Raises DiskFull and UsageError for the directory, and Unauthorised.
         """
-        summary, left = Summary(failed=list(self.failures)), {task.pending for task in self.tasks}
+        summary, left = DirectoryExportResult(failed=list(self.failures)), {task.pending for task in self.tasks}
         if not left:
             if self._planned != self._checkpoint.places:  # some partitions are given up
                 self._save(left)
@@ -145,10 +145,10 @@ class DirectoryExport:
         milestones.reached("export.saved")
         return summary
 
-    def _save(self, left: Iterable[Pending]) -> None:
+    def _save(self, left: Iterable[PlannedRange]) -> None:
         self._checkpoint.save(self._planned, self._current, [*self._others, *left])
 
-    def _again(self, pending: Pending, head: Head) -> Iterator[Task]:
+    def _again(self, pending: PlannedRange, head: Head) -> Iterator[Task]:
         """A range of an earlier run, undivided: the names of its files follow from it, and some may be there."""
         if pending.first < head.start_offset and self._query.fail_on_data_loss:
             raise DataLoss(

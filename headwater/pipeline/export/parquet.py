@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.pipeline.export.checkpoint import Pending
+from headwater.pipeline.export.checkpoint import PlannedRange
 from headwater.pipeline.scan.decoder import arrow_schema
 from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.split_reader import read_split
@@ -60,7 +60,7 @@ class Files:
         return Files(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 
-def write_range(store: ObjectStore, split: Split, query: Query, pending: Pending, directory: Path) -> Files:
+def write_range(store: ObjectStore, split: Split, query: Query, pending: PlannedRange, directory: Path) -> Files:
     """Write the range. Its files get their names when all of them are complete and on disk.
 
     Files of an earlier attempt are replaced or removed. Raises DiskFull, UsageError, and what read_split does.
@@ -90,7 +90,7 @@ def write_range(store: ObjectStore, split: Split, query: Query, pending: Pending
         return Files(len(kept), writer.rows, sum(path.stat().st_size for path in kept))
 
 
-def files_of(directory: Path, pending: Pending) -> list[Path]:
+def files_of(directory: Path, pending: PlannedRange) -> list[Path]:
     """The range's files in the directory of an export; some may be missing."""
     return sorted((directory / f"topic={pending.topic}").glob(f"date=*/{pending.name}-*.parquet"))
 
@@ -101,7 +101,7 @@ def export_schema(query: Query) -> pa.Schema:
     return pa.schema([*columns, *LINEAGE])
 
 
-def with_lineage(batch: pa.RecordBatch, split: Split, pending: Pending) -> pa.RecordBatch:
+def with_lineage(batch: pa.RecordBatch, split: Split, pending: PlannedRange) -> pa.RecordBatch:
     """The rows with the columns of LINEAGE: topic id, leader epoch, object, and the range that they are exported with."""
     offsets = batch.column("offset").to_numpy()
     bases, keys = zip(*((entry.base_offset, entry.key) for entry in split.entries), strict=True)
@@ -135,7 +135,7 @@ def _epochs(split: Split) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 class _Writer:
     """The files of one range, by day. Holds BUFFER_BYTES of rows and DAYS_OPEN_MAX open files."""
 
-    def __init__(self, topic: Path, pending: Pending) -> None:
+    def __init__(self, topic: Path, pending: PlannedRange) -> None:
         self._topic, self._name = topic, pending.name
         self._buffered: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0

@@ -1,4 +1,4 @@
-"""Record batches to Arrow: bytes as the archive holds them in, columns as Spark's own Kafka source names them out."""
+"""Decodes record batches, as the archive holds them, to Arrow; the columns are those of Spark's own Kafka source."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

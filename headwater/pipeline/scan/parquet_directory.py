@@ -31,14 +31,14 @@ _RANGED = ("topic", "partition", "offset", "timestamp")  # columns whose smalles
 
 
 @dataclass(slots=True)
-class Written:
+class ParquetResult:
     """What scan_to_parquet has done."""
 
     files: int = 0
     size_bytes: int = 0
     counters: ScanCounters = field(default_factory=ScanCounters)
 
-    def add(self, other: "Written") -> None:
+    def add(self, other: "ParquetResult") -> None:
         self.files += other.files
         self.size_bytes += other.size_bytes
         self.counters.add(other.counters)
@@ -52,7 +52,7 @@ def scan_to_parquet(
     *,
     workers: int | None = None,
     progressed: Callable[[int, str], None] = lambda size_bytes, note: None,
-) -> Written:
+) -> ParquetResult:
     """Write part-00000.parquet and so on below `directory`, a file for each split that has records, in the order of the plan.
 
     directory   new or empty. It appears when everything in it is complete and on disk. Before, the files are in a directory
@@ -63,7 +63,7 @@ def scan_to_parquet(
     """
     check_unused(directory)
     stop = threading.Event()
-    written = Written()
+    written = ParquetResult()
     with _staging(directory) as staging, ThreadPoolExecutor(workers or processors(), "scan") as pool:
         in_flight = {
             pool.submit(_write_split, store, split, query, staging / f"part-{number:05}.parquet", stop): split
@@ -103,12 +103,12 @@ def _staging(directory: Path) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write_split(store: ObjectStore, split: Split, query: Query, path: Path, stop: threading.Event) -> Written:
+def _write_split(store: ObjectStore, split: Split, query: Query, path: Path, stop: threading.Event) -> ParquetResult:
     counters = ScanCounters()
     with closing(read_split(store, split, query, counters)) as batches:
         groups = _row_groups(itertools.takewhile(lambda _: not stop.is_set(), batches))
         first = next(groups, None)
-        written = _write_file(path, itertools.chain([first], groups)) if first is not None else Written()
+        written = _write_file(path, itertools.chain([first], groups)) if first is not None else ParquetResult()
     written.counters = counters
     return written
 
@@ -124,7 +124,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(group)
 
 
-def _write_file(path: Path, groups: Iterator[pa.Table]) -> Written:
+def _write_file(path: Path, groups: Iterator[pa.Table]) -> ParquetResult:
     first = next(groups)
     names = set(first.schema.names)
     with pq.ParquetWriter(
@@ -137,7 +137,7 @@ def _write_file(path: Path, groups: Iterator[pa.Table]) -> Written:
         for table in itertools.chain([first], groups):
             writer.write_table(table)
     sync_path(path)
-    return Written(files=1, size_bytes=path.stat().st_size)
+    return ParquetResult(files=1, size_bytes=path.stat().st_size)
 
 
 def _umask() -> int:

@@ -31,7 +31,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Incarnation:
+class TopicIdentity:
     """Which topic a name meant."""
 
     cluster_id: str
@@ -45,7 +45,7 @@ class Incarnation:
 class Progress:
     """A position in the stream, as Spark's checkpoint keeps it once per micro-batch."""
 
-    incarnations: Mapping[str, Incarnation]
+    incarnations: Mapping[str, TopicIdentity]
     reached: Mapping[TopicPartition, Reached]
 
     def encode(self) -> dict[str, Any]:
@@ -64,13 +64,13 @@ def decode_progress(document: Mapping[str, Any]) -> Progress:
     version = document.get("version")
     if isinstance(version, int) and version > VERSION:
         raise UnsupportedFormat(f"the checkpoint's offsets have version {version}, this headwater reads {VERSION}: upgrade it")
-    incarnations: dict[str, Incarnation] = {}
+    incarnations: dict[str, TopicIdentity] = {}
     reached: dict[TopicPartition, Reached] = {}
     try:
         if version != VERSION:
             raise ValueError(f"version {version}")
         for topic, each in document["topics"].items():
-            incarnations[topic] = Incarnation(str(each["cluster"]), check_topic_id(each["id"]))
+            incarnations[topic] = TopicIdentity(str(each["cluster"]), check_topic_id(each["id"]))
             for number, place in each["partitions"].items():
                 epoch = place.get("epoch")
                 reached[TopicPartition(topic, int(number))] = Reached(int(place["next"]), None if epoch is None else int(epoch))
@@ -161,8 +161,8 @@ def advance(
     return Progress(incarnations={**progress.incarnations, **step.incarnations}, reached={**progress.reached, **step.reached})
 
 
-def _incarnations(heads: Mapping[TopicPartition, Head]) -> dict[str, Incarnation]:
-    return {head.topic: Incarnation(head.cluster_id, head.topic_id) for head in heads.values()}
+def _incarnations(heads: Mapping[TopicPartition, Head]) -> dict[str, TopicIdentity]:
+    return {head.topic: TopicIdentity(head.cluster_id, head.topic_id) for head in heads.values()}
 
 
 def admit(

@@ -15,7 +15,7 @@ from headwater_core.errors import CorruptData, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import read_batch_header
 
 
-class Span(NamedTuple):
+class SoundBytes(NamedTuple):
     """Bytes [start, end) of a piece that hold whole, sound batches."""
 
     start: int
@@ -77,14 +77,14 @@ class Salvage:
         except (CorruptData, MissingObject):
             return [piece]
 
-    def _examine(self, part: Piece) -> tuple[list[Span], list[Flaw]]:
+    def _examine(self, part: Piece) -> tuple[list[SoundBytes], list[Flaw]]:
         try:
             with self._fetcher.piece(part) as buffer:
                 return sound_spans(part, buffer, partial(self._decoder.check_batches, part.entry))
         except CorruptData as error:
             return [], [_whole(part, error)]
 
-    def _span_records(self, part: Piece, span: Span) -> Iterator[pa.RecordBatch]:
+    def _span_records(self, part: Piece, span: SoundBytes) -> Iterator[pa.RecordBatch]:
         position = part.position + span.start
         try:
             with self._fetcher.piece(replace(part, position=position, size_bytes=span.end - span.start)) as buffer:
@@ -97,13 +97,13 @@ class Salvage:
         self._damage.add(flaw.error, piece.entry.key, flaw.position, flaw.first_offset, flaw.last_offset)
 
 
-def sound_spans(part: Piece, buffer: memoryview, check: Callable[[memoryview, int], None]) -> tuple[list[Span], list[Flaw]]:
+def sound_spans(part: Piece, buffer: memoryview, check: Callable[[memoryview, int], None]) -> tuple[list[SoundBytes], list[Flaw]]:
     """Where in `buffer`, the bytes of `part`, sound batches lie, neighbours together; and what is wrong with the others.
 
     check  raises CorruptData or UnsupportedFormat for a batch and its position in the object, when it cannot be decoded
     """
     key, at, last_offset = part.entry.key, 0, part.first_offset - 1
-    spans: list[Span] = []
+    spans: list[SoundBytes] = []
     flaws: list[Flaw] = []
     while at < len(buffer):
         position = part.position + at
@@ -126,7 +126,7 @@ def sound_spans(part: Piece, buffer: memoryview, check: Callable[[memoryview, in
             flaws.append(Flaw(error, position, header.base_offset, header.last_offset))
         else:
             start = spans.pop().start if spans and spans[-1].end == at else at
-            spans.append(Span(start, end))
+            spans.append(SoundBytes(start, end))
         at, last_offset = end, header.last_offset
     return spans, flaws
 

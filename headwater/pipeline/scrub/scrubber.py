@@ -54,7 +54,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class ScrubScope:
     """What a scrub examines.
 
     data      read every byte; else lengths, stored digests and indexes
@@ -108,7 +108,7 @@ class Scrubber:
     Raises NotFound for a topic or partition that is not in the bucket, and what the store raises.
     """
 
-    def __init__(self, store: ObjectStore, scope: Scope, clock: Clock, state: ScrubState | None = None) -> None:
+    def __init__(self, store: ObjectStore, scope: ScrubScope, clock: Clock, state: ScrubState | None = None) -> None:
         self._store, self._scope, self._clock = store, scope, clock
         self._before_ms = clock.now_ms() - scope.grace_ms
         self._state = state

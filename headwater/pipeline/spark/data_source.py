@@ -41,19 +41,19 @@ class HeadwaterSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         query = _checked(parse_query(self.options), schema)
         if not _filters_are_pushed():
-            return Reader(query)
+            return BatchQuery(query)
         if not query.push_filters:
             # Spark up to 4.3 uses the plan made here for every other scan of the same DataFrame, too, whatever its filters: rows
             # would be lost silently. A plan without filters suits all scans (docs/decisions, "Filters are pushed on request").
             report_to_spark("filters_left_to_spark", reason="option pushFilters is not set")
-            return Reader(query)
+            return BatchQuery(query)
         return PushingReader(query)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return StreamReader(_checked(parse_stream_query(self.options), schema))
 
 
-class Reader(DataSourceReader):
+class BatchQuery(DataSourceReader):
     """A batch query. It sees the archive as of the moment when it is planned. A DataFrame is planned once, even if it is used again."""
 
     def __init__(self, query: Query) -> None:
@@ -80,7 +80,7 @@ class Reader(DataSourceReader):
         return read_partition(partition, self._query)
 
 
-class PushingReader(Reader):
+class PushingReader(BatchQuery):
     """A reader that takes filters over. Spark refuses it while spark.sql.python.filterPushdown.enabled is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name

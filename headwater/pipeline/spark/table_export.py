@@ -50,7 +50,7 @@ _COMPARED = 200  # partitions in one query of the rows
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class TableExportResult:
     """The result of a run."""
 
     commits: int
@@ -130,7 +130,7 @@ class TableExport:
     def size_bytes(self) -> int:
         return sum(split.size_bytes for split in self.splits)
 
-    def run(self, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> Committed:
+    def run(self, progressed: Callable[[int, str], None] = lambda size_bytes, note: None) -> TableExportResult:
         """Append everything, one commit after the other. What is committed stays, even if a later commit fails.
 
         A partition ends before its first range that cannot be read. That range is reported, and the next run tries it again.
@@ -155,7 +155,7 @@ class TableExport:
                 self._append(splits)
             commits, ranges = commits + bool(splits), ranges + len(splits)
             progressed(sum(split.size_bytes for split in group), str(group[-1].partition_id))
-        return Committed(commits, ranges, tuple(failed))
+        return TableExportResult(commits, ranges, tuple(failed))
 
     # What the table holds
 

@@ -54,7 +54,7 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
     document: str
 
     @classmethod
-    def of(cls, document: TableDocument, commit: "Commit | None") -> "Mirror":
+    def of(cls, document: TableDocument, commit: "TableCommit | None") -> "Mirror":
         return cls(commit=commit.id if commit else "", order=commit.order if commit else -1, document=document.encode())
 
     def encode(self) -> str:
@@ -62,7 +62,7 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class TableCommit:
     """One commit of a table. order: rises from commit to commit."""
 
     id: str
@@ -71,16 +71,16 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commits:
+class TableCommits:
     """The commits that a table remembers. commits: those that led to its present rows, the newest first. rolled_back: the others.
     is_whole: they include the first one."""
 
-    commits: tuple[Commit, ...]
-    rolled_back: tuple[Commit, ...] = ()
+    commits: tuple[TableCommit, ...]
+    rolled_back: tuple[TableCommit, ...] = ()
     is_whole: bool
 
     @property
-    def newest(self) -> Commit | None:
+    def newest(self) -> TableCommit | None:
         return self.commits[0] if self.commits else None
 
     @property
@@ -88,7 +88,7 @@ class Commits:
         return max((each.document.sequence for each in (*self.commits, *self.rolled_back) if each.document), default=0)
 
 
-def newest_document(commits: Commits, mirror: Mirror | None, table: str) -> TableDocument | None:
+def newest_document(commits: TableCommits, mirror: Mirror | None, table: str) -> TableDocument | None:
     """The document of the export that filled the table; None when there is none. Raises CorruptData for a damaged one."""
     for each in commits.commits:
         if each.document:
@@ -106,7 +106,7 @@ def newest_document(commits: Commits, mirror: Mirror | None, table: str) -> Tabl
 class TableHistory(Protocol):
     """One table's commits, for one table format."""
 
-    def read(self) -> Commits: ...
+    def read(self) -> TableCommits: ...
 
     def mirror(self) -> Mirror | None: ...
 
@@ -149,7 +149,7 @@ class _Properties:
 
 
 class _Iceberg(_Properties):
-    def read(self) -> Commits:
+    def read(self) -> TableCommits:
         self._spark.catalog.refreshTable(self._table)
         snapshots = self._spark.table(f"{self._table}.snapshots").select(
             "snapshot_id", "parent_id", F.unix_millis("committed_at").alias("at_ms"), F.col("summary")[_PROPERTY].alias("document")
@@ -162,12 +162,12 @@ class _Iceberg(_Properties):
             path.append(at)
             at = known[at]["parent_id"]
 
-        def commit(snapshot: int) -> Commit:
+        def commit(snapshot: int) -> TableCommit:
             text = known[snapshot]["document"]
             document = decode_document(text, self._table) if text else None
-            return Commit(id=str(snapshot), order=known[snapshot]["at_ms"], document=document)
+            return TableCommit(id=str(snapshot), order=known[snapshot]["at_ms"], document=document)
 
-        return Commits(
+        return TableCommits(
             commits=tuple(map(commit, path)),
             rolled_back=tuple(commit(snapshot) for snapshot in sorted(known.keys() - set(path))),
             is_whole=at is None,
@@ -182,17 +182,17 @@ class _Delta(_Properties):
 
     _MARK = f"{_PROPERTY}="  # other programs write user metadata, too
 
-    def read(self) -> Commits:
+    def read(self) -> TableCommits:
         rows = self._spark.sql(f"DESCRIBE HISTORY {self._table}").collect()
         versions = {row["version"]: row for row in rows}
         path = delta_path([(row["version"], row["timestamp"], _restored(row["operationParameters"], row["operation"])) for row in rows])
 
-        def commit(version: int) -> Commit:
+        def commit(version: int) -> TableCommit:
             metadata = versions[version]["userMetadata"] or ""
             text = metadata.removeprefix(self._MARK) if metadata.startswith(self._MARK) else ""
-            return Commit(id=str(version), order=version, document=decode_document(text, self._table) if text else None)
+            return TableCommit(id=str(version), order=version, document=decode_document(text, self._table) if text else None)
 
-        return Commits(
+        return TableCommits(
             commits=tuple(map(commit, path)),
             rolled_back=tuple(commit(version) for version in sorted(versions.keys() - set(path))),
             is_whole=bool(path) and path[-1] == 0,

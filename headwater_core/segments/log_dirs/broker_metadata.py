@@ -1,4 +1,4 @@
-"""A broker's own metadata log, on whichever of its disks it is, also while that disk does not answer."""
+"""A broker's own metadata log: found on whichever disk holds it; while that disk does not answer, the last known state counts."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

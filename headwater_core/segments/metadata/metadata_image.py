@@ -9,7 +9,7 @@ from headwater_core.segments.batches import BatchHeader
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from headwater_core.segments.metadata.metadata_records import (
     RESOURCE_TOPIC,
-    Config,
+    ConfigRecord,
     FeatureLevel,
     MetadataRecord,
     Partition,
@@ -91,7 +91,7 @@ class MetadataImage:
                 if record.partition not in partitions:
                     raise CorruptData(where, 0, f"a change of partition {record.partition}, which {record.topic_id} does not have")
                 partitions[record.partition] = _changed(partitions[record.partition], record)
-            case Config():
+            case ConfigRecord():
                 settings = self._configs.setdefault((record.resource_type, record.resource_name), {})
                 if record.value is None:
                     settings.pop(record.name, None)

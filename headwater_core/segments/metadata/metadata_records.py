@@ -110,7 +110,7 @@ class PartitionChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class ConfigRecord:
     """value None deletes the setting. resource_name "" is every broker's default."""
 
     api_key: ClassVar[int] = 4
@@ -162,7 +162,7 @@ class Unread:
         return self.raw
 
 
-MetadataRecord = FeatureLevel | Topic | RemoveTopic | Partition | PartitionChange | Config | ProducerIds | Transaction | Unread
+MetadataRecord = FeatureLevel | Topic | RemoveTopic | Partition | PartitionChange | ConfigRecord | ProducerIds | Transaction | Unread
 
 
 def decode_metadata_record(value: bytes, *, where: str = "metadata record") -> MetadataRecord:
@@ -205,8 +205,10 @@ def _decode_fields(reader: Reader, api_key: int, version: int) -> MetadataRecord
                 leader=None if leader == _LEADER_UNCHANGED else leader,
                 replicas=_read_i32s(tags[2]) if 2 in tags else None,
             )
-        case Config.api_key:
-            return Config(resource_type=reader.i8(), resource_name=reader.string(), name=reader.string(), value=reader.nullable_string())
+        case ConfigRecord.api_key:
+            return ConfigRecord(
+                resource_type=reader.i8(), resource_name=reader.string(), name=reader.string(), value=reader.nullable_string()
+            )
         case FeatureLevel.api_key:
             return FeatureLevel(name=reader.string(), level=reader.i16())
         case ProducerIds.api_key:

@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
-from hydration.logs import Logs, Topic
+from hydration.logs import KnownTopic, Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult, Slice
 from hydration.runfile import RunFile
 from hydration.scope import UNDEFINED, EpochEnd
@@ -142,11 +142,11 @@ class FakeLogs(Logs):
     def refresh(self) -> None:
         self.refreshes += 1
 
-    def topics(self) -> dict[str, Topic]:
-        found: dict[str, Topic] = {}
+    def topics(self) -> dict[str, KnownTopic]:
+        found: dict[str, KnownTopic] = {}
         for topic, partition in sorted(self._logs):
             before = found[topic].partitions if topic in found else ()
-            found[topic] = Topic(topic, self._logs[topic, partition].partition.topic_id, (*before, partition))
+            found[topic] = KnownTopic(topic, self._logs[topic, partition].partition.topic_id, (*before, partition))
         return found
 
     def partition(self, topic: str, partition: int) -> FakeLog:

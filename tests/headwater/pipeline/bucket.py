@@ -10,7 +10,7 @@ import msgspec
 
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scrub.scrub_state import ScrubState
-from headwater.pipeline.scrub.scrubber import Report, Scope, Scrubber
+from headwater.pipeline.scrub.scrubber import Report, Scrubber, ScrubScope
 from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
 from manifests.document import seal
@@ -70,7 +70,7 @@ class Bucket:
             path.write_bytes(self.content(info.key))
 
     def scrub(self, seen: ScrubState | None = None, **scope: Any) -> Report:
-        return Scrubber(self.store, Scope(**scope), self.clock, seen).run(Threads(self.store, 2))
+        return Scrubber(self.store, ScrubScope(**scope), self.clock, seen).run(Threads(self.store, 2))
 
 
 def a_bucket() -> Bucket:

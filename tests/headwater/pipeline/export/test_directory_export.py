@@ -19,7 +19,7 @@ import pytest
 
 from headwater.pipeline.export import parquet
 from headwater.pipeline.export.checkpoint import open_checkpoint
-from headwater.pipeline.export.directory_export import MILESTONES, DirectoryExport, Summary
+from headwater.pipeline.export.directory_export import MILESTONES, DirectoryExport, DirectoryExportResult
 from headwater.pipeline.export.parquet import NO_DAY, _by_day, _day_text
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.decoder import arrow_schema
@@ -45,7 +45,7 @@ def a_query(topics: tuple[str, ...] = TOPICS, **options: Any) -> Query:
     return parse_query({"topics": topics, "columns": COLUMNS, "splitBytes": 16 << 10, "isolation": "read_committed", **options})
 
 
-def export(store: ObjectStore, directory: Path, query: Query | None = None, *, runner: Any = None) -> Summary:
+def export(store: ObjectStore, directory: Path, query: Query | None = None, *, runner: Any = None) -> DirectoryExportResult:
     query = query or a_query()
     held = open_checkpoint(directory, store_url=store.url, read_committed=query.read_committed, columns=query.columns, read_only=False)
     with held as checkpoint:
@@ -175,7 +175,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
-def failed(summary: Summary) -> set[tuple[str, int | None]]:
+def failed(summary: DirectoryExportResult) -> set[tuple[str, int | None]]:
     assert isinstance(summary.verdict(), Partial) == bool(summary.failed)
     return {(each.topic, each.partition) for each in summary.failed}
 
@@ -251,7 +251,7 @@ def create_again(growing: Growing, topic: str) -> None:
     growing.archive(topic, incarnation=2).append(a_segment(0, 1, records=2))
 
 
-def export_all(growing: Growing, tmp_path: Path, topics: str = "pay*", **how: Any) -> Summary:
+def export_all(growing: Growing, tmp_path: Path, topics: str = "pay*", **how: Any) -> DirectoryExportResult:
     store = DirectoryStore(growing.root)
     query = a_query((topics,), **how)
     held = open_checkpoint(tmp_path / "out", store_url=store.url, read_committed=True, columns=query.columns, read_only=False)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.pipeline.scan.progress import (
-    Incarnation,
     Progress,
     Reached,
+    TopicIdentity,
     admit,
     advance,
     begin_of,
@@ -74,7 +74,7 @@ places = st.builds(Reached, st.integers(0, 2**62), st.one_of(st.none(), st.integ
 
 @given(st.dictionaries(st.builds(TopicPartition, names, st.integers(0, 12)), places))
 def test_a_place_comes_back_from_its_json_and_always_has_the_same_text(reached: dict[TopicPartition, Reached]) -> None:
-    incarnations = {partition.topic: Incarnation("kitchen", NEW) for partition in reached}
+    incarnations = {partition.topic: TopicIdentity("kitchen", NEW) for partition in reached}
     progress = Progress(incarnations=incarnations, reached=reached)
     text = json.dumps(progress.encode())
     back = decode_progress(json.loads(text))

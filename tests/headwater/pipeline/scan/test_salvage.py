@@ -12,7 +12,7 @@ from awscrt.checksums import crc32c
 from headwater.pipeline.scan import split_decoder, split_reader
 from headwater.pipeline.scan.decoder import decode
 from headwater.pipeline.scan.pieces import Piece
-from headwater.pipeline.scan.salvage import Flaw, Span, sound_spans
+from headwater.pipeline.scan.salvage import Flaw, SoundBytes, sound_spans
 from headwater.pipeline.scan.split_reader import read_split
 from headwater_core.errors import CorruptData
 from headwater_core.objectstore.directory import DirectoryStore
@@ -183,14 +183,14 @@ def check(batch: memoryview, position: int) -> None:
 
 def test_a_sound_piece_is_one_span() -> None:
     batches = [a_batch(offset, [b"x" * 100]) for offset in (10, 11, 15)]
-    assert sound_spans(a_piece(), memoryview(b"".join(batches)), check) == ([Span(0, sum(map(len, batches)))], [])
+    assert sound_spans(a_piece(), memoryview(b"".join(batches)), check) == ([SoundBytes(0, sum(map(len, batches)))], [])
 
 
 def test_a_batch_that_fails_its_check_parts_its_neighbours() -> None:
     first, bad, last = (bytearray(a_batch(offset, [b"x" * 100])) for offset in (10, 11, 15))
     bad[70] ^= 1
     spans, flaws = sound_spans(a_piece(), memoryview(first + bad + last), check)
-    assert spans == [Span(0, len(first)), Span(len(first) + len(bad), len(first) + len(bad) + len(last))]
+    assert spans == [SoundBytes(0, len(first)), SoundBytes(len(first) + len(bad), len(first) + len(bad) + len(last))]
     assert [(flaw.position, flaw.first_offset, flaw.last_offset) for flaw in flaws] == [(1_000 + len(first), 11, 11)]
 
 
@@ -198,7 +198,7 @@ def test_after_a_batch_without_a_header_nothing_is_sound() -> None:
     first, bad, last = (bytearray(a_batch(offset, [b"x" * 100])) for offset in (10, 11, 15))
     bad[16] = 9  # its magic byte
     spans, flaws = sound_spans(a_piece(), memoryview(first + bad + last), check)
-    assert spans == [Span(0, len(first))]
+    assert spans == [SoundBytes(0, len(first))]
     assert [(flaw.position, flaw.first_offset, flaw.last_offset) for flaw in flaws] == [(1_000 + len(first), 11, 19)]
 
 
@@ -214,5 +214,5 @@ def test_offsets_that_disagree_make_the_whole_piece_unsound(offsets: tuple[int, 
 def test_a_piece_that_is_cut_off_is_sound_up_to_there() -> None:
     first, second = (a_batch(offset, [b"x" * 100]) for offset in (10, 11))
     spans, flaws = sound_spans(a_piece(), memoryview(first + second[:-1]), check)
-    assert spans == [Span(0, len(first))]
+    assert spans == [SoundBytes(0, len(first))]
     assert [(flaw.first_offset, flaw.last_offset) for flaw in flaws] == [(11, 19)]

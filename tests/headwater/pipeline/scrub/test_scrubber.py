@@ -21,7 +21,7 @@ from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scrub.findings import Kind
 from headwater.pipeline.scrub.head_check import token_of
 from headwater.pipeline.scrub.scrub_state import ScrubState
-from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scope, Scrubber
+from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scrubber, ScrubScope
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.segments.runindex import decode_index, encode_index
@@ -63,7 +63,7 @@ def test_branches_that_an_election_cut_are_no_damage(nodes: tuple[str, ...]) -> 
     archive_nodes(store, nodes)
     manifests = survey_topics(store).manifests
     ManifestRepository(store).ensure_owner(manifests[0].cluster_id)
-    report = Scrubber(store, Scope(), clock).run(Threads(store, 2))
+    report = Scrubber(store, ScrubScope(), clock).run(Threads(store, 2))
     assert found(report) - {(each, Kind.NO_MANIFEST) for each, _ in found(report)} == set()
     assert report.examined > 10
 
@@ -331,7 +331,7 @@ def test_an_object_that_was_replaced_meanwhile_is_not_missing(is_committed: bool
             repository.commit(held, msgspec.structs.replace(held.head, entries=tuple(before), last_offset=before[-1].last_offset))
 
     store.replace_head = commit
-    report = Scrubber(store, Scope(), bucket.clock).run(Threads(store, 2))
+    report = Scrubber(store, ScrubScope(), bucket.clock).run(Threads(store, 2))
     assert found(report) == (set() if is_committed else {(last.key, Kind.MISSING)})
     assert report.replaced == is_committed
 
@@ -354,16 +354,16 @@ def test_what_cannot_be_read_now_is_unexamined_and_no_damage() -> None:
         store.create(info.key, bucket.content(info.key))
     _, entry = bucket.entries()[0]
     store.silent = entry.key
-    report = Scrubber(store, Scope(grace_ms=OLD_MS), bucket.clock).run(Threads(store, 2))
+    report = Scrubber(store, ScrubScope(grace_ms=OLD_MS), bucket.clock).run(Threads(store, 2))
     assert found(report) == {(entry.key, Kind.UNEXAMINED)}
     assert isinstance(report.verdict(""), Partial)
 
 
 def test_nothing_to_examine_is_said() -> None:
     store = MemoryStore(clock := ManualClock())
-    assert isinstance(Scrubber(store, Scope(), clock).run(Threads(store, 1)).verdict(""), NothingExamined)
+    assert isinstance(Scrubber(store, ScrubScope(), clock).run(Threads(store, 1)).verdict(""), NothingExamined)
     with pytest.raises(NotFound):
-        Scrubber(store, Scope(topic="absent"), clock)
+        Scrubber(store, ScrubScope(topic="absent"), clock)
 
 
 def test_a_selection_looks_at_what_it_names_alone() -> None:
@@ -392,7 +392,7 @@ def test_a_topic_of_which_only_data_are_left_is_found_by_its_name() -> None:
 def test_each_byte_is_asked_for_once() -> None:
     bucket = a_bucket()
     store = MeteredStore(bucket.store, log_calls=10_000)
-    Scrubber(store, Scope(), bucket.clock).run(Threads(store, 2))
+    Scrubber(store, ScrubScope(), bucket.clock).run(Threads(store, 2))
     read = [call for call in store.log if call.operation == "read_into" and call.key.endswith(".log")]
     assert sum(call.size_bytes for call in read) == sum(entry.size_bytes for _, entry in bucket.entries())
     assert len(read) == sum(-(-entry.size_bytes // PIECE_BYTES) for _, entry in bucket.entries())
@@ -454,7 +454,7 @@ def test_runs_that_end_early_and_are_repeated_end_like_an_undisturbed_one(seed: 
     calm = bucket.scrub(ScrubState.load(tmp_path / "calm", "memory:"))
     examined = 0
     for _ in range(random.randrange(1, 4)):
-        scrub = Scrubber(bucket.store, Scope(), Hurrying(bucket.clock.at_ms), ScrubState.load(tmp_path / "state", "memory:"))
+        scrub = Scrubber(bucket.store, ScrubScope(), Hurrying(bucket.clock.at_ms), ScrubState.load(tmp_path / "state", "memory:"))
         with suppress(Crash):
             scrub.run(Crashing(bucket.store, random.randrange(3)))
         examined += scrub.report.examined

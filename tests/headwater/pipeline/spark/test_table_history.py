@@ -5,7 +5,15 @@ import pytest
 from headwater.pipeline.export.backlog import decode_places, encode_places
 from headwater.pipeline.scan.progress import Reached
 from headwater.pipeline.spark.spark_errors import named_error
-from headwater.pipeline.spark.table_history import Commit, Commits, Mirror, TableDocument, decode_document, delta_path, newest_document
+from headwater.pipeline.spark.table_history import (
+    Mirror,
+    TableCommit,
+    TableCommits,
+    TableDocument,
+    decode_document,
+    delta_path,
+    newest_document,
+)
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.partition import PartitionId, topic_id_text
 
@@ -16,15 +24,15 @@ def a_document(sequence: int) -> TableDocument:
     )
 
 
-def a_commit(number: int, *, exported: bool = True) -> Commit:
-    return Commit(id=str(number), order=number, document=a_document(number) if exported else None)
+def a_commit(number: int, *, exported: bool = True) -> TableCommit:
+    return TableCommit(id=str(number), order=number, document=a_document(number) if exported else None)
 
 
-def history(*commits: Commit, rolled_back: tuple[Commit, ...] = (), is_whole: bool = False) -> Commits:
-    return Commits(commits=commits, rolled_back=rolled_back, is_whole=is_whole)
+def history(*commits: TableCommit, rolled_back: tuple[TableCommit, ...] = (), is_whole: bool = False) -> TableCommits:
+    return TableCommits(commits=commits, rolled_back=rolled_back, is_whole=is_whole)
 
 
-def found(commits: Commits, mirror: Mirror | None = None) -> int | None:
+def found(commits: TableCommits, mirror: Mirror | None = None) -> int | None:
     document = newest_document(commits, mirror, "t")
     return document.sequence if document else None
 

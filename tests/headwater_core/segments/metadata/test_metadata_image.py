@@ -8,7 +8,7 @@ from headwater_core.segments.metadata.cluster_metadata import PartitionMetadata
 from headwater_core.segments.metadata.metadata_log import DIRECTORY, MetadataLog
 from headwater_core.segments.metadata.metadata_records import (
     RESOURCE_BROKER,
-    Config,
+    ConfigRecord,
     Partition,
     PartitionChange,
     RemoveTopic,
@@ -70,7 +70,7 @@ def test_a_change_of_leader_begins_an_epoch_and_a_change_of_isr_does_not(log: Lo
 
 
 def test_a_removed_topic_takes_its_settings_along_and_may_come_back_as_another(log: Log) -> None:
-    log.append(Topic(name="soup", topic_id=SOUP), a_partition(), Config(resource_name="soup", name="cleanup.policy", value="compact"))
+    log.append(Topic(name="soup", topic_id=SOUP), a_partition(), ConfigRecord(resource_name="soup", name="cleanup.policy", value="compact"))
     log.append(RemoveTopic(topic_id=SOUP), Topic(name="soup", topic_id=STEW), a_partition(3, STEW))
     soup = MetadataLog(log.directory).read().topics["soup"]
     assert (soup.topic_id, list(soup.partitions), dict(soup.configs)) == (STEW, [3], {})
@@ -80,11 +80,11 @@ def test_policy_is_the_topics_else_the_clusters_else_kafkas(log: Log) -> None:
     log.append(Topic(name="soup", topic_id=SOUP), Topic(name="stew", topic_id=STEW))
     follower = MetadataLog(log.directory)
     assert follower.read().policy_of("soup") == {"delete"}
-    log.append(Config(resource_type=RESOURCE_BROKER, resource_name="", name="log.cleanup.policy", value="compact"))
-    log.append(Config(resource_name="stew", name="cleanup.policy", value="compact, delete"))
+    log.append(ConfigRecord(resource_type=RESOURCE_BROKER, resource_name="", name="log.cleanup.policy", value="compact"))
+    log.append(ConfigRecord(resource_name="stew", name="cleanup.policy", value="compact, delete"))
     assert follower.read().policy_of("soup") == {"compact"}
     assert follower.read().policy_of("stew") == {"compact", "delete"}
-    log.append(Config(resource_name="stew", name="cleanup.policy", value=None))
+    log.append(ConfigRecord(resource_name="stew", name="cleanup.policy", value=None))
     assert follower.read().policy_of("stew") == {"compact"}
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.partition import topic_id_text
 from headwater_core.segments.metadata.metadata_records import (
-    Config,
+    ConfigRecord,
     FeatureLevel,
     MetadataRecord,
     Partition,
@@ -53,7 +53,7 @@ records = st.one_of(
         leader=st.none() | st.integers(-1, 9),
         replicas=st.none() | i32s,
     ),
-    st.builds(Config, resource_type=st.integers(-128, 127), resource_name=texts, name=texts, value=st.none() | texts),
+    st.builds(ConfigRecord, resource_type=st.integers(-128, 127), resource_name=texts, name=texts, value=st.none() | texts),
     st.builds(ProducerIds, broker=i32, broker_epoch=st.integers(0, 2**62), next_producer_id=st.integers(0, 2**62)),
     st.builds(Transaction, api_key=st.sampled_from([23, 24, 25])),
 )
