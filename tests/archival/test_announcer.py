@@ -24,10 +24,10 @@ class FlakyControl(LocalControl):
 
     def __init__(self, failing: Exception | None = None) -> None:
         super().__init__()
-        self.failing, self.told = failing, list[tuple[Record, ...]]()
+        self.failing, self.reported = failing, list[tuple[Record, ...]]()
 
     def publish(self, *records: Record, timeout_s: float = 0.0) -> None:
-        self.told.append(records)
+        self.reported.append(records)
         if self.failing:
             raise self.failing
         super().publish(*records, timeout_s=timeout_s)
@@ -57,10 +57,10 @@ def test_a_control_log_that_failed_is_asked_again_only_after_a_while() -> None:
     head = a_head()
     announcer.announce(head)
     announcer.announce(head)
-    assert len(control.told) == 1
+    assert len(control.reported) == 1
     clock.advance(int(RETRY_S * 1000))
     announcer.announce(head)
-    assert len(control.told) == 2
+    assert len(control.reported) == 2
 
 
 def test_what_the_control_log_knows_is_not_said_again() -> None:
@@ -68,7 +68,7 @@ def test_what_the_control_log_knows_is_not_said_again() -> None:
     announcer = Announcer(control, ManualClock())
     announcer.announce(a_head())
     announcer.announce(a_head())
-    assert len(control.told) == 1
+    assert len(control.reported) == 1
 
 
 def test_after_a_failure_only_the_newest_head_of_each_partition_is_published() -> None:
@@ -81,9 +81,9 @@ def test_after_a_failure_only_the_newest_head_of_each_partition_is_published() -
     control.failing = None
     clock.advance(int(RETRY_S * 1000))
     announcer.publish_due()
-    assert [(record.partition, record.version) for record in control.told[-1] if isinstance(record, Advanced)] == [(3, 5), (7, 1)]
+    assert [(record.partition, record.version) for record in control.reported[-1] if isinstance(record, Advanced)] == [(3, 5), (7, 1)]
     announcer.publish_due()
-    assert len(control.told) == 2
+    assert len(control.reported) == 2
 
 
 def test_what_another_agent_holds_or_is_present_is_not_retired() -> None:
@@ -95,10 +95,10 @@ def test_what_another_agent_holds_or_is_present_is_not_retired() -> None:
     announcer.retire_absent({mine}, "agent-a")
     assert {partition for partition, _ in control.state().partitions()} == {mine, others}
     assert announcer.known_version(gone) == 4
-    told = len(control.told)
+    reported = len(control.reported)
     announcer.retire_absent({mine}, "agent-a")
     announcer.announce(a_head(partition=gone, version=4))
-    assert len(control.told) == told
+    assert len(control.reported) == reported
     announcer.announce(a_head(partition=gone, version=5))
     assert len(list(control.state().partitions())) == 3
 
@@ -114,7 +114,7 @@ def test_what_is_gone_travels_in_commands_of_its_own() -> None:
     control.failing = None
     clock.advance(int(RETRY_S * 1000))
     announcer.publish_due()
-    assert [[type(record) for record in command] for command in control.told[-2:]] == [[Retired], [Advanced]]
+    assert [[type(record) for record in command] for command in control.reported[-2:]] == [[Retired], [Advanced]]
 
 
 def test_no_step_waits_for_a_control_log_that_does_not_answer() -> None:

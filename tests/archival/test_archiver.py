@@ -382,9 +382,9 @@ def test_a_lost_manifest_is_not_begun_again_whatever_the_control_log_knows(direc
 def test_a_claim_that_is_taken_from_a_node_of_the_same_name_is_reported(directory: Directory) -> None:
     fill(directory, 0, 10, end=15)
     store = MemoryStore()
-    told = []
+    reported = []
     for writer in ("broker-1-aaaa", "broker-2-cccc", "broker-1-bbbb", "broker-1-aaaa"):
         with structlog.testing.capture_logs() as logs:
             Agent(directory.root, store=store, writer=writer).run(SEALED)
-        told.append([each["other"] for each in logs if each["event"] == "claim_taken_from_a_namesake"])
-    assert told == [[], [], [], ["broker-1-bbbb"]]
+        reported.append([each["other"] for each in logs if each["event"] == "claim_taken_from_a_namesake"])
+    assert reported == [[], [], [], ["broker-1-bbbb"]]

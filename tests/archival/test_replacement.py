@@ -162,8 +162,8 @@ def test_what_the_log_does_not_hold_stays_and_is_reported_once(directory: Direct
     directory.log_start(2)
     with capture_logs() as logs:
         assert agent.run() == ["cut", "archived", "caught up"]
-    told = [each for each in logs if each["event"] == "records_irreplaceable"]
-    assert [(each["base_offset"], each["last_offset"], each["log_level"]) for each in told] == [(0, 1, "error")]
+    reported = [each for each in logs if each["event"] == "records_irreplaceable"]
+    assert [(each["base_offset"], each["last_offset"], each["log_level"]) for each in reported] == [(0, 1, "error")]
     assert ranges(agent.head.entries) == [(0, 1), (2, 3), (4, 4)]
 
 

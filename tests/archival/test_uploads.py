@@ -270,9 +270,9 @@ def test_a_full_manifest_is_reported_before_anything_is_uploaded(
             agent.run(SEALED)
     assert reasons[0] == ""
     assert "% full" in reasons[-1]
-    told = [each["percent"] for each in logs if each["event"] == "manifest_grew"]
-    assert told[0] >= 50
-    assert told == sorted(set(told))
+    reported = [each["percent"] for each in logs if each["event"] == "manifest_grew"]
+    assert reported[0] >= 50
+    assert reported == sorted(set(reported))
     objects = store.runs
     assert objects == len(agent.head.entries) < 9
     for each in (agent, replace(agent), agent):

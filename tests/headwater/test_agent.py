@@ -34,15 +34,15 @@ class Agent:
     def wait_for(self, event: str, times: int = 1, **fields: object) -> dict[str, Any]:
         """The event once it was told `times` times with these fields. Fails at once when the process ends before."""
 
-        def told() -> list[dict[str, Any]]:
+        def reported() -> list[dict[str, Any]]:
             return [
                 each for each in self.events if each["event"] == event and all(each.get(name) == value for name, value in fields.items())
             ]
 
         with self.seen:
-            self.seen.wait_for(lambda: len(told()) >= times or self.silent.is_set(), DEADLINE_S)
-            assert len(told()) >= times, f"no {event}; " + "\n".join(str(each) for each in self.events[-20:])
-        return told()[-1]
+            self.seen.wait_for(lambda: len(reported()) >= times or self.silent.is_set(), DEADLINE_S)
+            assert len(reported()) >= times, f"no {event}; " + "\n".join(str(each) for each in self.events[-20:])
+        return reported()[-1]
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(by)
@@ -218,8 +218,8 @@ def test_an_agent_starts_while_its_archive_is_not_mounted_and_goes_on_when_it_is
     if mount_point:
         stage.bucket.mkdir()
     with running(stage, log, "--set", "archival.seal_timeout=0s", "--set", "log.owned=true") as agent:
-        told = agent.wait_for("store_unavailable")
-        assert (told["level"], "mount it" in told["reason"]) == ("error", True)
+        reported = agent.wait_for("store_unavailable")
+        assert (reported["level"], "mount it" in reported["reason"]) == ("error", True)
         address = agent.wait_for("gateway_started")["listen"]
         agent.wait_for("archive_stopped")
         assert not stage.bucket.exists() or list(stage.bucket.iterdir()) == []

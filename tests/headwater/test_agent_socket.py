@@ -143,8 +143,8 @@ def test_clients_that_ask_nothing_hold_nobody_up_and_are_let_go(tmp_path: Path, 
             rows = await asyncio.to_thread(lambda: list(ask(tmp_path, Ask("count"), timeout_s=10)))
             assert rows == [{"at": 0}]
             for each in silent:
-                told = await asyncio.to_thread(each.recv, 1000)
-                assert b"no question within" in told
+                reported = await asyncio.to_thread(each.recv, 1000)
+                assert b"no question within" in reported
                 assert await asyncio.to_thread(each.recv, 1) == b""
                 each.close()
 

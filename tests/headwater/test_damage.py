@@ -74,31 +74,31 @@ def tell_the_whole_story(shelf: Shelf) -> None:
     log = shelf.stage.log("kitchen")
     assert shelf.verb("flush", log=log).code == 0
     every = shelf.topics()
-    gone, unnamed, untold, headless = "specials", TOPIC, "bills", "menu"
-    assert {gone, unnamed, untold, headless} < set(every)
+    gone, unnamed, unreported, headless = "specials", TOPIC, "bills", "menu"
+    assert {gone, unnamed, unreported, headless} < set(every)
     for info in list(shelf.store.list(f"meta/{gone}/")):
         shelf.store.delete(info.key)
     [current], [topic], [head, *_] = (
         shelf.keys(unnamed, "current.json"),
-        shelf.keys(untold, "topic.json"),
+        shelf.keys(unreported, "topic.json"),
         shelf.keys(headless, "manifest.json"),
     )
     shelf.put(current, shelf.store.get(current)[0][:-20])
     shelf.put(topic, shelf.store.get(topic)[0].replace(b'"partitions": ', b'"partitions": 1'))
     shelf.put(head, b"\x00" * 100)
     shelf.put(keys.OWNER, b"")
-    healthy = [each for each in every if each not in (gone, unnamed, untold, headless)]
+    healthy = [each for each in every if each not in (gone, unnamed, unreported, headless)]
 
     verified = shelf.verb("verify", "--data", "-o", "jsonl")
     assert verified.code == 4
-    told = {(row["topic"], row["key"]) for row in verified.rows}
-    assert {("", keys.OWNER), (unnamed, current), (untold, topic), (headless, head)} < told
-    assert {topic for topic, _ in told} == {"", gone, unnamed, untold, headless}
+    reported = {(row["topic"], row["key"]) for row in verified.rows}
+    assert {("", keys.OWNER), (unnamed, current), (unreported, topic), (headless, head)} < reported
+    assert {topic for topic, _ in reported} == {"", gone, unnamed, unreported, headless}
     listed = shelf.verb("topics", "list", "-o", "jsonl")
     assert listed.code == 3
     assert [row["topic"] for row in listed.rows] == sorted([*healthy, headless])
     assert unnamed in listed.err
-    assert untold in listed.err
+    assert unreported in listed.err
     assert headless in listed.err
     shutil.rmtree(log)
     shutil.rmtree(shelf.stage.data_dir)
@@ -108,11 +108,11 @@ def tell_the_whole_story(shelf: Shelf) -> None:
     assert shelf.verb("read", unnamed).code == 4
     plan = shelf.verb("recover", "plan", "topic", "--all", "-o", "json")
     assert plan.code == 3
-    assert sorted(each.partition(":")[0] for each in json.loads(plan.out)["left_out"]) == sorted([unnamed, untold, headless])
+    assert sorted(each.partition(":")[0] for each in json.loads(plan.out)["left_out"]) == sorted([unnamed, unreported, headless])
     ran, topics = shelf.recovered("--all")
     assert ran.code == 3
     assert sorted(topics) == sorted(healthy)
-    for each in (unnamed, untold, headless):
+    for each in (unnamed, unreported, headless):
         assert f"left out: {each}" in ran.err
         assert shelf.verb("recover", "plan", "topic", each).code == 4
 

@@ -135,6 +135,6 @@ def test_metadata_of_a_later_version_is_told_once_and_archiving_goes_on(stage: S
             outcomes = list(archive_all(held.fleet, PassRequest(tail_older_than_s=0).policy))
             assert {outcome.error for outcome in outcomes} == {None}
             assert {outcome.reason for outcome in outcomes} == {"caught up"}
-    [told] = [event for event in events if event["event"] == "leadership_unknown"]
-    assert told["log_level"] == "error"
-    assert "version 99" in told["reason"]
+    [reported] = [event for event in events if event["event"] == "leadership_unknown"]
+    assert reported["log_level"] == "error"
+    assert "version 99" in reported["reason"]

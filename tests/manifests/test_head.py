@@ -210,9 +210,9 @@ def test_what_is_said_of_a_hostile_document_is_fit_for_a_terminal(fields: dict[s
     body = {**msgspec.to_builtins(HEAD), **fields}
     loose = msgspec.defstruct("Loose", [(name, Any) for name in body if name != "digest"], kw_only=True)
     raw = json.dumps(body).encode() if "digest" in fields else seal(loose(**body))
-    with pytest.raises((CorruptData, UnsupportedFormat)) as told:
+    with pytest.raises((CorruptData, UnsupportedFormat)) as reported:
         decode_head(raw, PARTITION)
-    assert str(told.value).isprintable()
+    assert str(reported.value).isprintable()
 
 
 def test_entries_must_abut() -> None:

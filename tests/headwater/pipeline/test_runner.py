@@ -89,8 +89,8 @@ def test_processes_end_with_a_killed_parent(stage: Stage, tmp_path: Path) -> Non
     script = tmp_path / "program.py"
     script.write_text(program)
     parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    with pipe.open() as told:
-        worker = psutil.Process(int(told.readline()))
+    with pipe.open() as reported:
+        worker = psutil.Process(int(reported.readline()))
     parent.kill()
     parent.wait()
     worker.wait(30)  # raises when it is still there

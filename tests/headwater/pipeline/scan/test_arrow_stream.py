@@ -62,9 +62,9 @@ def test_counts_offsets_and_times_of_each_partition_are_kafkas(name: str, isolat
 def test_the_ends_of_each_partition_are_kafkas(name: str) -> None:
     query = parse_query({"topics": "*"})
     heads = {(head.topic, head.partition): head for head in ArchiveSnapshot.read(fixture(name), query).heads}
-    told = expected_offsets(name, "read_committed")
-    assert told
-    for each in told:
+    reported = expected_offsets(name, "read_committed")
+    assert reported
+    for each in reported:
         head = heads[each["topic"], each["partition"]]
         assert head.start_offset == each["start"]
         assert latest(head, read_committed=True) == each.get("last_stable", latest(head, read_committed=True)), each

@@ -38,7 +38,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_stays(tmp_path: Path, monkeypat
 def test_progress_adds_up_to_the_plan(tmp_path: Path) -> None:
     query = parse_query({"topics": "soup", "fail_on_data_loss": False, "split_bytes": 100_000})
     plan = plan_scan(soup(), query)
-    told: list[tuple[int, str]] = []
-    scan_to_parquet(soup(), plan, query, tmp_path / "out", progressed=lambda size_bytes, note: told.append((size_bytes, note)))
-    assert sum(size_bytes for size_bytes, _ in told) == plan.size_bytes
-    assert {note for _, note in told} == {"soup:0"}
+    reported: list[tuple[int, str]] = []
+    scan_to_parquet(soup(), plan, query, tmp_path / "out", progressed=lambda size_bytes, note: reported.append((size_bytes, note)))
+    assert sum(size_bytes for size_bytes, _ in reported) == plan.size_bytes
+    assert {note for _, note in reported} == {"soup:0"}

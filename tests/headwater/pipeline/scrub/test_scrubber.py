@@ -41,9 +41,9 @@ Found = set[tuple[str, Kind]]
 
 
 def found(report: Report) -> Found:
-    told = [(each.key, each.kind) for each in report.findings]
-    assert len(told) == len(set(told)), "told twice"
-    return set(told)
+    reported = [(each.key, each.kind) for each in report.findings]
+    assert len(reported) == len(set(reported)), "told twice"
+    return set(reported)
 
 
 def test_a_whole_archive_is_whole() -> None:
@@ -275,9 +275,9 @@ def test_a_swap_names_the_other_object() -> None:
     content = bucket.content(one.key)
     bucket.put(one.key, bucket.content(other.key))
     bucket.put(other.key, content)
-    told = {each.key: each.problem for each in bucket.scrub().findings}
-    assert other.key in told[one.key]
-    assert one.key in told[other.key]
+    reported = {each.key: each.problem for each in bucket.scrub().findings}
+    assert other.key in reported[one.key]
+    assert one.key in reported[other.key]
 
 
 # What is healthy

@@ -53,7 +53,7 @@ def a_soup(offset: int, value_bytes: int) -> Record:
     return a_record(offset, f"soup {offset}".encode().ljust(value_bytes, b"."), timestamp=BASE_TIME + 1000 * offset)
 
 
-def told(spark: SparkSession, event: str) -> list[dict[str, str]]:
+def reported(spark: SparkSession, event: str) -> list[dict[str, str]]:
     """What the workers said of `event`, by the query that logged it; needs spark.sql.pyspark.worker.logging.enabled."""
     logs = spark.tvf.python_worker_logs()
     return [row.context for row in logs.where((logs.logger == "headwater") & (logs.msg == event)).select("context").collect()]
@@ -175,9 +175,9 @@ def test_what_filters_leave_out_is_not_fetched_and_said_so(spark: SparkSession, 
     assert [row.timestamp for row in rows] == [
         (EPOCH + timedelta(milliseconds=BASE_TIME + 1000 * row.offset)).astimezone().replace(tzinfo=None) for row in rows
     ]
-    (plan,) = told(spark, "scan_planned")
-    (push,) = told(spark, "filters_pushed")
-    reads = told(spark, "split_read")
+    (plan,) = reported(spark, "scan_planned")
+    (push,) = reported(spark, "filters_pushed")
+    reads = reported(spark, "split_read")
     assert push["left_to_spark"] == "0"
     assert (plan["entries_left_out"], plan["entries"]) == ("3", "1")
     fetched = sum(int(read["bytes_fetched"]) for read in reads)
@@ -191,7 +191,7 @@ def test_what_a_scan_cannot_do_is_left_to_spark_and_counted(spark: SparkSession)
     frame = load(spark, archived("pantry"), topics="photos", pushFilters="true")
     rows = frame.where("offset in (1, 3) and length(value) > 0 and not offset = 1").collect()
     assert [row.offset for row in rows] == [3]
-    (push,) = told(spark, "filters_pushed")
+    (push,) = reported(spark, "filters_pushed")
     assert (push["asked"], push["left_to_spark"]) == ("4", "3")  # that an offset is no null needs no look
 
 
