@@ -1,6 +1,7 @@
 """Consumer groups are refused, to real clients: a clear error within seconds, and assign() still works."""
 
 import asyncio
+import contextlib
 import warnings
 from collections.abc import Iterator
 
@@ -130,7 +131,8 @@ def test_aiokafka_does(server: GatewayServer) -> None:
         try:
             end, records = (await consumer.end_offsets([place]))[place], 0
             while await consumer.position(place) < end:
-                records += sum(len(each) for each in (await consumer.getmany(timeout_ms=500)).values())
+                with contextlib.suppress(GroupAuthorizationFailedError):  # of a refused auto commit, when one is answered meanwhile
+                    records += sum(len(each) for each in (await consumer.getmany(timeout_ms=500)).values())
             assert records > 50
             with pytest.raises(GroupAuthorizationFailedError):
                 await consumer.commit({place: 7})
