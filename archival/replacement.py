@@ -52,8 +52,10 @@ def irreplaceable(log: LocalLog, head: Head) -> tuple[Entry, ...]:
 
 def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
     """The uploads that may be the next run of `draft`, which is to replace `head`, best first. Each ends where an entry of `head` does, so
-    that a run whose bytes are the same can stay."""
+    that a run whose bytes are the same can stay. None when the draft has all of it, as when its commit is tried again."""
     first = draft.next_offset
+    if first >= head.next_offset:
+        return
     read_from = max(first, log.start_offset)
     for segment, segment_end in log.segments_from(read_from):
         if segment.base_offset >= head.next_offset:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec import structs
@@ -15,12 +16,13 @@ from archival.replacement import Draft, irreplaceable, rereads
 from archival.step_plan import next_steps
 from archival.steps import Replace, Stop
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import ManifestFull, NeedsReplacement
+from headwater_core.errors import ManifestFull, NeedsReplacement, TransientError
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.run_scan import scan_run
 from manifests import head as limits
 from manifests.head import EpochOffset, Head
+from manifests.repository import ManifestRepository
 from tests.archival.builders import PARTITION, SEALED, Agent, Directory, a_log, batches_of, ranges
 from tests.headwater_core.segments.builders import a_batch, a_record
 from tests.manifests import builders
@@ -131,6 +133,28 @@ def test_what_is_live_stays_so_until_all_that_replaces_it_is_there(directory: Di
     assert [later.step().action for _ in range(2)] == ["reread", "replaced"]
     assert later.head.version == before.version + 1
     assert later.head.last_offset == before.last_offset
+
+
+def test_a_replacement_whose_commit_failed_is_committed_by_the_next_step(
+    directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is read by then: nothing is left to upload."""
+    an_unclean_election(directory, keyed(0, (0, ALICE, b"1"), (1, BOB, b"1")))
+    assert [agent.step().action for _ in range(2)] == ["cut", "reread"]
+
+    def fail(*_: object) -> NoReturn:
+        raise TransientError("the store is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(ManifestRepository, "commit", fail)
+        with pytest.raises(TransientError):
+            agent.step()
+    there = objects(agent)
+    directory.segment(2, keyed(2, (2, CAROL, b"1"), (3, DAVE, b"1")), keyed(4, (4, CAROL, b"2"), epoch=2))  # by the cleaner
+    (directory.path / f"{4:020}.log").unlink()
+    directory.segment(5)
+    assert agent.step().action == "replaced"
+    assert objects(agent) == there
 
 
 def test_nothing_is_archived_again_while_another_log_comes_in_between(directory: Directory, agent: Agent) -> None:
