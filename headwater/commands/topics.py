@@ -169,10 +169,10 @@ def _partitions(bucket: "Bucket", partitions: "Iterable[PartitionId]", problems:
 def entries(config: "Config", selection: str | None, form: str) -> None:
     """List the archived runs, a row for each.
 
-    This is the catalogue of the archive, in the order of offsets, which are inclusive. JSON lines have every field, for DuckDB, Spark,
-    pandas or jq; they are streamed. A row with gap true
-    stands for offsets that are not in the archive. A row with superseded true is no longer read: another run has replaced it, or
-    an unclean election took its offsets away.
+    Without TOPIC, those of all topics; of earlier incarnations only with TOPIC@TOPIC_ID. This is the catalogue of the archive, in the
+    order of offsets, which are inclusive. JSON lines have every field, for DuckDB, Spark, pandas or jq; they are streamed. A row with
+    gap true stands for offsets that are not in the archive. A row with superseded true is no longer read: another run has replaced it,
+    or an unclean election took its offsets away.
 
     \b
     Example:
@@ -197,7 +197,7 @@ def entries(config: "Config", selection: str | None, form: str) -> None:
         Column("superseded", "superseded", leaves=1),
     )
     problems: list[str] = []
-    emit(form, columns, _entries(open_bucket(config), selection, problems), ends_with_reader=True)
+    emit(form, columns, _entries(open_bucket(config), selection, problems))
     _check_all_shown(problems)
 
 
