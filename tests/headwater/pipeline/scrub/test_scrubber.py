@@ -42,7 +42,7 @@ Found = set[tuple[str, Kind]]
 
 def found(report: Report) -> Found:
     reported = [(each.key, each.kind) for each in report.findings]
-    assert len(reported) == len(set(reported)), "told twice"
+    assert len(reported) == len(set(reported)), "reported twice"
     return set(reported)
 
 
