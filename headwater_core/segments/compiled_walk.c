@@ -19,7 +19,7 @@ static PyObject *producers_of(const Stretch *stretch)
 }
 
 PyDoc_STRVAR(pass_batches_doc,
-             "pass_batches(buffer, at, end, point, limit, last_offset, epoch, collect) -> (at, last_offset, epoch, records, offsets,\n"
+             "pass_batches(buffer, at, end, point, end_offset, last_offset, epoch, collect) -> (at, last_offset, epoch, records, offsets,\n"
              "earliest_ms, latest_ms, first_gap, producers)\n\n"
              "See segments.stretch. Raises ValueError for places outside of the buffer.");
 
@@ -27,9 +27,9 @@ static PyObject *pass_batches(PyObject *module, PyObject *args)
 {
     (void)module;
     Py_buffer buffer;
-    long long at, end, point, limit, last_offset;
+    long long at, end, point, end_offset, last_offset;
     int epoch, collect;
-    if (!PyArg_ParseTuple(args, "y*LLLLLip", &buffer, &at, &end, &point, &limit, &last_offset, &epoch, &collect))
+    if (!PyArg_ParseTuple(args, "y*LLLLLip", &buffer, &at, &end, &point, &end_offset, &last_offset, &epoch, &collect))
         return NULL;
     if (at < 0 || at > end || end > buffer.len || last_offset < -1 || last_offset > OFFSET_MAX) {
         PyErr_Format(PyExc_ValueError, "bytes %lld to %lld of %zd, after offset %lld", at, end, buffer.len, last_offset);
@@ -41,7 +41,7 @@ static PyObject *pass_batches(PyObject *module, PyObject *args)
     stretch.last_offset = last_offset;
     stretch.epoch = epoch;
     Py_BEGIN_ALLOW_THREADS
-    walk_batches(&stretch, buffer.buf, end, point, limit, collect);
+    walk_batches(&stretch, buffer.buf, end, point, end_offset, collect);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&buffer);
     PyObject *producers = producers_of(&stretch);

@@ -173,10 +173,10 @@ static Producer *find_producer(Stretch *stretch, int16_t *slots, int64_t id)
     return made;
 }
 
-/* Pass the batches in buffer[stretch->at:end] that begin before `point` and lie below offset `limit`, and stop before the first
+/* Pass the batches in buffer[stretch->at:end] that begin before `point` and end before `end_offset`, and stop before the first
    that does not, or does not fit, or is not sound. With `collect` the walk stops before control batches and new leader
    epochs too, and counts; without, it only verifies. */
-static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, int64_t point, int64_t limit, int collect)
+static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, int64_t point, int64_t end_offset, int collect)
 {
     int16_t slots[SLOTS];
     stretch->records = stretch->offsets = 0;
@@ -193,7 +193,7 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
         int attributes = batch[22]; /* the low byte holds all flags */
         if (batch[16] != 2 || length < LENGTH_MIN || length > end - stretch->at - LENGTH_FROM || base <= stretch->last_offset
             || delta < 0 || delta > OFFSET_MAX - base || epoch < stretch->epoch || records < 0
-            || records > (int64_t)delta + 1 || base + delta >= limit)
+            || records > (int64_t)delta + 1 || base + delta >= end_offset)
             return;
         if (collect && (attributes & CONTROL || epoch != stretch->epoch))
             return;

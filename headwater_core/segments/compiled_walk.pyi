@@ -1,3 +1,3 @@
 def pass_batches(
-    buffer: bytes | bytearray | memoryview, at: int, end: int, point: int, limit: int, last_offset: int, epoch: int, collect: bool
+    buffer: bytes | bytearray | memoryview, at: int, end: int, point: int, end_offset: int, last_offset: int, epoch: int, collect: bool
 ) -> tuple[int, int, int, int, int, int, int, int, tuple[tuple[int, int, int], ...]]: ...

@@ -11,7 +11,7 @@ from headwater_core.segments.batch_walk import BatchWalk
 from headwater_core.segments.batches import CONTROL, HEADER, LENGTH_FROM, NO_BASE_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from headwater_core.segments.producers import Producers
 from headwater_core.segments.runindex import RunIndex
-from headwater_core.segments.stretch import NO_LIMIT, Stretch, pass_batches
+from headwater_core.segments.stretch import NO_END_OFFSET, Stretch, pass_batches
 from headwater_core.segments.transactions import AbortedTransaction, OpenTransaction, Transactions
 
 __all__ = ["AbortedTransaction", "OpenTransaction", "RunScan", "scan_run"]
@@ -119,7 +119,7 @@ class _Scan:
         self.base_offset = -1
         self.end_position = self.next_point = start
         self._start, self._where = start, where
-        self._limit = NO_LIMIT if end_offset is None else end_offset
+        self._end_offset = NO_END_OFFSET if end_offset is None else end_offset
         self._last_offset = self._leader_epoch = -1
         self._first_gap: int | None = None
         self._earliest_ms, self._latest_ms = 2**63 - 1, runindex.NO_TIMESTAMP
@@ -187,7 +187,7 @@ class _Scan:
         """Plain batches up to the next point, verified by compiled code; what add() would learn from each is learnt from all."""
         assert pass_batches is not None
         point = at + self.next_point - position
-        passed = Stretch(*pass_batches(view, at, filled, point, self._limit, last_offset, epoch, True))
+        passed = Stretch(*pass_batches(view, at, filled, point, self._end_offset, last_offset, epoch, True))
         if passed.at > at:
             self._records, self._offsets = self._records + passed.records, self._offsets + passed.offsets
             self._earliest_ms, self._latest_ms = min(self._earliest_ms, passed.earliest_ms), max(self._latest_ms, passed.latest_ms)

@@ -6,9 +6,9 @@ A batch is plain when it is sound, no control batch, and in the leader epoch of 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["NO_LIMIT", "Stretch", "pass_batches"]
+__all__ = ["NO_END_OFFSET", "Stretch", "pass_batches"]
 
-NO_LIMIT = 2**63 - 1  # beyond every offset
+NO_END_OFFSET = 2**63 - 1  # after every offset
 
 
 class Stretch(NamedTuple):
@@ -19,7 +19,7 @@ class Stretch(NamedTuple):
     records      of users, as batch headers count them; 0 without `collect`, and what follows is empty then
     offsets      how many offsets hold a record of any kind
     earliest_ms, latest_ms  smallest and largest time of user data; 2**63 - 1 and -2**63 for none
-    first_gap   first offset that no batch covers; -1 for none
+    first_gap    first offset that no batch covers; -1 for none
     producers    (producer id, where its last batch begins, base offset of its first transactional batch or -1)
     """
 
@@ -35,11 +35,11 @@ class Stretch(NamedTuple):
 
 
 pass_batches: Callable[..., tuple[Any, ...]] | None
-"""(buffer, at, end, point, limit, last offset and leader epoch before, collect) -> the fields of a Stretch: the batches of
-buffer[at:end] that begin before `point` and lie below offset `limit`. With `collect` plain ones only; without, all sound ones.
+"""(buffer, at, end, point, end offset, last offset and leader epoch before, collect) -> the fields of a Stretch: the batches of
+buffer[at:end] that begin before `point` and end before the end offset. With `collect` plain ones only; without, all sound ones.
 The interpreter is not held meanwhile.
 """
 try:
     from headwater_core.segments.compiled_walk import pass_batches
-except ImportError:  # no compiler at installation
+except ModuleNotFoundError:  # no compiler at installation; one that is there and cannot be loaded is an error
     pass_batches = None

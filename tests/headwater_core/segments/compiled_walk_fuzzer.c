@@ -80,11 +80,11 @@ static void check_round(const uint8_t *sound, int64_t size)
     stretch.at = from;
     stretch.last_offset = below(2) ? -1 : below(OFFSET_MAX);
     stretch.epoch = below(2) ? -1 : (int32_t)next_random();
-    int64_t last_offset = stretch.last_offset, limit = below(2) ? INT64_MAX : below(1 << 20);
-    walk_batches(&stretch, copy, end, below(2) ? INT64_MAX : below(end + 1), limit, (int)below(2));
+    int64_t last_offset = stretch.last_offset, end_offset = below(2) ? INT64_MAX : below(1 << 20);
+    walk_batches(&stretch, copy, end, below(2) ? INT64_MAX : below(end + 1), end_offset, (int)below(2));
     must(stretch.at >= from && stretch.at <= end, "the walk ends in the buffer");
     must(stretch.last_offset >= last_offset && stretch.last_offset <= OFFSET_MAX, "offsets rise, and fit");
-    must(stretch.at == from || stretch.last_offset < limit, "nothing at the limit is passed");
+    must(stretch.at == from || stretch.last_offset < end_offset, "nothing at the end offset is passed");
     must(stretch.producer_count <= PRODUCERS_MAX, "producers have a bound");
     for (int row = 0; row < stretch.producer_count; row++)
         must(stretch.producers[row].at >= from && stretch.producers[row].at < stretch.at, "a producer's batch was passed");

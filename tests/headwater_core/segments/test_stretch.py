@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from headwater_core.segments import batch_walk, run_scan, runindex
 from headwater_core.segments.batches import LENGTH_FROM
 from headwater_core.segments.run_scan import OpenTransaction
-from headwater_core.segments.stretch import NO_LIMIT, Stretch, pass_batches
+from headwater_core.segments.stretch import NO_END_OFFSET, Stretch, pass_batches
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, a_record, a_segment, an_abort, with_crc
 
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "200000"))  # `make soak` has more
@@ -164,21 +164,21 @@ def test_a_stretch_ends_before_what_is_not_plain() -> None:
     assert pass_batches is not None
     plain, marker, later = a_segment(5, 3, records=2), a_commit(11, 7), a_batch(12, 1, epoch=1)
     raw = plain + marker + later
-    whole, no_limit = len(raw), NO_LIMIT
+    whole, none = len(raw), NO_END_OFFSET
 
-    def passed(point: int = whole, limit: int = no_limit, *, end: int = whole, collect: bool = True) -> Stretch:
+    def passed(point: int = whole, end_offset: int = none, *, end: int = whole, collect: bool = True) -> Stretch:
         assert pass_batches is not None
-        return Stretch(*pass_batches(raw, 0, end, point, limit, 4, 0, collect))
+        return Stretch(*pass_batches(raw, 0, end, point, end_offset, 4, 0, collect))
 
     assert (passed().at, passed().last_offset, passed().records, passed().first_gap) == (len(plain), 10, 6, -1)
     assert (passed(collect=False).at, passed(collect=False).last_offset, passed(collect=False).epoch) == (whole, 12, 1)
-    assert passed(limit=9).last_offset == 8
-    assert passed(limit=10).last_offset == 8  # a batch across the limit is none below it
+    assert passed(end_offset=9).last_offset == 8
+    assert passed(end_offset=10).last_offset == 8  # a batch across it is none before it
     assert passed(point=1).last_offset == 6  # the batch that begins before the point, whole
     assert passed(point=0).at == 0
     assert passed(end=len(plain) - 1).last_offset == 8
     batch_bytes = LENGTH_FROM + struct.unpack_from(">i", raw, 8)[0]
-    assert Stretch(*pass_batches(raw, batch_bytes, whole, whole, NO_LIMIT, 4, 0, True)).first_gap == 5
+    assert Stretch(*pass_batches(raw, batch_bytes, whole, whole, NO_END_OFFSET, 4, 0, True)).first_gap == 5
 
 
 @needs_compiled
@@ -186,7 +186,7 @@ def test_a_stretch_ends_before_what_is_not_plain() -> None:
 def test_places_outside_of_the_buffer_are_refused(at: int, end: int, last_offset: int) -> None:
     assert pass_batches is not None
     with pytest.raises(ValueError, match="of 10"):
-        pass_batches(bytes(10), at, end, end, NO_LIMIT, last_offset, -1, True)
+        pass_batches(bytes(10), at, end, end, NO_END_OFFSET, last_offset, -1, True)
 
 
 @pytest.mark.slow
