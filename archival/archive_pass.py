@@ -68,9 +68,10 @@ class ArchivePass:
             return False
         outcome = self._fleet.step(place, self._policy_for, end=self._ends[place], again=True)
         with self._lock:
-            self._sums[place] = outcome = outcome.after(self._sums.get(place))
-            if outcome.progressed:
-                self._queue.again(place)
+            step, outcome = outcome, outcome.after(self._sums.get(place))
+            self._sums[place] = outcome
+            if step.progressed:
+                self._queue.again(place, step.archived_bytes, step.deadline_ms)
             elif not isinstance(outcome.error, SourceChanged):
                 self._queue.done(place)
                 self._outcomes.put(outcome)

@@ -1,12 +1,20 @@
 """Which partition is next: a choice among plain values, with no thread, no clock and no disk.
 
 A partition is due, in the hands of a worker, postponed after a failure, or none of these. It is in the queue once, however often
-it is added, and those that are due wait in the order in which they became due: a partition that has had a step is put after all others.
+it is added. Those that are due are taken in two ways by turns, each of which gets half of what is sent:
+
+* in turn: after a step a partition waits until all others have had as much, where a step counts as one, and one more for each whole
+  QUANTUM_BYTES that it sent. One that was idle has saved nothing up, and owes nothing.
+* by deadline: what the broker's retention will delete first. That costs a partition nothing of its turn.
+
+So half of the capacity goes where data would be lost first, and nobody waits for more than twice as long as turns alone would take.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from heapq import heappop, heappush
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -15,18 +23,69 @@ from headwater_core.partition import TopicPartition
 PAUSE_S = 1.0  # after the first failure; it doubles with each one more
 PAUSE_MAX_S = 60.0  # few enough tries for ten thousand partitions without a store, soon enough after it has come back
 CHANGES_MAX = 5  # how often in a row a log that changes while it is read is tried again without a pause
+QUANTUM_BYTES = 1 << 20  # a store is busy for about as long with these as with the requests of a step
+
+
+@dataclass(slots=True)
+class _InHand:
+    """A partition that was taken.
+
+    start        its place among those in turn, as _Lane has it
+    by_deadline  was it taken by its deadline?
+    added        has it been added since?
+    """
+
+    start: int
+    by_deadline: bool
+    added: bool = False
+
+
+class _Lane:
+    """What is due in one order; the partition that has waited longest comes first among equals."""
+
+    def __init__(self, due: dict[TopicPartition, int]) -> None:
+        self._due = due  # the number of each that is due: what else lies in the heap is no longer so
+        self._heap: list[tuple[int, int, TopicPartition]] = []
+
+    def push(self, rank: int, number: int, partition: TopicPartition) -> None:
+        heappush(self._heap, (rank, number, partition))
+        if len(self._heap) > 2 * len(self._due) + 64:
+            self._heap = [each for each in self._heap if self._due.get(each[2]) == each[1]]
+            heapify(self._heap)
+
+    def first(self, passed_over: Callable[[TopicPartition], bool]) -> tuple[int, TopicPartition] | None:
+        """The first one, which stays, and its rank."""
+        kept: list[tuple[int, int, TopicPartition]] = []
+        found = None
+        while self._heap and found is None:
+            rank, number, partition = self._heap[0]
+            if self._due.get(partition) != number:
+                heappop(self._heap)
+            elif passed_over(partition):
+                kept.append(heappop(self._heap))
+            else:
+                found = rank, partition
+        for each in kept:
+            heappush(self._heap, each)
+        return found
 
 
 class DueQueue:
-    """Not safe to use from many threads. Times are seconds of one monotonic clock.
+    """Not safe to use from many threads. Times are seconds of one monotonic clock; deadlines are milliseconds of the wall clock.
 
     Every partition that `take` gives must come back by one of `again`, `done`, `changed` and `failed`.
     """
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._due: OrderedDict[TopicPartition, None] = OrderedDict()
-        self._taken: dict[TopicPartition, bool] = {}  # has it been added since it was taken?
+        self._due: dict[TopicPartition, int] = {}  # and its number: in the order in which they became due
+        self._numbers = count()
+        self._in_turn, self._by_deadline = _Lane(self._due), _Lane(self._due)
+        self._turn = 0  # the start of the one that was last taken in turn
+        self._starts: dict[TopicPartition, int] = {}  # of those that have had more than others
+        self._deadlines: dict[TopicPartition, int] = {}
+        self._credit = 0  # what those taken by deadline have to get until they have had as much as those taken in turn
+        self._taken: dict[TopicPartition, _InHand] = {}
         self._postponed: dict[TopicPartition, float] = {}  # until when
         self._ends: list[tuple[float, TopicPartition]] = []  # heap of the same, and of some that are no longer so
         self._failures: Counter[TopicPartition] = Counter()  # in a row
@@ -40,30 +99,50 @@ class DueQueue:
         """Something may have happened to them. What is postponed stays so."""
         for each in partitions:
             if each in self._taken:
-                self._taken[each] = True
-            elif each not in self._postponed:
-                self._due.setdefault(each)
+                self._taken[each].added = True
+            elif each not in self._postponed and each not in self._due:
+                self._push(each)
 
     def retain(self, partitions: Container[TopicPartition]) -> None:
         """Forget all others."""
-        tables: tuple[dict[TopicPartition, Any], ...] = (self._due, self._postponed, self._failures, self._changes)
+        tables: tuple[dict[TopicPartition, Any], ...] = (
+            self._due,
+            self._postponed,
+            self._failures,
+            self._changes,
+            self._starts,
+            self._deadlines,
+        )
         for table in tables:
             for each in [each for each in table if each not in partitions]:
                 del table[each]
-        for each in self._taken:
-            self._taken[each] = self._taken[each] and each in partitions
+        for each, hand in self._taken.items():
+            hand.added = hand.added and each in partitions
 
     def take(self, now_s: float, passed_over: Callable[[TopicPartition], bool] = lambda _: False) -> TopicPartition | None:
         """The next one; None when none is due, apart from those to pass over: they keep their places."""
         while (first_s := self._first_end()) is not None and first_s <= now_s:
             _, partition = heappop(self._ends)
             del self._postponed[partition]
-            self._due[partition] = None
-        found = next((each for each in self._due if not passed_over(each)), None)
-        if found is not None:
-            del self._due[found]
-            self._taken[found] = False
-        return found
+            self._push(partition)
+        in_turn = self._in_turn.first(passed_over)
+        if in_turn is None:
+            return None
+        by_deadline = self._by_deadline.first(passed_over)
+        if by_deadline is None:
+            self._credit = 0
+        start, partition = in_turn
+        rushed = by_deadline is not None and self._credit > 0
+        if rushed:
+            assert by_deadline
+            partition = by_deadline[1]
+            start = self._starts.get(partition, self._turn)
+        else:
+            self._turn = max(self._turn, start)
+        del self._due[partition]
+        self._taken[partition] = _InHand(start, rushed)
+        self._charge(self._taken[partition], 1)
+        return partition
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until one is due, 0 when one is; None when that takes an `add`."""
@@ -72,18 +151,29 @@ class DueQueue:
         first_s = self._first_end()
         return None if first_s is None else max(0.0, first_s - now_s)
 
-    def again(self, partition: TopicPartition) -> None:
-        """It had a step that did something: there may be more to do."""
-        del self._taken[partition]
+    def again(self, partition: TopicPartition, sent_bytes: int = 0, deadline_ms: int | None = None) -> None:
+        """It had a step that did something: there may be more to do.
+
+        sent_bytes   by the step
+        deadline_ms  when the broker's retention will take what is next; None: never, or that is not known
+        """
+        self._give_back(partition, sent_bytes)
         self._forgive(partition)
-        self._due[partition] = None
+        if deadline_ms is None:
+            self._deadlines.pop(partition, None)
+        else:
+            self._deadlines[partition] = deadline_ms
+        self._push(partition)
 
     def done(self, partition: TopicPartition) -> None:
         """Nothing is left to do."""
-        added = self._taken.pop(partition)
+        added = self._give_back(partition).added
         self._forgive(partition)
+        self._deadlines.pop(partition, None)
         if added:
-            self._due[partition] = None
+            self._push(partition)
+        elif not self._due and not self._taken:
+            self._starts.clear()  # nobody was kept waiting
 
     def changed(self, partition: TopicPartition, now_s: float) -> bool:
         """Its log changed while it was read. It is due again at once; False when that was so too often, and it is postponed."""
@@ -91,18 +181,37 @@ class DueQueue:
         if self._changes[partition] >= CHANGES_MAX:
             self.failed(partition, now_s)
             return False
-        del self._taken[partition]
-        self._due[partition] = None
+        self._give_back(partition)
+        self._push(partition)
         return True
 
     def failed(self, partition: TopicPartition, now_s: float) -> None:
         """It is due again after a pause of chance length, so that those who failed together do not come back together."""
-        del self._taken[partition]
+        self._give_back(partition)
         self._changes.pop(partition, None)
         self._failures[partition] += 1
         longest_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(self._failures[partition] - 1, 30))
         self._postponed[partition] = until_s = now_s + longest_s * self._random.uniform(0.5, 1.0)
         heappush(self._ends, (until_s, partition))
+
+    def _push(self, partition: TopicPartition) -> None:
+        """It is due from now on."""
+        self._due[partition] = number = next(self._numbers)
+        self._in_turn.push(max(self._turn, self._starts.get(partition, 0)), number, partition)
+        if partition in self._deadlines:
+            self._by_deadline.push(self._deadlines[partition], number, partition)
+
+    def _give_back(self, partition: TopicPartition, sent_bytes: int = 0) -> _InHand:
+        hand = self._taken.pop(partition)
+        more = sent_bytes // QUANTUM_BYTES
+        self._charge(hand, more)
+        self._starts[partition] = hand.start if hand.by_deadline else hand.start + 1 + more
+        if self._starts[partition] <= self._turn:
+            del self._starts[partition]
+        return hand
+
+    def _charge(self, hand: _InHand, cost: int) -> None:
+        self._credit += -cost if hand.by_deadline else cost
 
     def _forgive(self, partition: TopicPartition) -> None:
         self._failures.pop(partition, None)

@@ -18,6 +18,7 @@ from archival.obstacle import Obstacle
 from archival.partition_status import KnownHead
 from archival.policy import PolicyFor
 from archival.release import Releaser, plan_release
+from archival.retention_deadline import deadline_ms
 from archival.role import Standby, archiving_role
 from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
@@ -48,6 +49,7 @@ class PartitionOutcome:
     """What one step, or all steps of a pass, did for one partition.
 
     progressed  there may be more to do
+    deadline_ms  when the broker's retention will take the next of it; None: never, or that is not known
     quiet       there will be nothing more to do until something happens to the log
     gone        the partition is not there any more
     error       why it could not do all; None when it did
@@ -61,6 +63,7 @@ class PartitionOutcome:
     reason: str = ""
     elapsed_s: float = 0.0
     progressed: bool = False
+    deadline_ms: int | None = None
     quiet: bool = False
     gone: bool = False
     error: HeadwaterError | None = None
@@ -224,6 +227,8 @@ class ArchiverFleet:
         if head is not None and head is not before:
             member.confirmed_s = self._clock.monotonic_s()
         done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
+        if outcome.progressed and head is not None:
+            done = replace(done, deadline_ms=deadline_ms(log, head.next_offset))
         if not (outcome.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
             caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
             done = replace(done, quiet=caught_up or isinstance(archiving_role(log), Standby))

@@ -275,7 +275,7 @@ class Scheduler:
             if outcome.quiet and not outcome.error and place in self._glimpses:
                 self._quiet[place] = _Quiet(self._glimpses[place], now_s + QUIET_S * self._random.uniform(0.5, 1.0))
             if outcome.progressed:
-                self._queue.again(place)
+                self._queue.again(place, outcome.archived_bytes, outcome.deadline_ms)
             elif isinstance(outcome.error, SourceChanged):
                 return not self._queue.changed(place, now_s)
             elif outcome.error:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import PartitionId
+from headwater_core.segments.metadata.cluster_metadata import Retention
 
 
 class Generation(NamedTuple):
@@ -54,6 +55,7 @@ class LocalLog:
     log_start       first offset a client may read: the checkpoint's, else the first segment's base offset
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
     delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not say
+    retention       what the metadata log says of it; None when it says nothing, or no broker deletes anything here
     leadership      what the broker's own metadata log says; None when it is not known
     settled         False while .swap files are there: a compaction is in the middle of its renames
     leftovers       names of those .swap files when there is no broker to finish the compaction
@@ -68,6 +70,7 @@ class LocalLog:
     cleaned_to: int | None = None
     compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log says
     delete_retention_ms: int | None = None
+    retention: Retention | None = None
     leadership: "Leadership | None" = None
     leadership_unread: bool = False  # the broker's metadata log is there and cannot be read: who leads is not known then
     settled: bool = True

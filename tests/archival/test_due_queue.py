@@ -1,8 +1,12 @@
+from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from archival.due_queue import CHANGES_MAX, PAUSE_MAX_S, PAUSE_S, DueQueue
+from archival.due_queue import CHANGES_MAX, PAUSE_MAX_S, PAUSE_S, QUANTUM_BYTES, DueQueue
 from headwater_core.partition import TopicPartition
 
 A, B, C = (TopicPartition("soup", number) for number in range(3))
@@ -130,3 +134,156 @@ def test_how_long_nothing_is_due(queue: DueQueue) -> None:
     assert queue.wait_s(0.0) == 0.0
     wait_s = fail(queue, A, 0.0) if queue.take(0.0) == B else 0.0
     assert wait_s == 0.0
+
+
+def order(
+    queue: DueQueue, turns: int, step: Callable[[TopicPartition], tuple[int, int | None]] = lambda _: (0, None)
+) -> list[TopicPartition]:
+    """Who is taken in so many turns, where every partition has always more to do. `step`: what each sends, and its deadline then."""
+    found = []
+    for _ in range(turns):
+        each = queue.take(0.0)
+        assert each
+        found.append(each)
+        queue.again(each, *step(each))
+    return found
+
+
+def test_turns_are_fair_by_bytes(queue: DueQueue) -> None:
+    queue.add([A, B])
+    had = Counter(order(queue, 1000, lambda each: (9 * QUANTUM_BYTES if each == A else 0, None)))
+    assert had[B] == pytest.approx(10 * had[A], rel=0.02)
+
+
+def test_what_retention_takes_first_goes_first_by_half(queue: DueQueue) -> None:
+    queue.add([A, B, C])
+    deadlines = {A: None, B: 2000, C: 1000}
+    had = Counter(order(queue, 1200, lambda each: (0, deadlines[each])))
+    assert [had[A], had[B], had[C]] == pytest.approx([200, 200, 800], abs=5)
+
+
+def test_a_deadline_ends_with_the_work(queue: DueQueue) -> None:
+    queue.add([A, B])
+    assert queue.take(0.0) == A
+    queue.again(A, 0, 1000)
+    for each in (A, B):
+        assert queue.take(0.0) == each
+        queue.done(each)
+    queue.add([B, A])
+    assert taken(queue) == [B, A]
+
+
+def test_a_partition_that_is_passed_over_keeps_its_places(queue: DueQueue) -> None:
+    queue.add([A, B])
+    assert order(queue, 3, lambda each: (0, 1 if each == A else 2)) == [A, A, B]
+    assert queue.take(0.0, lambda each: each == A) == B
+    assert (queue.take(0.0), queue.take(0.0)) == (A, None)
+
+
+def test_one_that_comes_back_after_much_was_sent_for_it_waits_as_if_it_had_never_been_away(queue: DueQueue) -> None:
+    """A partition at full speed is often idle for a moment, and must not come first each time."""
+    queue.add([A, B])
+    assert queue.take(0.0) == A
+    queue.again(A, 5 * QUANTUM_BYTES)
+    assert order(queue, 1) == [B]
+    assert order(queue, 4) == [B] * 4
+    assert order(queue, 1) == [B]
+    assert queue.take(0.0) == A
+    queue.done(A)
+    queue.add([A])
+    assert order(queue, 1) == [B]
+
+
+class Everyone(RuleBasedStateMachine):
+    """Some partitions in any order of additions, steps, failures and disappearances, several in hand at once."""
+
+    PLACES = tuple(TopicPartition("soup", number) for number in range(5))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue, self.now_s = DueQueue(Random(7)), 0.0
+        self.waiting: dict[TopicPartition, int] = {}  # due now: the work that others have had since
+        self.in_hand: dict[TopicPartition, bool] = {}  # added meanwhile?
+        self.postponed: set[TopicPartition] = set()
+        self.most = 1  # that one step has cost
+
+    @rule(places=st.sets(st.sampled_from(PLACES)))
+    def add(self, places: set[TopicPartition]) -> None:
+        self.queue.add(sorted(places))
+        for each in places:
+            if each in self.in_hand:
+                self.in_hand[each] = True
+            elif each not in self.postponed:
+                self.waiting.setdefault(each, 0)
+
+    @rule()
+    def take(self) -> None:
+        found = self.queue.take(self.now_s)
+        assert (found is None) == (not self.waiting)
+        if found is None:
+            return
+        waited = self.waiting.pop(found)
+        others = len(self.PLACES) - 1
+        assert waited <= 2 * (2 * others + 1) * self.most, "as long as turns take, twice"
+        self.in_hand[found] = False
+        self._count(1)
+
+    @precondition(lambda self: self.in_hand)
+    @rule(data=st.data(), sent=st.integers(0, 6), deadline_ms=st.none() | st.integers(0, 9))
+    def continues(self, data: st.DataObject, sent: int, deadline_ms: int | None) -> None:
+        each = self._back(data)
+        self.queue.again(each, sent * QUANTUM_BYTES, deadline_ms)
+        self.most = max(self.most, 1 + sent)
+        self._count(sent)
+        self.waiting[each] = 0
+
+    @precondition(lambda self: self.in_hand)
+    @rule(data=st.data())
+    def is_done(self, data: st.DataObject) -> None:
+        each = data.draw(st.sampled_from(sorted(self.in_hand)))
+        self.queue.done(each)
+        if self.in_hand.pop(each):
+            self.waiting[each] = 0
+
+    @precondition(lambda self: self.in_hand)
+    @rule(data=st.data())
+    def fails(self, data: st.DataObject) -> None:
+        each = self._back(data)
+        self.queue.failed(each, self.now_s)
+        self.postponed.add(each)
+
+    @rule()
+    def time_passes(self) -> None:
+        self.now_s += PAUSE_MAX_S
+        for each in self.postponed:
+            self.waiting[each] = 0
+        self.postponed.clear()
+
+    @rule(places=st.sets(st.sampled_from(PLACES)))
+    def only_these_are_left(self, places: set[TopicPartition]) -> None:
+        self.queue.retain(places)
+        self.waiting = {each: waited for each, waited in self.waiting.items() if each in places}
+        self.postponed &= places
+        self.in_hand = {each: added and each in places for each, added in self.in_hand.items()}
+
+    @invariant()
+    def it_holds_each_once(self) -> None:
+        assert len(self.queue) == len(self.waiting) + len(self.in_hand) + len(self.postponed)
+
+    def _back(self, data: st.DataObject) -> TopicPartition:
+        each = data.draw(st.sampled_from(sorted(self.in_hand)))
+        del self.in_hand[each]
+        return each
+
+    def _count(self, cost: int) -> None:
+        for each in self.waiting:
+            self.waiting[each] += cost
+
+
+TestEveryone = Everyone.TestCase
+
+
+def test_what_is_no_longer_due_does_not_pile_up(queue: DueQueue) -> None:
+    queue.add([A, B])
+    order(queue, 10_000, lambda each: (0, 0 if each == A else 10))
+    assert max(len(queue._in_turn._heap), len(queue._by_deadline._heap)) < 100

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Glimpse, Listing, LogDirs
+from headwater_core.segments.metadata.cluster_metadata import Retention
 from tests.archival.builders import SendingStore, number_of
 from tests.events import written_events
 from tests.headwater.broker import Bench
@@ -36,6 +38,22 @@ def test_a_partition_that_never_ends_keeps_no_other_waiting(bench: Bench, store:
         assert bench.scheduler.turn()
     assert [bench.last_offset("quiet", number) for number in range(4)] == [29] * 4
     assert [bench.last_offset("busy", number) for number in range(4)] == [39] * 4
+
+
+def test_what_retention_takes_first_is_archived_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deadline is known after its first step."""
+    bench.broker.partition("long", 0, 1, 2, segments=7)
+    bench.broker.partition("short", 0, segments=7)
+    look = LogDirs.look
+
+    def with_retention(dirs: LogDirs, place: TopicPartition) -> LocalLog:
+        return replace(look(dirs, place), retention=Retention(1000 if place.topic == "short" else 2000, None))
+
+    monkeypatch.setattr(LogDirs, "look", with_retention)
+    bench.scheduler.rescan()
+    while bench.last_offset("short", 0) < 59:
+        assert bench.scheduler.turn()
+    assert all(bench.last_offset("long", number) < 49 for number in range(3))
 
 
 def test_events_and_rescans_only_add(bench: Bench) -> None:

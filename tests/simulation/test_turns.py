@@ -196,9 +196,9 @@ def test_no_partition_waits_for_another_ones_trouble(tmp_path: Path) -> None:
 def _starving() -> Iterator[None]:
     """A partition that has had a step is the next again."""
 
-    def again(self: DueQueue, place: TopicPartition) -> None:
-        real(self, place)
-        self._due.move_to_end(place, last=False)
+    def again(self: DueQueue, place: TopicPartition, *had: Any) -> None:
+        real(self, place, *had)
+        self._in_turn.push(-1, self._due[place], place)
 
     real = DueQueue.again
     with patch.object(DueQueue, "again", again):

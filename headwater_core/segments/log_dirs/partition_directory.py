@@ -57,7 +57,7 @@ def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, met
             epochs = _epochs(path)
             after = _segments(path, owned)
             if before.same_files(after):
-                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs)
+                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs, owned=owned)
             before = after
     except FileNotFoundError as error:
         raise NotFound(f"{path} is gone") from error
@@ -74,6 +74,8 @@ def _assemble(
     listing: "_Listing",
     topic_id: str,
     epochs: EpochHistory,
+    *,
+    owned: bool,
 ) -> LocalLog:
     cluster = metadata.state
     topic = cluster.topics.get(topic_partition.topic) if cluster else None
@@ -92,6 +94,7 @@ def _assemble(
             cleaned_to=root.cleaned.get(topic_partition),
             compacted=cluster is not None and topic is not None and "compact" in cluster.policy_of(topic.name),
             delete_retention_ms=cluster.delete_retention_ms_of(topic.name, root.properties.node_id) if cluster and topic else None,
+            retention=cluster.retention_of(topic.name, root.properties.node_id) if cluster and topic and not owned else None,
             leadership=None
             if state is None
             else Leadership(

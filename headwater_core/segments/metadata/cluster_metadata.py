@@ -2,10 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
 
 _DELETE_RETENTION_MS = 24 * 3600 * 1000  # Kafka's own default
+_RETENTION_MS = 7 * 24 * 3600 * 1000  # likewise
+
+
+class Retention(NamedTuple):
+    """When a broker deletes a log's oldest segment: once it is older than `age_ms`, or at least `size_bytes` lie after it; None: not for
+    that."""
+
+    age_ms: int | None
+    size_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +66,23 @@ class ClusterMetadata:
 
         0, the shortest there is, when the setting is no number.
         """
-        found = self.topics.get(topic)
-        text = found.configs.get("delete.retention.ms") if found else None
-        for broker in (str(node), ""):
-            text = text or self.configs.get((RESOURCE_BROKER, broker), {}).get("log.cleaner.delete.retention.ms")
+        text = self._setting(topic, node, "delete.retention.ms", "log.cleaner.delete.retention.ms")
         if text is None:
             return _DELETE_RETENTION_MS
         return int(text) if text.isascii() and text.isdecimal() else 0
+
+    def retention_of(self, topic: str, node: int) -> Retention:
+        """retention.ms and retention.bytes on broker `node`, found likewise. What its server.properties say is not in the metadata."""
+        if "delete" not in self.policy_of(topic):
+            return Retention(None, None)
+        age = self._setting(topic, node, "retention.ms", "log.retention.ms") or str(_RETENTION_MS)
+        size = self._setting(topic, node, "retention.bytes", "log.retention.bytes") or "-1"
+        age_ms, size_bytes = (int(text) if text.isascii() and text.isdecimal() else None for text in (age, size))  # -1 is for ever
+        return Retention(age_ms, size_bytes)
+
+    def _setting(self, topic: str, node: int, name: str, broker_name: str) -> str | None:
+        found = self.topics.get(topic)
+        text = found.configs.get(name) if found else None
+        for broker in (str(node), ""):
+            text = text or self.configs.get((RESOURCE_BROKER, broker), {}).get(broker_name)
+        return text

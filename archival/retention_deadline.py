@@ -1,0 +1,30 @@
+"""When the broker's retention will delete what is still to be archived: an estimate, by which partitions are put in order."""
+
+from headwater_core.segments.local_log import LocalLog
+
+
+def deadline_ms(log: LocalLog, next_offset: int) -> int | None:
+    """When the segment that holds `next_offset`, the first offset not archived, is expected to be deleted, in milliseconds of the wall
+    clock; None when that is not known, or never.
+
+    A segment's age counts from when it was last written to: brokers count from its newest record's timestamp, which is about the same
+    where producers stamp what they send. By size it is due when as much as retention allows lies after it, at the pace at which the
+    log was written so far. What is overdue already is due in the past.
+    """
+    waiting = [segment for segment, _ in log.segments_from(next_offset)]
+    if log.retention is None or not waiting:
+        return None
+    due: list[int] = []
+    if log.retention.age_ms is not None:
+        due.append(_written_ms(waiting[0].generation.modified_ns) + log.retention.age_ms)
+    if log.retention.size_bytes is not None:
+        newest_ms = _written_ms(log.segments[-1].generation.modified_ns)
+        span_ms = max(0, newest_ms - _written_ms(log.segments[0].generation.modified_ns))
+        log_bytes = max(1, sum(each.size_bytes for each in log.segments))
+        to_come_bytes = log.retention.size_bytes - sum(each.size_bytes for each in waiting[1:])
+        due.append(newest_ms + to_come_bytes * span_ms // log_bytes)
+    return min(due, default=None)
+
+
+def _written_ms(modified_ns: int) -> int:
+    return modified_ns // 1_000_000
