@@ -104,7 +104,9 @@ class Served:
     """What a reader that sees all of a directory and a head has to read: the batches of the newest leadership, in order.
 
     before    what was there before those, for the transactions in it
+    removed   all that the broker once had; it may still know which transactions of it are open
     floor     neither directory nor archive begins earlier
+    lags      the broker's log ends before the archive begins; it will follow
     lost_to   the archive ends with a gap that ends there: what is lost in it may have ended any transaction
     proven_to      whether anything from there on counts, the archive does not know yet
     contradicted   what both hold under the same offsets, with nothing to show which is right
@@ -115,7 +117,9 @@ class Served:
 
     places: list[Place]
     before: list[Batch]
+    removed: tuple[Batch, ...] = ()
     floor: int = 0
+    lags: bool = False
     lost_to: int = 0
     proven_to: int = _BEYOND
     contradicted: set[Key] = field(default_factory=set)
@@ -144,11 +148,27 @@ class Served:
                 self.outcomes[key] = "open"
         if following is not None and following < self.lost_to:
             self.outcomes |= {key: "unknown" for keys in begun.values() for key in keys}
-        self.stable = min([*self.still, *(base for keys in begun.values() for base, _ in keys), self.end])
+        known = _open_at_end((*(each for each in self.removed if not self._lists(each)), *self.places))
+        self.stable = min([*self.still, *(base for keys in begun.values() for base, _ in keys), *known, self.end])
+
+    def _lists(self, batch: Batch) -> bool:
+        return any(place.base <= batch.last and batch.base <= place.last for place in self.places)
 
     @property
     def end(self) -> int:
         return max((place.last + 1 for place in self.places if place.retained), default=0)
+
+
+def _open_at_end(everything: Iterable[Batch | Place]) -> list[int]:
+    """Where the transactions begin that no marker ends."""
+    begun: dict[int, int] = {}
+    for each in sorted(everything, key=lambda each: each.base):
+        header = header_of(each.data)
+        if header.is_control:
+            begun.pop(header.producer_id, None)
+        elif header.is_transactional:
+            begun.setdefault(header.producer_id, each.base)
+    return list(begun.values())
 
 
 def served(directory: Directory, head: Head | None, stored: Callable[[Any], list[Stored]]) -> Served:
@@ -182,9 +202,15 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
         return Served([], [], contradicted={*here.items(), *there.items()})
     found = [places[base] for base in sorted(places)]
     is_empty = not directory.batches and directory.checkpoint <= directory.start
-    floor = head.start_offset if head and entries and is_empty else 0
-    lost_to = archive_end if head and head.entries and head.entries[-1].gap else 0
-    return Served(found, [each for each in directory.removed if found and each.last < found[0].base], floor, lost_to, proven_to)
+    return Served(
+        found,
+        [each for each in directory.removed if found and each.last < found[0].base],
+        directory.removed,
+        floor=start if archived and is_empty else 0,
+        lags=bool(local) and local[-1].last + 1 < start,
+        lost_to=archive_end if head and head.entries and head.entries[-1].gap else 0,
+        proven_to=proven_to,
+    )
 
 
 @lru_cache(maxsize=1 << 14)
@@ -582,7 +608,7 @@ class Reader:
             except TransientError as error:
                 self._saw("a reader has to retry")
                 tries += 1
-                if at_rest and any(each.contradicted or each.proven_to < _BEYOND for each in self._moments.since(since)):
+                if at_rest and any(each.contradicted or each.lags or each.proven_to < _BEYOND for each in self._moments.since(since)):
                     return _BEYOND  # the broker lags behind the archive; it will follow
                 if at_rest:
                     raise Violation(f"I11 at rest a reader has to retry: {error}") from error
