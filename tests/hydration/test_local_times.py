@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from headwater_core.segments.batch_walk import BatchWalk
-from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from hydration.answers import Isolation
 from hydration.local.local_times import LocalTimes
 from hydration.local.scan_budget import ScanBudget
@@ -18,7 +17,7 @@ from hydration.times import RecordTime
 from recovery.indexes import Indexes
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 from tests.hydration.test_local_transactions import patiently
-from tests.hydration.world import TOPIC, World
+from tests.hydration.world import World
 
 AWorld = Callable[..., World]
 
@@ -35,10 +34,6 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(RunFile, "read", counting)
     return sizes
-
-
-def set_recovery_point(world: World, offset: int) -> None:
-    (world.broker.root / RECOVERY_POINTS).write_text(f"0\n1\n{TOPIC} 0 {offset}\n")
 
 
 def write_indexes(world: World, base: int, run: bytes) -> None:
@@ -66,7 +61,7 @@ def test_look_ups_find_the_first_record(a_world: AWorld, seed: int) -> None:
         world.broker.write(base, run)
         if random.random() < 0.7:
             write_indexes(world, base, run)
-    set_recovery_point(world, random.choice([0, *cuts, 100]))
+    world.broker.set_recovery_point(random.choice([0, *cuts, 100]))
     high_watermark = random.choice([*(base for base, _ in batches[1:]), 100])
     world.broker.set_high_watermark(high_watermark)
     if random.random() < 0.2:
@@ -102,7 +97,7 @@ def test_segments_with_an_index_are_hardly_read(a_world: AWorld, read_bytes: lis
         run = a_segment(number * 500, 500, value_bytes=1000)
         world.broker.write(number * 500, run)
         write_indexes(world, number * 500, run)
-    set_recovery_point(world, 4_500)
+    world.broker.set_recovery_point(4_500)
     world.broker.set_high_watermark(5_000)
     assert world.log.offset_for_time(BASE_TIME + 4_321) == (4_321, BASE_TIME + 4_321)
     assert sum(read_bytes) < 1_000_000  # of 5 MB, in ten segments
@@ -117,7 +112,7 @@ def test_an_index_that_the_batches_contradict_is_not_believed(a_world: AWorld, r
     world.broker.write(0, a_batch(0, [a_record(at, timestamp=BASE_TIME + at) for at in range(10)]))
     world.broker.path(0, "timeindex").write_bytes(b"".join(struct.pack(">qI", *row) for row in rows))
     world.broker.write(10, a_segment(10, 3))
-    set_recovery_point(world, 13)
+    world.broker.set_recovery_point(13)
     world.broker.set_high_watermark(13)
     assert world.log.offset_for_time(BASE_TIME + 7) == (7, BASE_TIME + 7)
 

@@ -45,10 +45,6 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def set_recovery_point(world: World, offset: int) -> None:
-    (world.broker.root / RECOVERY_POINTS).write_text(f"0\n1\n{TOPIC} 0 {offset}\n")
-
-
 def write_snapshot(world: World, log: Written, base: int) -> None:
     held = log.until(base).open()
     states = [ProducerState(by, 0, 0, since, 0, 0, 0, since) for by, (_, since) in sorted(held.items())]
@@ -109,7 +105,7 @@ def test_sealed_segments_are_not_read_where_the_broker_says_it(a_world: AWorld, 
         write_snapshot(world, log, base)
         if rows := aborted_between(log, base, end):
             world.broker.path(base, "txnindex").write_bytes(encode_txnindex(rows))
-    set_recovery_point(world, ends[-2])
+    world.broker.set_recovery_point(ends[-2])
     world.broker.set_high_watermark(log.next_offset)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     everything, is_all = known.aborted(look, Span(0, log.next_offset), Span(0, log.next_offset), ScanBudget())
@@ -131,10 +127,10 @@ def test_what_cannot_be_trusted_is_looked_for_in_the_segments(a_world: AWorld, h
     world.broker.path(5, "snapshot").write_bytes(encode_snapshot(states))
     index = world.broker.path(0, "txnindex")
     index.write_bytes(encode_txnindex((AbortedTransaction(1, 0, 4, 2),)))
-    set_recovery_point(world, 7)
+    world.broker.set_recovery_point(7)
     match how:
         case "unflushed":
-            set_recovery_point(world, 4)
+            world.broker.set_recovery_point(4)
             index.unlink()
         case "no checkpoint":
             (world.broker.root / RECOVERY_POINTS).unlink()
@@ -148,7 +144,7 @@ def test_what_cannot_be_trusted_is_looked_for_in_the_segments(a_world: AWorld, h
             index.unlink()
         case "bad snapshots":
             index.unlink()
-            set_recovery_point(world, 0)
+            world.broker.set_recovery_point(0)
             world.broker.path(5, "snapshot").write_bytes(b"x" * 60)
     assert world.read_all(COMMITTED) == [2, 3, 6]
 
@@ -158,7 +154,7 @@ def test_a_broker_that_lists_nothing_is_believed_below_its_recovery_point(a_worl
     world.broker.write(0, a_segment(0, 500, value_bytes=10_000))
     world.broker.write(500, a_segment(500, 5))
     world.broker.path(500, "snapshot").write_bytes(encode_snapshot([]))
-    set_recovery_point(world, 500)
+    world.broker.set_recovery_point(500)
     world.broker.set_high_watermark(505)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
     assert known.aborted(look, Span(0, 505), Span(0, 500), ScanBudget()) == ([], True)
@@ -174,7 +170,7 @@ def test_an_index_that_went_with_its_segment_lists_something_else_than_nothing(a
     world.broker.path(0, "txnindex").write_bytes(encode_txnindex((AbortedTransaction(1, 0, 2, 3),)))
     world.broker.write(3, a_segment(3, 3))
     world.broker.path(3, "snapshot").write_bytes(encode_snapshot([]))
-    set_recovery_point(world, 3)
+    world.broker.set_recovery_point(3)
     world.broker.set_high_watermark(6)
     log = world.log
     assert log.bounds(COMMITTED).last_stable_offset == 6
@@ -214,7 +210,7 @@ def test_any_mixture_of_broker_files_gives_the_same(a_world: AWorld, seed: int) 
         if rows and (end <= trusted or random.random() < 0.5):
             damaged = random.random() < 0.2
             world.broker.path(base, "txnindex").write_bytes(encode_txnindex(rows)[: -1 if damaged else None])
-    set_recovery_point(world, trusted)
+    world.broker.set_recovery_point(trusted)
     high_watermark = random.choice([each.base for each in log.batches][10:])
     world.broker.set_high_watermark(high_watermark)
     known, look = LocalTransactions(world.log.local), world.broker.look()  # type: ignore[arg-type]
@@ -345,7 +341,7 @@ def test_lists_of_many_segments_cost_no_look_at_all_of_them_each(a_world: AWorld
         world.broker.path(base, "txnindex").write_bytes(encode_txnindex((AbortedTransaction(1, base, base + 1, base),)))
     end = 2 * segments - 2
     world.broker.set_high_watermark(end)
-    set_recovery_point(world, end)
+    world.broker.set_recovery_point(end)
     tier = world.log.local
     assert tier is not None
     log, known = tier.log(), LocalTransactions(tier)

@@ -158,6 +158,9 @@ class Broker:
     def set_log_start(self, offset: int) -> None:
         self._checkpoint("log-start-offset-checkpoint", offset)
 
+    def set_recovery_point(self, offset: int) -> None:
+        self._checkpoint("recovery-point-offset-checkpoint", offset)
+
     def set_cleaned(self, offset: int) -> None:
         self._checkpoint("cleaner-offset-checkpoint", offset)
 
