@@ -88,8 +88,7 @@ class PartitionTransactions:
         return (yield from self._archive.aborted(since, offsets, view.scope.archive.end, view.described_locally))
 
     def _aborted_locally(self, view: View, since: int, offsets: Span) -> Resumable[tuple[list[AbortedTransaction], int | None]]:
-        assert view.scope.local is not None
-        found, markers = view.local_log, Span(since, view.scope.local.end)
+        found, markers = view.local_log, Span(since, view.described_locally.end)
         more, is_all = yield from self._search(view, lambda known, budget: known.aborted(found, markers, offsets, budget))
         return more, None if is_all else markers.end
 
@@ -97,11 +96,11 @@ class PartitionTransactions:
         """What becomes in the archive of transactions that began before a gap of it, or in one, and that are open where the local log
         ends: entries after a gap do not know of them. Nothing where the archive ends first, or has known from their beginnings.
         """
-        local, archive, extent = view.scope.local, view.scope.archive, view.extent
-        if local is None or archive is None or extent is None:
+        local, archive, extent = view.described_locally, view.scope.archive, view.extent
+        if archive is None or extent is None:
             return Carried(())
         known_from = extent.knows_from(local.end)
-        if local.end > archive.end or not view.described_locally.start < known_from <= local.end:
+        if local.end > archive.end or not local.start < known_from <= local.end:
             return Carried(())
         still, known_to = yield from self._local_ending(view)
         unknown = tuple(each for each in still if each.first_offset < known_from and not self._is_denied(each))
@@ -118,8 +117,7 @@ class PartitionTransactions:
         return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
 
     def _local_ending(self, view: View) -> Resumable[Ending]:
-        assert view.scope.local is not None
-        found, end = view.local_log, view.scope.local.end
+        found, end = view.local_log, view.described_locally.end
         return (yield from self._search(view, lambda known, budget: known.ending(found, end, budget)))
 
     def _search(self, view: View, ask: Callable[[LocalTransactions, ScanBudget], T]) -> Resumable[T]:

@@ -50,7 +50,7 @@ class View:
 
     @property
     def local_log(self) -> LocalLog:
-        """The log, where `scope.local` has offsets of it."""
+        """The log, where `scope.local` or `described_locally` has offsets of it."""
         assert self.log is not None
         return self.log
 
@@ -73,11 +73,15 @@ class View:
 
     @property
     def described_locally(self) -> Span:
-        """Offsets of which the local log says who wrote what: its files may begin before its log start. Empty without a local log."""
+        """Offsets of which the local log says who wrote what: its files may begin before its log start, and be all that there is of it.
+        Empty without a local log, and where all that it offers is of a dead branch."""
         local, found = self.scope.local, self.log
-        if local is None or found is None:
+        if found is None or found.high_watermark is None:
             return Span(0, 0)
-        return Span(min(found.local_start, local.start), local.end)
+        if local is not None:
+            return Span(min(found.local_start, local.start), local.end)
+        is_empty = found.high_watermark <= found.start_offset
+        return Span.between(found.local_start, found.high_watermark) if is_empty else Span(0, 0)
 
     def check_known(self, offset: int) -> None:
         """Raises unless both tiers are known, so that the view says whether `offset` exists: TransientError, or Superseded."""

@@ -123,6 +123,23 @@ def test_files_below_a_log_start_tell_what_a_gap_lacks(a_world: AWorld) -> None:
     assert world.read_all(COMMITTED) == [0, 1, 4, 8, 9]
 
 
+def test_files_of_an_empty_log_tell_what_is_open_where_the_archive_ends_with_a_gap(a_world: AWorld) -> None:
+    """Else what is shown now may be aborted by the next batch that is written."""
+    world = a_world(clock=ManualClock())
+    archive = world.archive
+    archive.commit(archive.upload(PLAIN + OPENED), Entry(base_offset=5, last_offset=7, gap=True))
+    world.broker.write(0, PLAIN + OPENED + a_batch(5, 3))
+    world.broker.write(8, b"")
+    world.broker.set_log_start(8)
+    world.broker.set_high_watermark(8)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 2
+    assert world.read_all(COMMITTED) == [0, 1]
+    world.broker.append(8, an_abort(8, ONE))
+    world.broker.set_high_watermark(9)
+    world.clock.advance(1_500)  # type: ignore[attr-defined]
+    assert world.read_all(COMMITTED) == [0, 1, 4]
+
+
 def test_a_marker_in_a_gap_ends_nothing_for_a_reader_that_skips_the_gap(a_world: AWorld) -> None:
     """A consumer that knows of an aborted transaction drops its producer's batches until it meets the marker."""
     world = a_world(clock=ManualClock())

@@ -72,6 +72,7 @@ WITNESSES = (
 ONCE_VIOLATED = (
     ("disks", 20282),
     ("gaps", 20265),
+    ("gaps", 20380),
     ("incarnations", 20462),
 )
 
