@@ -125,17 +125,23 @@ class PartitionTransactions:
         known, found = self._known, view.local_log
         assert known is not None
         first = found.segments[0].base_offset if found.segments else 0
-        archive_knows = view.scope.archive is not None and first - 1 in view.scope.archive
+        archive_knows = self._tiers.next_archived(view.scope, first - 1) == first - 1
         if archive_knows:
             known.forget_guess()
+            if view.archive_may_leave_open(first) and not known.knows_beginning(found):
+                yield from self._begin_with_archive(view, known, first)
         while True:
             try:
                 return (yield from self._looks.while_same(found, self._worker.find(lambda budget: ask(known, budget))))
             except UnknownBeginning:
                 if archive_knows:
-                    assert self._archive is not None
-                    assert view.scope.archive is not None
-                    known.begin_with(found, (yield from self._archive.open_at(first, view.scope.archive.end)))
-                else:
+                    yield from self._begin_with_archive(view, known, first)
+                    continue
+                if view.scope.archive is None or first - 1 not in view.scope.archive:
                     view.prove_gap(first - 1)
-                    known.begin_with(found, (), is_guess=True)
+                known.begin_with(found, (), is_guess=True)
+
+    def _begin_with_archive(self, view: View, known: LocalTransactions, first: int) -> Resumable[None]:
+        assert self._archive is not None
+        assert view.scope.archive is not None
+        known.begin_with(view.local_log, (yield from self._archive.open_at(first, view.scope.archive.end)))

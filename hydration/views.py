@@ -71,6 +71,13 @@ class View:
             archive is not None and extent is not None and archive.end < extent.next_offset and (local is None or local.end < archive.end)
         )
 
+    def archive_may_leave_open(self, offset: int) -> bool:
+        """Whether a transaction may be open at the archive's end that began before `offset`."""
+        archive, extent = self.scope.archive, self.extent
+        if archive is None or extent is None:
+            return False
+        return archive.end < extent.next_offset or (extent.open_from is not None and extent.open_from < offset)
+
     @property
     def described_locally(self) -> Span:
         """Offsets of which the local log says who wrote what: its files may begin before its log start, and be all that there is of it.

@@ -39,6 +39,14 @@ class Ending(NamedTuple):
     known_to: int
 
 
+class _Beginning(NamedTuple):
+    """What is open where a log begins, and of which one that was said."""
+
+    log: object
+    still: tuple[OpenTransaction, ...]
+    is_guess: bool
+
+
 @dataclass(slots=True)
 class _Segment:
     """What is known of one; None is not yet.
@@ -68,21 +76,27 @@ class LocalTransactions:
         self._tier = tier
         self._segments = SegmentStates(_Segment)
         self._recovery_point = RecoveryPoint()
-        self._beginning: tuple[object, tuple[OpenTransaction, ...]] | None = None
-        self._is_guess = False
+        self._beginning: _Beginning | None = None
+        self._judged_by: _Beginning | None = None
+        self._distrusts_broker = False
         self._listed_kept = 0  # aborted transactions kept of those that brokers list, at most: some were dropped with their segments
 
     def begin_with(self, log: LocalLog, still: tuple[OpenTransaction, ...], *, is_guess: bool = False) -> None:
-        """Set what is open where the log begins.
+        """Set what is open where the log begins. Where the broker's own file there does not say so, its log began anew in the middle of
+        a transaction: none of its files knows of that then, and batches are walked.
 
         is_guess  no tier holds what came before, as far as is known now
         """
-        self._beginning, self._is_guess = (_beginning_of(log), still), is_guess
+        self._beginning = _Beginning(_beginning_of(log), still, is_guess)
+
+    def knows_beginning(self, log: LocalLog) -> bool:
+        """Whether what is open where the log begins has been set."""
+        return self._beginning is not None and self._beginning.log == _beginning_of(log)
 
     def forget_guess(self) -> None:
         """A tier holds what came before after all: whatever followed from the guess is found again."""
-        if self._is_guess:
-            self._beginning, self._is_guess, self._segments = None, False, SegmentStates(_Segment)
+        if self._beginning is not None and self._beginning.is_guess:
+            self._beginning, self._segments = None, SegmentStates(_Segment)
 
     def ending(self, log: LocalLog, end: int, budget: ScanBudget) -> Ending:
         """
@@ -91,6 +105,7 @@ class LocalTransactions:
         assert log.high_watermark is not None
         assert end <= log.high_watermark
         with self._segments.undisturbed(log, budget):
+            self._judge_broker(log, budget)
             at = segment_at(log, end - 1)
             if at is None:
                 return Ending((), end)
@@ -114,6 +129,7 @@ class LocalTransactions:
         if at is None:
             raise SourceChanged(f"{log.directory} no longer holds offset {markers.start}")
         with self._segments.undisturbed(log, budget):
+            self._judge_broker(log, budget)
             for number in range(at, len(log.segments)):
                 if log.segments[number].base_offset >= markers.end:
                     break
@@ -124,6 +140,16 @@ class LocalTransactions:
                     if still is not None and all(each.first_offset >= offsets.end for each in still):
                         return found, True
             return found, False
+
+    def _judge_broker(self, log: LocalLog, budget: ScanBudget) -> None:
+        """Distrust the broker's files where its log begins with a transaction open that they do not know of."""
+        begun = self._beginning if self.knows_beginning(log) else None
+        if begun is self._judged_by:
+            return
+        distrusts = begun is not None and not set(begun.still) <= set(self._listed_open(log, 0, budget) or ())
+        if distrusts and not self._distrusts_broker:
+            self._segments.clear()
+        self._judged_by, self._distrusts_broker = begun, distrusts
 
     def _aborted_in(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[AbortedTransaction, ...] | list[AbortedTransaction]:
         """Those whose markers lie in the segment, below the high watermark."""
@@ -150,7 +176,7 @@ class LocalTransactions:
         the segment is not there any more.
         """
         segment, end = log.segments[number], end_of(log, number)
-        if log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end, budget):
+        if self._distrusts_broker or log.topic_policy_proves_compaction or not self._recovery_point.covers(log, end, budget):
             return None
         path = segment.path.with_suffix(".txnindex")
         try:
@@ -179,21 +205,29 @@ class LocalTransactions:
         state, segment = self._segments.of(log, number), log.segments[number]
         if state.open_before is None and not segment.base_offset:
             state.open_before = ()
-        if state.open_before is None and not number and self._beginning is not None and self._beginning[0] == _beginning_of(log):
-            state.open_before = self._beginning[1]
-        if state.open_before is None and not state.has_no_snapshot:
-            path = segment.path.with_suffix(".snapshot")
-            try:
-                found = open_transactions(decode_snapshot(_read(path, budget), where=str(path)))
-            except FileNotFoundError:
-                state.has_no_snapshot = True
-            except (OSError, HeadwaterError) as error:
-                state.has_no_snapshot = True
-                _log_bypassed(path, error)
-            else:
-                self._tier.check_named(segment)  # else it may be the snapshot of a newer branch
-                state.open_before = found
+        if state.open_before is None and (not number or not self._distrusts_broker):
+            state.open_before = self._listed_open(log, number, budget)
+        if not number and self._beginning is not None and self.knows_beginning(log):
+            state.open_before = Transactions([*(state.open_before or ()), *self._beginning.still]).open
         return state.open_before
+
+    def _listed_open(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[OpenTransaction, ...] | None:
+        """What the broker's own file lists of those open at the segment's base; None where there is none that can be read."""
+        state, segment = self._segments.of(log, number), log.segments[number]
+        if state.has_no_snapshot:
+            return None
+        path = segment.path.with_suffix(".snapshot")
+        try:
+            found = open_transactions(decode_snapshot(_read(path, budget), where=str(path)))
+        except FileNotFoundError:
+            state.has_no_snapshot = True
+            return None
+        except (OSError, HeadwaterError) as error:
+            state.has_no_snapshot = True
+            _log_bypassed(path, error)
+            return None
+        self._tier.check_named(segment)  # else it may be the snapshot of a newer branch
+        return found
 
     def _known_open_at_end(self, log: LocalLog, number: int, budget: ScanBudget) -> tuple[OpenTransaction, ...] | None:
         if is_whole(log, number):

@@ -60,6 +60,10 @@ class SegmentStates(Generic[S]):
     def forget(self, segment: LocalSegment) -> None:
         self._states.pop(segment.base_offset, None)
 
+    def clear(self) -> None:
+        """Forget all. Within `undisturbed`."""
+        self._states.clear()
+
     def grow(self, walk: HeaderWalk, tier: LocalTier, log: LocalLog, number: int, budget: ScanBudget, *, end: int | None = None) -> None:
         """Continue `walk` to where the segment ends, or the high watermark, or only to the offset `end`. Raises SourceChanged for a file
         that was cut since the look, or since the walk was there, and what HeaderWalk raises.

@@ -140,6 +140,72 @@ def test_files_of_an_empty_log_tell_what_is_open_where_the_archive_ends_with_a_g
     assert world.read_all(COMMITTED) == [0, 1, 4]
 
 
+def test_a_gap_that_is_filled_tells_what_is_open_where_the_local_log_begins(a_world: AWorld) -> None:
+    world = a_world(clock=ManualClock())
+    archive = world.archive
+    begun = archive.upload(PLAIN + OPENED)
+    archive.commit(begun, Entry(base_offset=5, last_offset=7, gap=True))
+    world.broker.write(8, a_batch(8, 2))
+    world.broker.set_high_watermark(10)
+    assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4, 8, 9]
+    archive.commit(begun, archive.upload(a_batch(5, 3), [OpenTransaction(1, 2)]))
+    world.logs.update_manifest(archive.head)
+    assert world.read_all(COMMITTED) == [0, 1]
+
+
+def a_log_that_begins_anew(world: World, *, beginning: bytes | None) -> None:
+    """A follower had nothing in common with its leader any more and began where the leader's log did. What its broker writes since
+    knows of no transaction that began before, unless `beginning` says so: a snapshot where it begins."""
+    world.archive.append(PLAIN + OPENED, a_batch(5, 3))
+    if beginning is not None:
+        world.broker.path(5, "snapshot").write_bytes(beginning)
+    world.broker.write(5, a_batch(5, 3))
+    world.broker.write(8, a_batch(8, 2))
+    world.broker.path(8, "snapshot").write_bytes(encode_snapshot([]))
+    world.broker.write(10, a_batch(10, 2))
+    world.broker.path(10, "snapshot").write_bytes(encode_snapshot([]))
+    world.broker.set_recovery_point(12)
+    world.broker.set_high_watermark(12)
+
+
+@pytest.mark.parametrize("beginning", [None, encode_snapshot([])])
+def test_a_broker_that_does_not_know_a_transaction_of_the_archive_leaves_it_open(a_world: AWorld, beginning: bytes | None) -> None:
+    world = a_world(clock=ManualClock())
+    a_log_that_begins_anew(world, beginning=beginning)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 2
+    assert world.read_all(COMMITTED) == [0, 1]
+
+
+@pytest.mark.parametrize("beginning", [None, encode_snapshot([])])
+def test_its_marker_ends_a_transaction_that_the_broker_does_not_know(a_world: AWorld, beginning: bytes | None) -> None:
+    world = a_world(clock=ManualClock())
+    a_log_that_begins_anew(world, beginning=beginning)
+    assert world.read_all(COMMITTED) == [0, 1]
+    world.broker.append(10, an_abort(12, ONE))
+    world.broker.write(13, a_batch(13, 1))
+    world.broker.path(13, "snapshot").write_bytes(encode_snapshot([]))
+    world.broker.set_recovery_point(14)
+    world.broker.set_high_watermark(14)
+    world.clock.advance(1_500)  # type: ignore[attr-defined]
+    assert world.read_all(COMMITTED) == [0, 1, *range(4, 12), 13]
+    world.archive.append(a_batch(8, 2) + a_batch(10, 2) + an_abort(12, ONE))
+    world.logs.update_manifest(world.archive.head)
+    assert world.read_all(COMMITTED) == [0, 1, *range(4, 12), 13]
+
+
+def test_a_broker_that_knows_what_the_archive_has_open_is_believed(a_world: AWorld) -> None:
+    """Nothing is walked then."""
+    world = a_world(clock=ManualClock())
+    held = encode_snapshot([ProducerState(1, 0, 0, 2, 0, 0, 0, 2)])
+    a_log_that_begins_anew(world, beginning=held)
+    world.broker.path(10, "snapshot").write_bytes(held)
+    world.broker.path(5).write_bytes(bytes(range(1, 200)))
+    assert world.log.bounds(COMMITTED).last_stable_offset == 2
+    world.broker.path(10, "snapshot").write_bytes(encode_snapshot([]))
+    world.restart()
+    assert world.log.bounds(COMMITTED).last_stable_offset == 12
+
+
 def test_a_marker_in_a_gap_ends_nothing_for_a_reader_that_skips_the_gap(a_world: AWorld) -> None:
     """A consumer that knows of an aborted transaction drops its producer's batches until it meets the marker."""
     world = a_world(clock=ManualClock())

@@ -71,6 +71,7 @@ WITNESSES = (
 
 ONCE_VIOLATED = (
     ("disks", 20282),
+    ("even", 20181),
     ("gaps", 20265),
     ("gaps", 20380),
     ("incarnations", 20462),
