@@ -36,6 +36,8 @@ simulate: .venv/.tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 soak: simulate
+	@$(BIN)/python -m tests.model
+	@$(BIN)/python -m tests.model --all-mutants
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py
 	@STREAM_LIVES=$(STREAM_LIVES) $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py

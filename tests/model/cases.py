@@ -1,0 +1,93 @@
+"""Bounds of the scenarios, rules, and planted mistakes."""
+
+from typing import NamedTuple
+
+
+class Left(NamedTuple):
+    """Bounds: how often each environment action may still happen."""
+
+    write: int = 3
+    elect: int = 2
+    unclean: int = 1
+    crash: int = 0
+    fault: int = 0  # lost upload, lost reply, refused own success, delayed request
+    claim: int = 3
+    gc: int = 0
+    release: int = 1
+    retain: int = 0
+    merge: int = 0
+    recreate: int = 0
+    lag: int = 1  # the follower drops out of the in-sync set
+
+
+RULES = {
+    "pin": "DeleteRecords goes to the very broker whose history and log start were read, never where a look-up leads",
+    "isr": "release only while every assigned replica is in sync (a stable condition, so the check cannot be overtaken)",
+    "gapstop": "release stops below a gap whose offsets the broker still holds",
+    "refill": "a gap is replaced as soon as the leader's log holds its offsets",
+    "epoch": "the head keeps the highest leader epoch it has followed; a lower local epoch is behind",
+    "stamp": "a claim names its broker's leader epoch; a new epoch claims again; release requires the head to name the current one",
+    "diverge": "a history that lacks the head's newest epoch but has a newer one is cut, not behind",
+    "revive": "a superseded entry that lies on the history again becomes live again",
+    "ownkey": "a commit adds only objects whose key carries its own fence",
+}
+SCENARIOS = {
+    "release": Left(write=2, elect=2, unclean=1, claim=2, release=1),
+    "zombie": Left(write=2, elect=1, unclean=1, claim=3, release=1),
+    "commit": Left(write=1, elect=1, unclean=0, claim=2, release=0, lag=0, crash=1, fault=1),
+    "faults": Left(write=1, elect=0, unclean=0, claim=2, release=0, lag=0, crash=1, fault=2),
+    "gc": Left(write=1, elect=1, unclean=0, claim=2, release=0, lag=0, fault=1, gc=1),
+    "merge": Left(write=1, elect=1, unclean=0, claim=2, release=0, lag=0, gc=1, merge=1),
+    "gap": Left(write=2, elect=1, unclean=0, claim=2, release=1, lag=1, retain=1),
+    "flipflop": Left(write=2, elect=2, unclean=2, claim=2, release=1),
+    "return": Left(write=1, elect=2, unclean=2, claim=3, release=0),
+    "mixed": Left(write=1, elect=1, unclean=1, claim=2, release=1, crash=1, gc=1),
+}
+
+
+class Mutant(NamedTuple):
+    what: str
+    scenario: str  # that shows it
+    without: str  # rules that must be absent with it
+
+
+MUTANTS = {
+    "as_designed_release": Mutant(
+        "release as first written: read head, check lineage, then DeleteRecords by topic name", "release", "isr pin"
+    ),
+    "pin_without_isr": Mutant("the request goes only to the broker that was checked; in-sync set ignored", "release", "isr"),
+    "isr_without_pin": Mutant("in-sync set required, but the request is routed by a leader look-up", "gap", "pin"),
+    "release_across_gap": Mutant("as first written: a gap entry counts as covering, release crosses it", "gap", "gapstop"),
+    "gap_not_refilled": Mutant("a gap may, but need not, be replaced by live entries", "gap", "refill"),
+    "as_designed_claim": Mutant("as first written: nothing in the head recalls a newer epoch already followed", "zombie", "epoch stamp"),
+    "release_unstamped": Mutant("release without the current leader epoch in the head", "flipdeep", "stamp"),
+    "as_designed_behind": Mutant("as first written: a history without the head's newest epoch is behind", "flipflop", "diverge"),
+    "no_revive": Mutant("superseded entries never come back", "flipflop", "revive"),
+    "forget_superseded": Mutant("a cut drops the dead branch from the head at once", "flipflop", ""),
+    "no_behind": Mutant("a stale broker's log is taken for the lineage", "release", ""),
+    "no_cut": Mutant("dead branches are never cut", "release", ""),
+    "release_no_lineage": Mutant("release compares offsets only", "release", "isr"),
+    "release_from_control": Mutant("release trusts last_offset of the control log", "release", "isr"),
+    "release_off_by_one": Mutant("last_offset taken for the next offset and incremented", "release", ""),
+    "gc_no_raise": Mutant("gc deletes unreferenced objects without raising the fence", "gc", ""),
+    "gc_any_fence": Mutant("gc raises the fence but deletes younger keys too", "gc", ""),
+    "reuse_upload": Mutant("a fenced agent claims again and commits its earlier upload", "gc3", "ownkey"),
+    "loser_deletes": Mutant("the loser of a commit deletes its object, having looked at the head only by version", "faults", ""),
+    "refused_not_read_back": Mutant("a refused commit is repeated on the new head without reading it", "faults", ""),
+    "commit_unconfirmed": Mutant("commit without confirming the upload", "faults", ""),
+    "blind_put": Mutant("the head is put unconditionally", "commit", ""),
+    "ignore_fence": Mutant("an agent that lost to a higher fence goes on with its own", "commit", ""),
+    "fence_from_epoch": Mutant("the fence is the leader epoch", "gc", ""),
+    "key_without_uid": Mutant("object keys carry base, length and fence only; an existing key is taken for one's own", "release", ""),
+    "merge_deletes_first": Mutant("merge deletes the small objects before its commit", "merge", ""),
+    "incarnations_mixed": Mutant("the head is found by topic name", "recreate", ""),
+    "recreated_topic": Mutant("as designed AND with every fix: DeleteRecords carries no topic id", "recreate", ""),
+    "release_foreign_fence": Mutant("release without its own fence in the head", "release", ""),
+    "archive_above_hw": Mutant("plans up to the log end instead of the high watermark", "release", ""),
+}
+SCENARIOS_EXTRA = {
+    "gc3": Left(write=1, elect=1, unclean=0, claim=3, release=0, lag=0, fault=1, gc=1),
+    "flipdeep": Left(write=3, elect=2, unclean=2, claim=2, release=1),
+    "recreate": Left(write=1, elect=0, unclean=0, claim=2, release=1, lag=0, recreate=1),
+}
+EXPECTED_QUIET = {"release_foreign_fence", "no_revive"}  # implied by other rules, see README.md

@@ -1,0 +1,127 @@
+"""What must hold in each state and in each step, and what a run must have reached to prove anything."""
+
+from collections.abc import Callable
+
+from tests.model.lineage import place, plan
+from tests.model.state import GAP, Entry, Head, Object, Replica, State, on
+
+_SETTLED: dict[tuple[Replica, Head, tuple[Object, ...], int], str | None] = {}
+
+
+def content(objs: tuple[Object, ...] | list[Object], inc: int, entry: Entry, o: int) -> int | None:
+    """What the archive would serve at `o`; None when the object is missing or another incarnation's."""
+    for obj in objs:
+        if obj.uid == entry.uid and obj.inc == inc and obj.base <= o < obj.base + len(obj.epochs):
+            return obj.epochs[o - obj.base]
+    return None
+
+
+def settle(r: Replica, head: Head, stored: tuple[Object, ...], inc: int) -> str | None:
+    """Run the true leader's agent to rest without faults; None, or what is wrong with what it then serves."""
+    if on("fence_from_epoch") and r.lead < head.fence:
+        return "I15 the leader can never claim"
+    objs = list(stored)
+    for n in range(16):
+        jobs = plan(r, head)
+        if not jobs:
+            break
+        job = jobs[-1]
+        live, dead = job.live, job.dead
+        if job.kind == "run":
+            uid = ("settled", n)
+            objs.append(Object(uid, 0, job.base, job.epochs, inc))
+            live, dead = place(head.live, Entry(job.base, job.epochs, uid)), head.dead
+        head = head._replace(live=live, dead=dead, epoch=job.epoch)
+    served = {o: x for x in head.live for o in range(x.base, x.end)}
+    for o in range(r.hw):
+        if o not in served:
+            return f"I15 archiver stuck: offset {o} below the high watermark is never archived"
+        if served[o].uid == GAP:
+            if o >= r.policy:
+                return f"I4 a gap hides offset {o}, which no broker retention removed"
+        elif content(objs, inc, served[o], o) != r.recs[o]:
+            return f"I5 offset {o} would be served as epoch {content(objs, inc, served[o], o)}, the log says {r.recs[o]}"
+    return None
+
+
+def broken(s: State) -> str | None:
+    """The first invariant that does not hold in this state, or None."""
+    head, r = s.head, s.reps[s.leader]
+    expected = 0
+    for x in head.live:
+        if x.base != expected:
+            return f"I4 live entries do not abut at {expected}: {head.live}"
+        expected = x.end
+    for x in head.live + head.dead:
+        for o, e in enumerate(x.epochs, x.base):
+            if x.uid != GAP and content(s.objs, s.inc, x, o) != e:
+                return f"I2 the head names object {x.uid}, which is missing or holds something else"
+    epochs = [e for x in head.live for e in x.epochs if e != GAP]
+    if epochs != sorted(epochs):
+        return f"I6 epochs of live entries go back: {head.live}"
+    listed = head.live + head.dead
+    for o in range(r.policy, r.start):
+        if not any(x.uid != GAP and x.base <= o < x.end and x.epochs[o - x.base] == r.recs[o] for x in listed):
+            return f"I1 offset {o} (epoch {r.recs[o]}) was released and is in neither log nor archive"
+    key = (r, head, s.objs, s.inc)
+    if key not in _SETTLED:
+        _SETTLED[key] = settle(*key)
+    return _SETTLED[key]
+
+
+def forget_settled() -> None:
+    """What settled under other rules says nothing."""
+    _SETTLED.clear()
+
+
+def broken_step(s: State, t: State) -> str | None:
+    """What must hold between a state and its successor."""
+    a, b = s.head, t.head
+    if a == b or s.inc != t.inc:
+        return None
+    if b.version != a.version + 1:
+        return f"I7 manifest versions are no chain: {a.version} then {b.version}"
+    if b.fence < a.fence:
+        return f"I8 a lower fence committed: {b.fence} after {a.fence}"
+    if b.epoch < a.epoch:
+        return f"I6 lineage knowledge went back: epoch {b.epoch} after {a.epoch}"
+    r = s.reps[s.leader]
+    had = {(o, e) for x in a.live for o, e in enumerate(x.epochs, x.base) if x.uid != GAP}
+    has = {(o, e) for x in b.live + b.dead for o, e in enumerate(x.epochs, x.base)}
+    gone = {(o, e) for o, e in had - has if o < r.hw and r.recs[o] == e}
+    return f"I8 published records left the head: {sorted(gone)}" if gone else None
+
+
+def _named(head: Head) -> set[object]:
+    return {x.uid for x in head.live + head.dead}
+
+
+def _places(entries: tuple[Entry, ...]) -> set[tuple[int, object]]:
+    return {(o, x.uid) for x in entries for o in range(x.base, x.end)}
+
+
+WITNESSES: dict[str, Callable[[State], bool]] = {
+    "record released and served by the archive": lambda s: any(r.start > r.policy for r in s.reps),
+    "dead branch superseded": lambda s: bool(s.head.dead),
+    "superseded and the newer epoch archived": lambda s: bool(s.head.dead) and len({e for x in s.head.live for e in x.epochs}) > 1,
+    "superseded entry about to become live again": lambda s: any(
+        a.job.kind == "cas" and _places(a.job.live) & _places(a.head.dead) for a in s.ags
+    ),
+    "two agents hold a fence": lambda s: all(a.fence for a in s.ags),
+    "old leader does not know the new epoch": lambda s: all(r.lead for r in s.reps),
+    "release checked, election before DeleteRecords": lambda s: any(
+        a.job.kind == "delete" and 0 < s.reps[i].lead < s.epoch for i, a in enumerate(s.ags)
+    ),
+    "delayed commit in the network": lambda s: bool(s.net),
+    "outcome unknown, but committed": lambda s: any(a.job.sent == s.head for a in s.ags),
+    "outcome unknown, and refused": lambda s: any(a.job.sent and a.job.sent != s.head for a in s.ags),
+    "orphan object": lambda s: any(o.uid not in _named(s.head) for o in s.objs),
+    "gc about to delete an orphan": lambda s: any(
+        a.job.kind == "gc" and a.job.head and any(o.fence < a.job.head.fence and o.uid not in _named(s.head) for o in s.objs) for a in s.ags
+    ),
+    "gap entry": lambda s: any(x.uid == GAP for x in s.head.live),
+    "merge uploaded, about to replace two entries": lambda s: any(
+        a.job.stage == "confirmed" and len(a.job.epochs) > 1 and a.job.base < a.head.end for a in s.ags
+    ),
+    "archive has caught up": lambda s: 0 < s.reps[s.leader].hw == s.head.end,
+}

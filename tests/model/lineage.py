@@ -1,0 +1,130 @@
+"""The pure parts of the protocol: what an agent may do next, from its broker's log and a head."""
+
+from tests.model.state import GAP, Entry, Head, Job, Replica, on
+
+
+def history(r: Replica) -> list[tuple[int, int]]:
+    """The broker's epoch history: (epoch, first offset), as its leader-epoch checkpoint would say."""
+    out: list[tuple[int, int]] = []
+    for o in range(r.start, len(r.recs)):
+        if not out or out[-1][0] != r.recs[o]:
+            out.append((r.recs[o], o))
+    if not out and r.recs:
+        out.append((r.recs[-1], r.start))
+    if r.lead and (not out or out[-1][0] < r.lead):
+        out.append((r.lead, len(r.recs)))
+    return out
+
+
+def lies_on(hist: list[tuple[int, int]], end: int, o: int, epoch: int) -> bool:
+    """Does a record (o, epoch) lie on this history? Below its first offset only `not newer` can be said."""
+    if epoch == GAP:
+        return o < end
+    if not hist or o >= end:
+        return False
+    if o < hist[0][1]:
+        return epoch <= hist[0][0]
+    return [e for e, first in hist if first <= o][-1] == epoch
+
+
+def behind(r: Replica, head: Head) -> bool:
+    local = max((e for e, _ in history(r)), default=0)
+    newest = max((e for x in head.live for e in x.epochs), default=0)
+    return not on("no_behind") and ((on("epoch") and local < head.epoch) or (on("diverge") and local < newest))
+
+
+def dead_from(r: Replica, head: Head) -> int | None:
+    """The offset from which what the head lists is a dead branch; None when nothing is."""
+    hist = history(r)
+    for x in head.live:
+        for o, e in enumerate(x.epochs, x.base):
+            if on("diverge"):
+                if not lies_on(hist, len(r.recs), o, e):
+                    return o
+            elif e != GAP and any(n > e and first <= o for n, first in hist):
+                return o
+    return None
+
+
+def cut(head: Head, at: int) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """Live and superseded entries, once what lies beyond `at` has left the live list; it stays listed as superseded."""
+    live, dead = [], list(head.dead)
+    for base, epochs, uid in head.live:
+        n = max(0, min(len(epochs), at - base))
+        if n:
+            live.append(Entry(base, epochs[:n], uid))
+        if n < len(epochs) and uid != GAP:
+            dead.append(Entry(base + n, epochs[n:], uid))
+    return tuple(live), () if on("forget_superseded") else tuple(sorted(dead))
+
+
+def plan(r: Replica, head: Head, merge: bool = False) -> list[Job]:
+    """What the agent beside replica `r` may do next."""
+    hist = history(r)
+    now = hist[-1][0] if hist else 0
+    if behind(r, head):
+        return []
+    at = dead_from(r, head)
+    if at is not None:
+        if not on("no_cut"):
+            live, dead = cut(head, at)
+            return [Job("cas", live=live, dead=dead, epoch=now)]
+    elif not on("diverge") and not on("no_behind"):
+        newest = max((e for x in head.live for e in x.epochs), default=0)
+        if newest and newest not in [e for e, _ in hist]:
+            return []
+    if on("stamp") and r.lead > head.epoch:
+        return [Job("cas", live=head.live, dead=head.dead, epoch=r.lead)]
+    if on("refill"):
+        for x in head.live:
+            if x.uid == GAP and r.start <= x.base < r.hw:
+                return [Job("run", x.base, (r.recs[x.base],), epoch=now)]
+    if on("revive"):
+        revived = revival(r, head)
+        if revived:
+            return [revived._replace(epoch=now)]
+    if head.end < r.start:
+        return [Job("cas", live=(*head.live, Entry(head.end, (GAP,), GAP)), dead=head.dead, epoch=now)]
+    hw = len(r.recs) if on("archive_above_hw") else r.hw
+    out = []
+    if head.end < hw:
+        out = [Job("run", head.end, r.recs[head.end : n], epoch=now) for n in sorted({head.end + 1, hw})]
+    if merge:
+        for a, b in zip(head.live, head.live[1:], strict=False):
+            if GAP not in (a.uid, b.uid):
+                out.append(Job("run", a.base, a.epochs + b.epochs, epoch=now))
+    return out
+
+
+def revival(r: Replica, head: Head) -> Job | None:
+    """A superseded entry that lies on the history again, where the live ones end, is live again: as far as it does."""
+    hist, end = history(r), head.end
+    for x in sorted(head.dead, key=lambda x: -x.epochs[0]):
+        n = 0
+        while x.base == end and n < len(x.epochs) and end + n < r.hw and lies_on(hist, len(r.recs), end + n, x.epochs[n]):
+            n += 1
+        if n:
+            rest = {Entry(end + n, x.epochs[n:], x.uid)} if n < len(x.epochs) else set()
+            live = (*head.live, Entry(end, x.epochs[:n], x.uid))
+            return Job("cas", live=live, dead=tuple(sorted(set(head.dead) - {x} | rest)))
+    return None
+
+
+def place(live: tuple[Entry, ...], new: Entry) -> tuple[Entry, ...]:
+    """Insert a run, replacing exactly the entries it spans."""
+    return (*(x for x in live if x.base < new.base), new, *(x for x in live if x.base >= new.end))
+
+
+def release_bound(r: Replica, head: Head) -> int:
+    """First offset that must stay, from the head read anew and the history of the agent's own broker."""
+    if not r.lead or (on("isr") and not r.full) or (on("stamp") and head.epoch != r.lead):
+        return 0
+    hist, bound = history(r), 0
+    for x in head.live:
+        for o, e in enumerate(x.epochs, x.base):
+            if e == GAP and on("gapstop") and o >= r.start:
+                return bound
+            if not on("release_no_lineage") and not lies_on(hist, len(r.recs), o, e):
+                return bound
+            bound = o + 1
+    return bound + (1 if on("release_off_by_one") else 0)
