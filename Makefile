@@ -45,6 +45,7 @@ soak: simulate
 
 bench: .venv/.tests
 	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench.many
 	@$(BIN)/python -m bench.spark
 
 .venv/bin/python:

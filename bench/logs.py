@@ -103,7 +103,7 @@ def _write_partition(directory: Path, shape: Shape, tails: list[bytes], batches:
 
 def _batch_tails(shape: Shape, random_: random.Random) -> list[bytes]:
     """Different batches without their base offsets. Compressed ones are not of one size: the first is there as often as needed."""
-    tails = [_a_batch(shape, random_)[8:] for _ in range(1 if shape.codec else TEMPLATES)]
+    tails = [make_batch(shape, random_)[8:] for _ in range(1 if shape.codec else TEMPLATES)]
     return tails * (TEMPLATES // len(tails))
 
 
@@ -115,7 +115,7 @@ def _moved(tail: bytes, by_ms: int) -> bytes:
     return tail[: _CRC_FROM - 4] + checksum.to_bytes(4, "big") + covered
 
 
-def _a_batch(shape: Shape, random_: random.Random) -> bytes:
+def make_batch(shape: Shape, random_: random.Random) -> bytes:
     builder = DefaultRecordBatchBuilder(
         magic=2, compression_type=shape.codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 30
     )

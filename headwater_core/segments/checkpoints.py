@@ -6,6 +6,7 @@ Brokers write each to NAME.tmp and rename it, so one read is one state; it must 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError
@@ -24,21 +25,48 @@ _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _VERSION = "0"
 
 
+class OffsetsDecoder:
+    """Decodes one offset checkpoint again and again, as a broker rewrites it. A broker with ten thousand partitions does so every five
+    seconds, and few of its lines change: only those are read."""
+
+    def __init__(self) -> None:
+        self._last: tuple[set[str], dict[TopicPartition, int]] = set(), {}  # one value: threads may decode at once
+
+    def decode(self, raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
+        """As `decode_offsets`. What is returned does not change any more."""
+        listed = _counted_lines(raw, where)
+        lines = set(listed)
+        if len(lines) < len(listed):
+            decode_offsets(raw, where=where)  # which says what is listed twice
+        before, offsets = self._last[0], dict(self._last[1])
+        for line in before - lines:
+            del offsets[_parse_offset(line, where)[0]]
+        offsets.update(_parse_offset(line, where) for line in lines - before)
+        if len(offsets) < len(lines):
+            return decode_offsets(raw, where=where)
+        self._last = lines, offsets
+        return MappingProxyType(offsets)
+
+
 def decode_offsets(raw: bytes, *, where: str) -> dict[TopicPartition, int]:
     """An offset checkpoint: for each partition the offset it names. Raises CorruptData, UnsupportedFormat."""
     offsets: dict[TopicPartition, int] = {}
     for line in _counted_lines(raw, where):
-        parts = line.split(" ")
-        if len(parts) != 3:
-            raise CorruptData(where, 0, f"not a topic, a partition and an offset: {line[:300]!r}")
-        try:
-            partition = TopicPartition(parts[0], _number(parts[1], where))
-        except UsageError as error:
-            raise CorruptData(where, 0, str(error)) from error
+        partition, offset = _parse_offset(line, where)
         if partition in offsets:
             raise CorruptData(where, 0, f"{partition} is listed twice")
-        offsets[partition] = _number(parts[2], where)
+        offsets[partition] = offset
     return offsets
+
+
+def _parse_offset(line: str, where: str) -> tuple[TopicPartition, int]:
+    parts = line.split(" ")
+    if len(parts) != 3:
+        raise CorruptData(where, 0, f"not a topic, a partition and an offset: {line[:300]!r}")
+    try:
+        return TopicPartition(parts[0], _number(parts[1], where)), _number(parts[2], where)
+    except UsageError as error:
+        raise CorruptData(where, 0, str(error)) from error
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -120,7 +148,7 @@ def _counted_lines(raw: bytes, where: str) -> list[str]:
         raise CorruptData(where, 0, f"not a version: {lines[0][:80]!r}")
     if len(lines) < 2:
         raise CorruptData(where, 0, "version and count are missing")
-    found = [line for line in lines[2:] if line.strip()]
+    found = [line for line in lines[2:] if line and not line.isspace()]
     if _number(lines[1].strip(), where) != len(found):
         raise CorruptData(where, 0, f"{lines[1].strip()} lines announced, {len(found)} found")
     return found

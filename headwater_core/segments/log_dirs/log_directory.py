@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from headwater_core.errors import ForeignOwner, UsageError
@@ -42,7 +41,7 @@ class LogDirectory(NamedTuple):
             raise UsageError(f"{directory} is no Kafka log directory: it has no {checkpoints.META_PROPERTIES}")
 
         def offsets(name: str) -> Mapping[TopicPartition, int]:
-            return files.read(directory / name, _decode_offsets) or {}
+            return files.read_offsets(directory / name)
 
         return cls(
             directory=directory,
@@ -52,10 +51,6 @@ class LogDirectory(NamedTuple):
             cleaned=offsets(checkpoints.CLEANED),
             partitions={key: directory / name for name in names if (key := parse_directory_name(name)) is not None},
         )
-
-
-def _decode_offsets(raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
-    return MappingProxyType(checkpoints.decode_offsets(raw, where=where))
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:

@@ -2,11 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UsageError
+from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 
 SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
@@ -19,6 +20,11 @@ class SmallFiles:
 
     def __init__(self) -> None:
         self._known: dict[Path, _SmallFile] = {}
+        self._decoders: dict[Path, checkpoints.OffsetsDecoder] = {}
+
+    def read_offsets(self, path: Path) -> Mapping[TopicPartition, int]:
+        """An offset checkpoint, of which only what has changed is decoded; empty when it is not there."""
+        return self.read(path, self._decoders.setdefault(path, checkpoints.OffsetsDecoder()).decode) or {}
 
     def read(self, path: Path, decode: "Callable[..., T]") -> "T | None":
         """None when it is not there. `decode` is always the same for one path."""

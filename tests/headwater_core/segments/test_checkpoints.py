@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.partition import TopicPartition
+from headwater_core.segments import checkpoints
 from headwater_core.segments.checkpoints import (
     MetaProperties,
+    OffsetsDecoder,
     decode_epochs,
     decode_meta_properties,
     decode_offsets,
@@ -26,6 +28,39 @@ partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
 @given(offsets=st.dictionaries(partitions, st.integers(0, 2**63 - 1), max_size=5))
 def test_offsets_read_back(offsets: dict[TopicPartition, int]) -> None:
     assert decode_offsets(encode_offsets(offsets), where="test") == offsets
+
+
+@given(states=st.lists(st.dictionaries(st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 3)), st.integers(0, 3))))
+def test_a_checkpoint_that_is_rewritten_is_decoded_as_if_it_were_new(states: list[dict[TopicPartition, int]]) -> None:
+    decoder = OffsetsDecoder()
+    decoded = [decoder.decode(encode_offsets(offsets), where="test") for offsets in states]
+    assert decoded == states
+
+
+def test_of_a_rewritten_checkpoint_the_changed_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = {TopicPartition("soup", number): 0 for number in range(100)}
+    decoder = OffsetsDecoder()
+    decoder.decode(encode_offsets(offsets), where="test")
+    read: list[str] = []
+    parse = checkpoints._parse_offset
+
+    def noted(line: str, where: str) -> tuple[TopicPartition, int]:
+        read.append(line)
+        return parse(line, where)
+
+    monkeypatch.setattr(checkpoints, "_parse_offset", noted)
+    after = {**offsets, TopicPartition("soup", 7): 5}
+    assert decoder.decode(encode_offsets(after), where="test") == after
+    assert sorted(read) == ["soup 7 0", "soup 7 5"]
+
+
+@pytest.mark.parametrize("line", [b"soup 0 1", b"soup 0 2", b"soup 0", b"soup -1 2", b"soup 1 x"])
+def test_a_damaged_line_is_found_in_a_rewritten_checkpoint_too(line: bytes) -> None:
+    decoder = OffsetsDecoder()
+    decoder.decode(b"0\n1\nsoup 0 1\n", where="test")
+    with pytest.raises(CorruptData):
+        decoder.decode(b"0\n2\nsoup 0 1\n" + line + b"\n", where="test")
+    assert decoder.decode(b"0\n1\nsoup 0 3\n", where="test") == {TopicPartition("soup", 0): 3}
 
 
 @given(epochs=st.sets(st.integers(0, 2**31 - 1), max_size=5), firsts=st.lists(st.integers(0, 2**62), min_size=5, max_size=5))

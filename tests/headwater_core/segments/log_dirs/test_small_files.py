@@ -8,7 +8,8 @@ import pytest
 
 from headwater_core.errors import Unauthorised, UsageError
 from headwater_core.partition import TopicPartition
-from headwater_core.segments.log_dirs import LogDirs, log_directory
+from headwater_core.segments import checkpoints
+from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater_core.segments.log_dirs.broker import SOUP, Broker
 
 
@@ -37,19 +38,19 @@ def test_checkpoints_are_decoded_once_for_each_of_their_states(broker: Broker, m
     for path in (broker.root / "replication-offset-checkpoint", broker.root / "meta.properties"):
         os.utime(path, (time.time() - 60, time.time() - 60))
     logs, decoded, opened = broker.logs, 0, 0
-    decode, open_path = log_directory._decode_offsets, Path.open
+    decode, open_path = checkpoints.OffsetsDecoder.decode, Path.open
 
-    def counted(raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
+    def counted(decoder: checkpoints.OffsetsDecoder, raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
         nonlocal decoded
         decoded += 1
-        return decode(raw, where=where)
+        return decode(decoder, raw, where=where)
 
     def noted(path: Path, mode: str = "r", **how: Any) -> Any:
         nonlocal opened
         opened += path.parent == broker.root
         return open_path(path, mode, **how)
 
-    monkeypatch.setattr(log_directory, "_decode_offsets", counted)
+    monkeypatch.setattr(checkpoints.OffsetsDecoder, "decode", counted)
     monkeypatch.setattr(Path, "open", noted)
     for _ in range(10):
         assert [logs.look(each).high_watermark for each in (SOUP, TopicPartition("tea", 0))] == [3, 4]
