@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from random import Random
 
 from archival.due_queue import DueQueue
-from archival.fleet import LATE_S, LOG_DIRS, WORKERS, ArchiverFleet, PartitionOutcome
+from archival.fleet import LATE_S, LOG_DIRS, ArchiverFleet, PartitionOutcome
 from archival.policy import PolicyFor
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
@@ -81,8 +81,9 @@ class ArchivePass:
 
     def run(self) -> Iterator[PartitionOutcome]:
         """The outcome of each partition, all its steps together, when it is done."""
-        workers = DaemonThreads(WORKERS, "archive")
-        working = [workers.submit(self._turns) for _ in range(min(WORKERS, len(self._ends)))]
+        most = self._fleet.settings().uploads_in_flight
+        workers = DaemonThreads(most, "archive")
+        working = [workers.submit(self._turns) for _ in range(min(most, len(self._ends)))]
         try:
             for _ in working:
                 while (outcome := self._next()) is not None:

@@ -143,6 +143,8 @@ class PartitionArchiver:
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
         if isinstance(acting := archiving_role(log), Standby):
             return Outcome(action="idle", reason=acting.reason)
+        if policy.off:
+            return Outcome(action="idle", reason=policy.off)
         self._held.load()
         if self.head:
             self._announcer.announce(self.head)

@@ -1,27 +1,48 @@
 """What an operator may set about archiving."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 from headwater_core.errors import UsageError
+
+UPLOAD_BYTES_PER_S_MIN = 64 << 10  # slower, and an upload of one window would take longer than a store waits for it
+
+
+class ArchiveMode(Enum):
+    """AUTO: the agent archives by itself; MANUAL: only what a command requests; OFF: nothing is archived, what is archived stays."""
+
+    AUTO = "auto"
+    MANUAL = "manual"
+    OFF = "off"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"{value!r} is not one of {', '.join(each.value for each in cls)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivalConfig:
-    """seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
+    """archive         whether anything is
+    seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
     layout          how new runs lie in objects
     release         delete what is archived from directories we own
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
                     nothing with
     stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
     rescan_s        look at every partition this often, whatever the file system reported
+    uploads_in_flight  partitions that are archived at once
+    upload_bytes_per_s  of all uploads together; None: as fast as the store takes them
     """
 
+    archive: ArchiveMode = ArchiveMode.AUTO
     seal_timeout_s: int = 1800
     layout: str = "segment"
     release: bool = True
     rescan_s: int = 30
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
+    uploads_in_flight: int = 4  # enough to keep a store busy with small segments, few enough to bound memory
+    upload_bytes_per_s: int | None = None
 
     def __post_init__(self) -> None:
         if self.seal_timeout_s < 0:
@@ -31,3 +52,9 @@ class ArchivalConfig:
                 raise UsageError(f"archival.{name} is {consent}; it cannot be negative")
         if self.rescan_s < 1:
             raise UsageError(f"archival.rescan is {self.rescan_s} s; at least 1 s")
+        if not 1 <= self.uploads_in_flight <= 64:
+            raise UsageError(f"archival.uploads_in_flight is {self.uploads_in_flight}; 1 to 64")
+        if self.upload_bytes_per_s is not None and self.upload_bytes_per_s < UPLOAD_BYTES_PER_S_MIN:
+            raise UsageError(
+                f"archival.upload_bytes_per_s is {self.upload_bytes_per_s}; at least {UPLOAD_BYTES_PER_S_MIN}, or leave it out"
+            )

@@ -39,7 +39,6 @@ from manifests.topic import Owner
 _log = structlog.get_logger()
 
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
-WORKERS = 4  # partitions at once: enough to keep a store busy with small segments, few enough to bound memory
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
 
@@ -103,7 +102,8 @@ class _Member:
 class FleetEquipment:
     """What the archivers of one agent work with.
 
-    settings_for  what the operator has set for a topic, by its name
+    settings_for  what the operator has set for a topic, by its name, as it is now
+    settings      for no topic in particular
     data_dir      where what must outlive the process is kept
     owned         no broker works on the log directories: what is archived may be released there
     owner         see TopicRecords
@@ -118,6 +118,7 @@ class FleetEquipment:
     owned: bool
     writer: str
     clock: Clock
+    settings: Callable[[], ArchivalConfig] = ArchivalConfig
     new_uid: Callable[[], str] = lambda: uuid4().hex
     open_segment: OpenSegment = open_segment
     owner: Callable[[], Owner | None] | None = None
@@ -131,7 +132,7 @@ class ArchiverFleet:
 
     def __init__(self, equipment: FleetEquipment) -> None:
         self._equipment, self._clock = equipment, equipment.clock
-        self.logs = equipment.dirs
+        self.logs, self.settings = equipment.dirs, equipment.settings
         self.troubles: dict[TopicPartition, str] = {}
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
@@ -217,8 +218,9 @@ class ArchiverFleet:
             seen = replace(log, high_watermark=end)
         before = archiver.head
         member.obstacle = None
+        policy = policy_for(settings)
         try:
-            outcome = archiver.step(policy_for(settings), seen)
+            outcome = archiver.step(policy, seen)
         except HeadwaterError as error:
             member.obstacle = Obstacle.of(error, log, archiver.head.next_offset if archiver.head else 0)
             member.read_again_s = self._clock.monotonic_s() + READ_AGAIN_S
@@ -231,7 +233,7 @@ class ArchiverFleet:
             done = replace(done, deadline_ms=deadline_ms(log, head.next_offset))
         if not (outcome.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
             caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
-            done = replace(done, quiet=caught_up or isinstance(archiving_role(log), Standby))
+            done = replace(done, quiet=caught_up or bool(policy.off) or isinstance(archiving_role(log), Standby))
         if outcome.entry and not outcome.entry.gap:
             done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archival.config import ArchivalConfig
+from archival.config import ArchivalConfig, ArchiveMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +12,7 @@ class Policy:
     end               archive only what lies wholly below this offset; None: everything
     begin_anew_epoch  a log whose oldest leader epoch is this one, or older, may supersede an archive that it shares nothing with
     stale_keys_below  deletions that a log has forgotten below this offset may be missing from its archive
+    off               the setting by which nothing is archived; "" where something is
 
     Raises ValueError for a negative number.
     """
@@ -20,15 +21,18 @@ class Policy:
     end: int | None = None
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
+    off: str = ""
 
     def __post_init__(self) -> None:
         if any(each is not None and each < 0 for each in (self.tail_after_ms, self.end, self.begin_anew_epoch, self.stale_keys_below)):
             raise ValueError(f"negative: {self}")
 
     @classmethod
-    def of(cls, settings: ArchivalConfig) -> "Policy":
-        """What a pass of the running agent may archive."""
+    def of(cls, settings: ArchivalConfig, *, requested: bool = False) -> "Policy":
+        """What the running agent may archive; `requested`: by a command."""
+        may = settings.archive is ArchiveMode.AUTO or (requested and settings.archive is ArchiveMode.MANUAL)
         return cls(
+            off="" if may else f"archive = {settings.archive.value}",
             tail_after_ms=settings.seal_timeout_s * 1000,
             begin_anew_epoch=settings.begin_anew_epoch,
             stale_keys_below=settings.stale_keys_below,

@@ -4,13 +4,13 @@ There is no pass that has to end before a partition is looked at again. A rescan
 takes one partition, makes one step and puts it back after the others. `rescan`, `add` and `turn` are all of it, and need neither
 threads nor a real clock; `run` is the threads around them.
 
-A step may hang with its disk. After LATE_S it counts for none of the WORKERS any more, and a log directory with as many such steps as
-there are workers is passed over until one of them ends: however many disks hang, the partitions of the others are archived.
+A step may hang with its disk. After LATE_S it does not count any more among the uploads in flight, and a log directory with as many such
+steps as may be in flight is passed over until one of them ends: however many disks hang, the partitions of the others are archived.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
+from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
-from archival.fleet import LATE_S, LOG_DIRS, WORKERS, PartitionOutcome
+from archival.fleet import LATE_S, LOG_DIRS, PartitionOutcome
 from archival.policy import Policy, PolicyFor
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
@@ -79,10 +80,21 @@ class _Quiet(NamedTuple):
 
 
 class Scheduler:
-    """Safe to use from many threads."""
+    """Safe to use from many threads.
 
-    def __init__(self, work: Work, *, clock: Clock, random: Random, policy_for: PolicyFor = Policy.of) -> None:
-        self._work, self._clock, self._policy_for = work, clock, policy_for
+    settings  those of the agent as they are now: they are read whenever they are needed
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        clock: Clock,
+        random: Random,
+        policy_for: PolicyFor = Policy.of,
+        settings: Callable[[], ArchivalConfig] = ArchivalConfig,
+    ) -> None:
+        self._work, self._clock, self._policy_for, self._settings = work, clock, policy_for, settings
         self._random, self._queue, self._changed = random, DueQueue(random), threading.Condition()
         self._glimpses: dict[TopicPartition, Glimpse] = {}  # when each was last added by a rescan
         self._in_hand: dict[TopicPartition, float] = {}  # since when
@@ -119,6 +131,12 @@ class Scheduler:
             self._queue.add(places)
             self._changed.notify_all()
 
+    def reconsider(self) -> None:
+        """Settings have changed: what had nothing to do may have something now, and more may be in hand."""
+        with self._changed:
+            self._quiet.clear()
+        self.rescan()
+
     def _changed_since(self, partitions: Mapping[TopicPartition, Glimpse]) -> Collection[TopicPartition]:
         """Without those that had nothing to do when they were looked at, and to which nothing has happened since before that look."""
         now_s = self._clock.monotonic_s()
@@ -143,10 +161,11 @@ class Scheduler:
     def _take(self) -> TopicPartition | None:
         now_s = self._clock.monotonic_s()
         late = [place for place, since_s in self._in_hand.items() if now_s - since_s >= LATE_S]
-        if len(self._in_hand) - len(late) >= WORKERS:
+        most = self._settings().uploads_in_flight
+        if len(self._in_hand) - len(late) >= most:
             return None
         hanging = Counter(self._directory(place) for place in late)
-        place = self._queue.take(now_s, lambda each: hanging[self._directory(each)] >= WORKERS)
+        place = self._queue.take(now_s, lambda each: hanging[self._directory(each)] >= most)
         if place is not None:
             self._in_hand[place] = now_s
         return place
@@ -174,7 +193,7 @@ class Scheduler:
         with self._changed:
             return self._queue.wait_s(self._clock.monotonic_s())
 
-    def run(self, events: Events, stop: threading.Event, rescan_s: float) -> None:
+    def run(self, events: Events, stop: threading.Event) -> None:
         """Workers, until `stop` is set and each has ended its step, or is late with it."""
         with self._changed:
             self._start_worker(stop)
@@ -186,7 +205,7 @@ class Scheduler:
                         self.rescan()
                     else:
                         self.add(due)
-                    due = events.wait(stop, rescan_s)
+                    due = events.wait(stop, self._settings().rescan_s)
                 except Exception:
                     self._failed()
                     due = None

@@ -25,6 +25,8 @@ def next_steps(
     acting = archiving_role(log)
     if isinstance(acting, Standby):
         yield Idle(acting.reason)
+    elif policy.off:
+        yield Idle(policy.off)
     elif step := _unready(log) or _claim_or_cut(log, head, acting.leader_epoch, writer, policy):
         yield step
     else:

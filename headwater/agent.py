@@ -4,22 +4,24 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 import structlog
 
-from archival.fleet import ArchiverFleet
 from archival.scheduler import Scheduler
 from archival.watch import Watch
 from headwater import __version__, agent_socket
 from headwater.config import Config
 from headwater.gateway.metadata import Address
 from headwater.gateway.server import serve
+from headwater.live_config import LiveConfig, Reloaded
 from headwater.options import parse_selection
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.survey import Knowledge, survey_partitions
@@ -33,14 +35,20 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-def run(config: Config, *, started: Callable[[Address], None] = lambda _: None) -> signal.Signals:
-    """Archive and serve until SIGTERM or SIGINT; returns which.
+def run(
+    config: Config, *, started: Callable[[Address], None] = lambda _: None, reload: Callable[[], Config] | None = None
+) -> signal.Signals:
+    """Archive and serve until SIGTERM or SIGINT; returns which. SIGHUP reads the configuration again.
 
     started  called with the gateway's address when it listens
+    reload   reads the configuration again: see LiveConfig
 
     Raises Locked when another agent holds the data directory, and why the gateway cannot listen.
     """
-    with open_session(config, patient=True) as session, open_logs(config, session.bucket, indexed=True, patient=True) as logs:
+    with (
+        open_session(config, patient=True, reload=reload) as session,
+        open_logs(config, session.bucket, indexed=True, patient=True) as logs,
+    ):
         try:
             return asyncio.run(_run(session, logs, started))
         except BaseExceptionGroup as group:
@@ -65,6 +73,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping, each)
+    loop.add_signal_handler(signal.SIGHUP, lambda: verbs.submit(_reload_on_signal, session.live))
 
     def listening(address: Address) -> None:
         threading.Thread(target=_announce, args=(session, "{}:{}".format(*address)), name="announce", daemon=True).start()
@@ -75,7 +84,9 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
             gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening))
             if session.fleet is not None:
                 session.fleet.committed = logs.update_manifest
-                tasks.create_task(_run_in(archiver, partial(keep_archiving, session.fleet, session.config, stop)))
+                scheduler = Scheduler(session.fleet, clock=SystemClock(), random=Random(), settings=session.live.archival)
+                session.live.changed = scheduler.reconsider
+                tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
             try:
                 received = await signalled
             finally:
@@ -88,11 +99,26 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
     return received
 
 
-def keep_archiving(fleet: ArchiverFleet, config: Config, stop: threading.Event) -> None:
-    """Partition by partition, as something happens to them, and all of them every `rescan_s`."""
-    scheduler = Scheduler(fleet, clock=SystemClock(), random=Random())
-    with Watch(config.log.dirs) as watch:
-        scheduler.run(watch, stop, config.archival.rescan_s)
+def keep_archiving(scheduler: Scheduler, dirs: Sequence[Path], stop: threading.Event) -> None:
+    """Partition by partition, as something happens to them in `dirs`, and all of them in each rescan."""
+    with Watch(dirs) as watch:
+        scheduler.run(watch, stop)
+
+
+def reload_config(live: LiveConfig) -> Reloaded:
+    """Take up what has changed. Raises UsageError, and then everything stays as it was. Either is logged."""
+    try:
+        done = live.reload()
+    except UsageError as error:
+        log.error("config_refused", reason=str(error), consequence="the settings stay as they were")
+        raise
+    log.info("config_reloaded", changed=done.changed, needs_restart=done.needs_restart)
+    return done
+
+
+def _reload_on_signal(live: LiveConfig) -> None:
+    with suppress(UsageError):  # it is logged
+        reload_config(live)
 
 
 async def _run_in(threads: Executor, work: Callable[[], T]) -> T:
@@ -151,8 +177,10 @@ class _Answers:
                 selection = question.arguments.get("selection")
                 if selection is not None:
                     parse_selection(str(selection))
-                for each in survey_partitions(self.session.config, selection, bucket=self.session.bucket, known=self._knowledge()):
+                for each in survey_partitions(self.session.live.now, selection, bucket=self.session.bucket, known=self._knowledge()):
                     yield asdict(each)
+            case "reload":
+                yield asdict(reload_config(self.session.live))
             case _:
                 raise UsageError(f"this agent does not know {question.verb!r}")
 

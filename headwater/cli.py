@@ -26,7 +26,7 @@ VERBS = {  # command: its module and function, its line in the list
     "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of archived data."),
     "jobs": ("headwater.commands.jobs:jobs", "Check or export a large archive, on this machine or on Spark."),
     "topics": ("headwater.commands.topics:topics", "List and show archived topics; choose among deleted ones."),
-    "config": ("headwater.commands.config:config", "Check or show the configuration."),
+    "config": ("headwater.commands.config:config", "Check or show the configuration; have an agent reload it."),
 }
 EPILOG = """\b
 Exit codes:

@@ -59,10 +59,11 @@ _CONFIG_OPTIONS = (
 )
 
 
-def configured(verb: Callable[..., _R], *, log_level: LogLevel = LogLevel.WARNING) -> Callable[..., _R]:
+def configured(verb: Callable[..., _R], *, log_level: LogLevel = LogLevel.WARNING, takes_reload: bool = False) -> Callable[..., _R]:
     """Give `verb` the options that make up a configuration, and the configuration as its first argument. Also configures events.
 
-    log_level  the default one
+    log_level     the default one
+    takes_reload  `verb` also gets `reload`, which reads the configuration again, with the same options
     """
 
     def with_config(
@@ -84,7 +85,10 @@ def configured(verb: Callable[..., _R], *, log_level: LogLevel = LogLevel.WARNIN
             "node.log_format": rest.pop("log_format") or program.log_format,
         }
         given = {key: value for key, value in flags.items() if value is not None} | dict(map(_setting, settings))
-        config = load_config(config_file or program.config_file, given)
+        reload = functools.partial(load_config, config_file or program.config_file, given)
+        config = reload()
+        if takes_reload:
+            rest["reload"] = reload
         event_log.configure(config.node.log_level, config.node.log_format, default=log_level)
         return verb(config, **rest)
 

@@ -17,6 +17,7 @@ from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
 from archival.policy import Policy
 from headwater import agent_socket
 from headwater.config import Config
+from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
 from headwater.wiring import Bucket, check_conditional_writes, open_bucket, open_log_dirs, writer_id
@@ -49,7 +50,7 @@ class PassRequest:
 
     def policy(self, settings: ArchivalConfig) -> Policy:
         tail_ms = None if self.tail_older_than_s is None else int(self.tail_older_than_s * 1000)
-        return replace(Policy.of(settings), tail_after_ms=tail_ms, end=self.before)
+        return replace(Policy.of(settings, requested=True), tail_after_ms=tail_ms, end=self.before)
 
     def wants(self, place: TopicPartition) -> bool:
         if self.selection is None:
@@ -62,26 +63,30 @@ class PassRequest:
 class Session:
     """What is open while the lock is held.
 
+    live       `config`, with what has been changed since
     bucket     for reading. Like the one for archiving, it works only with the store that the data directory belongs to
     fleet      None without log directories
     """
 
     config: Config
+    live: LiveConfig
     bucket: Bucket
     control: ControlSupervisor
     fleet: ArchiverFleet | None
 
 
 @contextmanager
-def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
+def open_session(config: Config, *, patient: bool = False, reload: Callable[[], Config] | None = None) -> Iterator[Session]:
     """Lock the data directory and open everything that an archiver needs.
 
+    reload   see LiveConfig
     patient  continue if the store cannot be reached now: nothing is archived or released before it answers and has been checked
 
     Raises Locked when another process has the data directory, WrongStore and StoreGone for another store than it belongs to, and,
     unless `patient`, what the store raises.
     """
     with ExitStack() as stack:
+        live = LiveConfig(config, reload)
         stack.enter_context(DataDirLock(config.node.data_dir))
         dirs = open_log_dirs(config) if config.log.dirs else None
         if dirs is not None:
@@ -120,7 +125,8 @@ def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
                     store=writable.store,
                     repository=writable.manifests,
                     control=control,
-                    settings_for=config.archival_for,
+                    settings_for=live.archival_for,
+                    settings=live.archival,
                     data_dir=config.node.data_dir,
                     owned=config.log.owned,
                     writer=writer_id(config),
@@ -134,7 +140,7 @@ def open_session(config: Config, *, patient: bool = False) -> Iterator[Session]:
         if fleet is not None:
             fleet.announcer.start()
             stack.callback(fleet.announcer.close)
-        yield Session(config, Bucket(readable, ManifestRepository(readable)), control, fleet)
+        yield Session(config, live, Bucket(readable, ManifestRepository(readable)), control, fleet)
 
 
 def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dirs: LogDirs | None) -> None:

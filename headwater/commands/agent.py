@@ -10,18 +10,21 @@ from headwater.options import configured
 from headwater.output import say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater.config import Config
 
 INTERRUPTED = 130
 
 
 @click.command()
-@partial(configured, log_level=LogLevel.INFO)
-def agent(config: "Config") -> int:
+@partial(configured, log_level=LogLevel.INFO, takes_reload=True)
+def agent(config: "Config", reload: "Callable[[], Config]") -> int:
     """Archive and serve until stopped.
 
     Archives each segment of the log directories after the broker has sealed it. Serves archived and local records as one log on
-    a Kafka port. SIGTERM or Ctrl-C stops it after the work in progress.
+    a Kafka port. SIGTERM or Ctrl-C stops it. SIGHUP, or `headwater config reload`, makes it read the configuration again: what
+    stands under [archival] and [topics] is taken up at once.
 
     \b
     Example:
@@ -37,5 +40,5 @@ def agent(config: "Config") -> int:
 
     from headwater.agent import run
 
-    stopped_by = run(config, started=lambda address: say("serving on {}:{}".format(*address)))
+    stopped_by = run(config, started=lambda address: say("serving on {}:{}".format(*address)), reload=reload)
     return INTERRUPTED if stopped_by is signal.SIGINT else 0

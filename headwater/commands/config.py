@@ -1,4 +1,4 @@
-"""`headwater config check|show`."""
+"""`headwater config check|show|reload`."""
 
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,12 @@ from headwater_core.errors import HeadwaterError, UsageError
 if TYPE_CHECKING:
     from headwater.config import Config
 
+_RELOAD_S = 60.0
+
 
 @click.group()
 def config() -> None:
-    """Check or show the configuration."""
+    """Check or show the configuration, or have a running agent read it again."""
 
 
 @config.command()
@@ -59,3 +61,34 @@ def show(config: "Config", form: str) -> None:
 
     columns = (Column("key", "setting"), Column("value", "value"), Column("origin", "set by", leaves=1))
     emit(form, columns, ({"key": key, "value": value, "origin": origin} for key, value, origin in shown(config)))
+
+
+@config.command()
+@format_option
+@configured
+def reload(config: "Config", form: str) -> None:
+    """Have the agent on the data directory read its configuration again.
+
+    What stands under [archival] and in the archiving settings of [topics] is taken up at once, without a restart. Prints each setting
+    that differs, and whether it was taken up or needs a restart. A configuration that is not valid changes nothing.
+
+    \b
+    Example:
+      headwater config reload
+
+    \b
+    Exit codes:
+      0  done
+      2  not valid; stderr says why
+      6  no agent runs on the data directory
+    """
+    from headwater import agent_socket
+    from headwater_core.errors import NotFound
+
+    columns = (Column("key", "setting"), Column("effect", "effect"))
+    try:
+        (done,) = agent_socket.ask(config.node.data_dir, agent_socket.Ask("reload"), timeout_s=_RELOAD_S)
+    except agent_socket.NoAgent as error:
+        raise NotFound(str(error)) from error
+    rows = [{"key": key, "effect": "changed"} for key in done["changed"]]
+    emit(form, columns, rows + [{"key": key, "effect": "needs a restart"} for key in done["needs_restart"]])

@@ -9,8 +9,9 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from archival.config import ArchivalConfig, ArchiveMode
 from archival.due_queue import PAUSE_MAX_S
-from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, WORKERS, PartitionOutcome
+from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, PartitionOutcome
 from archival.policy import PolicyFor
 from archival.scheduler import QUIET_S, Scheduler
 from headwater.repeated_events import LINES_MAX
@@ -26,6 +27,8 @@ from tests.events import written_events
 from tests.headwater.broker import Bench
 from tests.headwater_core.manual_clock import ManualClock
 from tests.hung_disk import within
+
+WORKERS = ArchivalConfig().uploads_in_flight
 
 
 def test_a_partition_that_never_ends_keeps_no_other_waiting(bench: Bench, store: SendingStore) -> None:
@@ -134,6 +137,21 @@ def test_a_step_looks_at_its_own_partition_only(bench: Bench, monkeypatch: pytes
 
 class Defect(Exception):
     """Nobody planned for it."""
+
+
+def test_settings_are_read_whenever_they_are_needed(bench: Bench) -> None:
+    """What was switched off is archived once it is switched on; as many steps as may be are in hand at once."""
+    bench.settings = ArchivalConfig(archive=ArchiveMode.OFF)
+    bench.broker.partition("soup", 0, 1)
+    bench.broker.wait()
+    bench.scheduler.rescan()
+    assert bench.turns() == 2
+    bench.scheduler.rescan()
+    assert (bench.turns(), list(bench.store.list(""))) == (0, [])
+    bench.settings = ArchivalConfig()
+    bench.scheduler.reconsider()
+    bench.turns()
+    assert [bench.last_offset("soup", number) for number in range(2)] == [9, 9]
 
 
 def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: SendingStore) -> None:
@@ -274,7 +292,7 @@ def test_a_mistake_beside_all_partitions_ends_nothing(bench: Bench, monkeypatch:
         return bench.last_offset("soup", 0) == 9
 
     with capture_logs() as events:
-        bench.scheduler.run(Once(done), threading.Event(), 1.0)
+        bench.scheduler.run(Once(done), threading.Event())
     assert asked > 1
     assert bench.last_offset("soup", 0) == 9
     assert [event["log_level"] for event in events if event["event"] == "scheduler_failed"] == ["error"]
@@ -283,7 +301,7 @@ def test_a_mistake_beside_all_partitions_ends_nothing(bench: Bench, monkeypatch:
 def test_the_workers_archive_everything_and_end_when_stopped(bench: Bench) -> None:
     bench.broker.partition("soup", *range(12), segments=3)
     stop = threading.Event()
-    bench.scheduler.run(Once(lambda: all(bench.last_offset("soup", number) == 19 for number in range(12))), stop, 1.0)
+    bench.scheduler.run(Once(lambda: all(bench.last_offset("soup", number) == 19 for number in range(12))), stop)
     assert stop.is_set()
     assert {bench.last_offset("soup", number) for number in range(12)} == {19}
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive")]
@@ -334,6 +352,18 @@ def hanging() -> Iterator[HangingWork]:
     work.answers.set()
 
 
+def test_more_may_be_in_hand_from_one_moment_to_the_next(hanging: HangingWork) -> None:
+    settings = ArchivalConfig(uploads_in_flight=1)
+    scheduler = Scheduler(hanging, clock=ManualClock(), random=Random(7), settings=lambda: settings)
+    scheduler.rescan()
+    for most in (1, 3, 2):
+        settings = ArchivalConfig(uploads_in_flight=most)
+        while len(scheduler._in_hand) < most:
+            threading.Thread(target=scheduler.turn, daemon=True).start()
+            assert hanging.begun.acquire(timeout=20)
+        assert not scheduler.turn()
+
+
 def test_a_disk_that_hangs_keeps_only_its_own_partitions_from_their_steps(hanging: HangingWork) -> None:
     clock = ManualClock()
     scheduler = Scheduler(hanging, clock=clock, random=Random(7))
@@ -360,7 +390,7 @@ def test_steps_that_hang_are_replaced_and_left_behind_at_the_end(hanging: Hangin
             return super().monotonic_s() * 20 * LATE_S  # a twentieth of a second is late
 
     scheduler, stop = Scheduler(hanging, clock=Skipping(), random=Random(7)), threading.Event()
-    running = threading.Thread(target=scheduler.run, args=(OneRescan(), stop, 1.0), daemon=True)
+    running = threading.Thread(target=scheduler.run, args=(OneRescan(), stop), daemon=True)
     running.start()
     pause = threading.Event()
     for _ in range(400):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from archival.config import ArchivalConfig, ArchiveMode
 from archival.policy import Policy
 from archival.role import Acting, archiving_role
 from archival.step_plan import next_steps
@@ -283,3 +284,11 @@ def test_a_caught_up_log_is_idle() -> None:
 def test_a_log_truncated_below_its_checkpointed_start_begins_where_its_history_does() -> None:
     log = replace(a_log(0, 10, hw=20), log_start=15)
     assert first(log, None) == ClaimPartition(0, 0)
+
+
+def test_where_archiving_is_off_nothing_is_planned_not_even_a_claim() -> None:
+    for settings, requested in ((ArchivalConfig(archive=ArchiveMode.OFF), True), (ArchivalConfig(archive=ArchiveMode.MANUAL), False)):
+        policy = Policy.of(settings, requested=requested)
+        [step] = next_steps(a_log(0, 10, hw=20), None, writer="agent-a", policy=policy, tail_age_ms=0)
+        assert step == Idle(f"archive = {settings.archive.value}")
+    assert not Policy.of(ArchivalConfig(archive=ArchiveMode.MANUAL), requested=True).off

@@ -14,7 +14,7 @@ import structlog
 
 import recovery
 from archival import archiver, release
-from archival.fleet import WORKERS
+from archival.config import ArchivalConfig
 from headwater import cli
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.log_dirs import LogDirs
@@ -95,7 +95,9 @@ def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
     store = DirectoryStore(stage.bucket)
     stored = {info.key for head in found for info in store.list(keys.data_prefix(head.partition_id)) if info.key.endswith(".log")}
     assert listed.keys() <= stored
-    assert len(stored - listed.keys()) <= WORKERS * kills  # what was on its way, one run each, is garbage and not a second copy
+    assert (
+        len(stored - listed.keys()) <= ArchivalConfig().uploads_in_flight * kills
+    )  # what was on its way, one run each, is garbage and not a second copy
 
     ends = {head.partition_id: head.next_offset for head in found}
     for local in LogDirs([log]).partitions():

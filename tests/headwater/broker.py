@@ -83,7 +83,7 @@ class Bench:
     def __init__(self, root: Path, store: ObjectStore | None = None, *, owned: bool = False) -> None:
         self.root, self.broker, self.control = root, Broker(root / "log"), LocalControl()
         self.store = store or MemoryStore()
-        self.clock = ManualClock()
+        self.clock, self.settings = ManualClock(), ArchivalConfig()
         (root / "state").mkdir()
         self.fleet = ArchiverFleet(
             FleetEquipment(
@@ -91,14 +91,15 @@ class Bench:
                 store=self.store,
                 repository=ManifestRepository(self.store),
                 control=self.control,
-                settings_for=lambda topic: ArchivalConfig(),
+                settings_for=lambda topic: self.settings,
+                settings=lambda: self.settings,
                 data_dir=root / "state",
                 owned=owned,
                 writer="agent-a",
                 clock=self.clock,
             )
         )
-        self.scheduler = Scheduler(self.fleet, clock=self.clock, random=Random(7), policy_for=Policy.of)
+        self.scheduler = Scheduler(self.fleet, clock=self.clock, random=Random(7), policy_for=Policy.of, settings=self.fleet.settings)
 
     def turns(self, most: int = 1000) -> int:
         """Turns until nothing is due; how many that took."""

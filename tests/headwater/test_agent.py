@@ -109,6 +109,38 @@ def test_the_agent_archives_serves_answers_and_stops(stage: Stage) -> None:
     assert stage.run("archive", log=log).code == 0  # the data directory is free again
 
 
+def test_a_configuration_that_has_changed_is_taken_up_without_a_restart(stage: Stage) -> None:
+    file = stage.root / "agent.toml"
+    file.write_text("[archival]\narchive = 'off'\nseal_timeout = '0s'\n")
+    log = stage.log("kitchen")
+    options = ("--config", str(file), "--set", "log.owned=true")
+    reload = ("config", "reload", "-o", "jsonl", "--config", str(file))
+
+    def states() -> set[str]:
+        return {row["state"] for row in stage.run("status", "-p", "-o", "jsonl", "--config", str(file), log=log).rows}
+
+    with running(stage, log, *options) as agent:
+        agent.wait_for("gateway_started")
+        assert states() == {"waiting"}
+        assert "partition_claimed" not in {each["event"] for each in agent.events}
+        file.write_text("[archival]\narchive = 'auto'\nseal_timeout = '0s'\nuploads_in_flight = 0\n")
+        agent.process.send_signal(signal.SIGHUP)
+        assert "uploads_in_flight is 0" in agent.wait_for("config_refused")["reason"]
+        file.write_text("[archival]\narchive = 'auto'\nseal_timeout = '0s'\nuploads_in_flight = 2\n[node]\nid = 'other'\n")
+        agent.process.send_signal(signal.SIGHUP)
+        reloaded = agent.wait_for("config_reloaded")
+        assert (reloaded["changed"], reloaded["needs_restart"]) == (["archival.archive", "archival.uploads_in_flight"], ["node.id"])
+        agent.wait_for("run_archived", times=3)
+        file.write_text("[archival\n")
+        refused = stage.run(*reload)
+        assert (refused.code, "is not TOML" in refused.err) == (2, True)
+        file.write_text("[archival]\narchive = 'off'\nseal_timeout = '0s'\n")
+        rows = stage.run(*reload).rows
+        assert [(row["key"], row["effect"]) for row in rows] == [("archival.archive", "changed"), ("archival.uploads_in_flight", "changed")]
+        assert agent.stop() == 0
+    assert stage.run(*reload).code == 6
+
+
 def test_the_agent_can_be_interrupted(stage: Stage) -> None:
     with running(stage, stage.log("kitchen")) as agent:
         agent.wait_for("gateway_started")
