@@ -6,8 +6,7 @@ import structlog
 
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, TransientError, UnsupportedFormat
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.log_dirs import LogDirs, Survey
+from headwater_core.segments.log_dirs import LocalPartition, LogDirs, Roster
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from manifests.topic_survey import survey_topics
@@ -31,7 +30,7 @@ class Catalogue:
         self._dirs, self._repository = dirs, repository
         never = TransientError("not listed yet")
         self._unlisted: dict[object, HeadwaterError] = dict.fromkeys((*(dirs.dirs if dirs is not None else ()), _ARCHIVE), never)
-        self._found: dict[TopicPartition, LocalLog] = {}
+        self._found: dict[TopicPartition, LocalPartition] = {}
         self._own_cluster_id = ""  # the directories'; "" while they have not been read
         self._archived: dict[str, TopicManifest] = {}
 
@@ -46,29 +45,28 @@ class Catalogue:
         """Whether the bucket was listed at least once."""
         return _ARCHIVE not in self._unlisted
 
-    def list_local(self) -> Survey | HeadwaterError:
+    def list_local(self) -> Roster | HeadwaterError:
         """List the log directories; what they hold, or why that is not known. Raises nothing of ours."""
         assert self._dirs is not None
         try:
-            survey = self._dirs.survey()
-            own = None if survey.logs else self._dirs.cluster_id
+            roster = self._dirs.roster()
         except HeadwaterError as error:
             log.warning("log_dirs_not_listed", reason=str(error))
             for each in self._dirs.dirs:
                 self._note_listed(each, error)
             return error
-        problems = dict(survey.problems)
-        for path, problem in survey.problems:
+        problems = dict(roster.problems)
+        for path, problem in roster.problems:
             log.warning("log_dir_not_read", directory=str(path), reason=str(problem))
-        found = {each.partition.topic_partition: each for each in survey.logs}
+        found = dict(roster.partitions)
         for key, earlier in self._found.items():
             if key not in found and (earlier.directory in problems or earlier.directory.parent in problems):
                 found[key] = earlier  # a disk that is not there says nothing of what is on it
         self._found = found
-        self.cluster_id = self._own_cluster_id = own or survey.logs[0].partition.cluster_id
+        self.cluster_id = self._own_cluster_id = roster.cluster_id
         for each in self._dirs.dirs:
             self._note_listed(each, problems.get(each))
-        return survey
+        return roster
 
     def list_archive(self) -> HeadwaterError | None:
         """List the bucket; why it could not be. Raises ForeignOwner when it is another cluster's than the directories."""
@@ -103,6 +101,10 @@ class Catalogue:
         for each in self._found.values():
             found[each.partition.topic, each.partition.partition] = each.partition
         return found
+
+    def local(self, topic: str, partition: int) -> LocalPartition | None:
+        """As the last listing had it; None where it is not known to be here."""
+        return self._found.get(TopicPartition(topic, partition))
 
     def _take_own(self, archived: dict[str, TopicManifest]) -> None:
         """Where a topic is here and its name means another incarnation in the bucket, take the manifest of the one that is here."""

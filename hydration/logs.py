@@ -1,7 +1,7 @@
 """Every partition that can be read: known locally, in the bucket, or both."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from headwater_core.errors import (
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.log_dirs import LogDirs, Survey
+from headwater_core.segments.log_dirs import LogDirs, Roster
 from headwater_core.threads import DaemonThreads
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import EntryIndex, HeldEntries, ManifestView
@@ -27,7 +27,7 @@ from hydration.catalogue import Catalogue
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.local.local_tier import LocalTier, Look, OpenFiles
 from hydration.local.look_keeper import LookKeeper
-from hydration.partition_log import PartitionLog
+from hydration.partition_log import PartitionLog, Pending
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 
@@ -79,8 +79,8 @@ class Logs:
         self._topics: dict[str, KnownTopic] = {}
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
-        self._looks: dict[PartitionId, Look] = {}  # the last survey's
-        self._absent: Look | None = None  # what it found of all others: they are not there
+        self._here: Set[PartitionId] = frozenset()  # in the log directories, by their last listing
+        self._absent: Look | None = None  # what it shows of all others: they are not there
 
     @property
     def cluster_id(self) -> str:
@@ -129,6 +129,20 @@ class Logs:
                 found = self._partitions[partition_id] = self._open(partition_id)
             return found
 
+    def try_leader_epoch(self, topic: str, partition: int) -> int | Pending[int]:
+        """The newest that is known, -1 when there is none, without blocking. Of a partition that is here and that nobody reads, what the
+        last listing of the log directories has: Metadata names ten thousand, and none of them is opened or looked at for that.
+
+        Raises as `partition`, and what that one's try_leader_epoch raises.
+        """
+        local = self._catalogue.local(topic, partition)
+        if local is not None and local.leader_epoch >= 0:
+            with self._lock:
+                opened = self._partitions.get(local.partition)
+            if opened is None:
+                return local.leader_epoch
+        return self.partition(topic, partition).try_leader_epoch()
+
     def incarnation(self, topic: str, topic_id: str) -> Sequence[PartitionLog]:
         """The partitions of that incarnation, by number, whatever the bare name means now. Raises NotFound."""
         known = self._topics.get(topic)
@@ -172,20 +186,18 @@ class Logs:
             for partition in self._partitions.keys() - current:
                 del self._partitions[partition]
 
-    def _publish(self, survey: Survey, began_s: float) -> None:
-        """The survey has looked at every partition: no reader need do so again for a while. With problems it does not prove an absence."""
+    def _publish(self, roster: Roster, began_s: float) -> None:
+        """Readers of what is not here any more need not find out by themselves. With problems a roster proves no absence."""
         seen_s = self._clock.monotonic_s()
-        looks = {each.partition: Look(each, None, began_s, seen_s) for each in survey.logs}
-        absent = Look(None, None, began_s, seen_s) if not survey.problems else None
+        here = {each.partition for each in roster.partitions.values()}
+        absent = Look(None, None, began_s, seen_s) if not roster.problems else None
         with self._lock:
-            self._looks, self._absent = looks, absent
-            tiers = [(partition, each.local) for partition, each in self._partitions.items()]
-        boundaries = {each.partition.topic_partition: each.partition for each in survey.logs}
+            self._here, self._absent = here, absent
+            tiers = [(partition, each.local) for partition, each in self._partitions.items() if partition not in here]
         for partition, tier in tiers:
-            look = looks.get(partition, absent)
-            now = boundaries.get(partition.topic_partition, partition)
-            if tier is not None and tier.last_seen is not None and now != partition:
-                look = Look(None, _created_again(partition, now), float("-inf"), seen_s)
+            look, local = absent, roster.partitions.get(partition.topic_partition)
+            if tier is not None and tier.last_seen is not None and local is not None:
+                look = Look(None, _created_again(partition, local.partition), float("-inf"), seen_s)
             if tier is not None and look is not None:
                 tier.publish(look)
 
@@ -212,7 +224,8 @@ class Logs:
                 raise _created_again(partition, found.partition)
             return found if found.partition == partition else None
 
-        tier = LocalTier(look, self._files, self._clock, self._looks.get(partition, self._absent)) if dirs is not None else None
+        last = None if partition in self._here else self._absent
+        tier = LocalTier(look, self._files, self._clock, last) if dirs is not None else None
 
         def run(load: Callable[[], None]) -> Future[None]:
             return self.hydrator.join(("head", partition), load)

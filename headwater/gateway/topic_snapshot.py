@@ -171,7 +171,7 @@ class TopicSnapshots:
 
     def _try_epoch(self, topic: str, partition: int) -> int | Pending[int] | None:
         try:
-            return self._logs.partition(topic, partition).try_leader_epoch()
+            return self._logs.try_leader_epoch(topic, partition)
         except Exception:  # one partition's failure hides no other; its readers meet it
             return None
 

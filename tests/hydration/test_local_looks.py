@@ -13,8 +13,8 @@ from headwater.gateway.server import GatewayServer
 from headwater_core.errors import CorruptData, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.log_dirs import LogDirs, Survey
-from hydration.answers import Isolation, ReadResult
+from headwater_core.segments.log_dirs import LogDirs, Roster
+from hydration.answers import Isolation
 from hydration.local import local_tier
 from hydration.local.local_tier import HANGS_S, LOOK_S
 from hydration.partition_log import Pending
@@ -29,26 +29,26 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
 class Disk:
-    """Looks and surveys of the log directories wait while it `hangs`."""
+    """Looks and listings of the log directories wait while it `hangs`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers = threading.Event()
         self.answers.set()
         self.reached = threading.Semaphore(0)
         self.looks = 0
-        look, survey = LogDirs.look, LogDirs.survey
+        look, roster = LogDirs.look, LogDirs.roster
 
         def slow_look(dirs: LogDirs, partition: TopicPartition) -> LocalLog:
             self.looks += 1
             self._wait()
             return look(dirs, partition)
 
-        def slow_survey(dirs: LogDirs) -> Survey:
+        def slow_roster(dirs: LogDirs) -> Roster:
             self._wait()
-            return survey(dirs)
+            return roster(dirs)
 
         monkeypatch.setattr(LogDirs, "look", slow_look)
-        monkeypatch.setattr(LogDirs, "survey", slow_survey)
+        monkeypatch.setattr(LogDirs, "roster", slow_roster)
 
     def _wait(self) -> None:
         self.reached.release()
@@ -160,17 +160,16 @@ def test_the_gateway_answers_while_the_disk_hangs(a_world: AWorld, disk: Disk, m
         disk.answers.set()
 
 
-def test_a_survey_is_a_look_at_every_partition(a_world: AWorld, disk: Disk) -> None:
+def test_a_listing_is_no_look_and_a_reader_takes_the_one_of_its_partition(a_world: AWorld, disk: Disk) -> None:
     world = a_world(clock=ManualClock())
     world.broker.write(0, a_segment(0, 10))
-    world.broker.set_high_watermark(5)
-    log = world.log
     world.broker.set_high_watermark(10)
+    log = world.log
     world.logs.refresh()
-    read = log.try_read(5, 1 << 20, UNCOMMITTED)
-    assert isinstance(read, ReadResult)
-    read.close()
     assert disk.looks == 0
+    log.read(5, 1 << 20, UNCOMMITTED).close()
+    log.read(5, 1 << 20, UNCOMMITTED).close()
+    assert disk.looks == 1
 
 
 def test_the_look_that_explains_damage_is_taken_by_its_disks_own_threads(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,32 +1,70 @@
 """Looks that partitions take over: from surveys, and from a thread."""
 
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headwater_core.segments.log_dirs import LogDirs
+import pytest
+
+from headwater_core.epochs import EpochHistory
+from headwater_core.segments.log_dirs import Roster, partition_directory, small_files
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LOOK_S
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
-from tests.hydration.world import World
+from tests.hydration.world import PARTITION, TOPIC, World
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
-def test_a_survey_that_began_before_a_look_does_not_take_it_back(a_world: AWorld) -> None:
+def test_a_listing_that_began_before_a_look_does_not_take_it_back(a_world: AWorld) -> None:
     clock = ManualClock()
     world = a_world(clock=clock)
     world.broker.write(0, a_segment(0, 10))
-    world.broker.set_high_watermark(5)
-    dirs = LogDirs([world.broker.root])
-    early, began_s = dirs.survey(), clock.monotonic_s()
-    clock.advance(10)
     world.broker.set_high_watermark(10)
+    early, began_s = Roster(cluster_id=PARTITION.cluster_id, partitions={}), clock.monotonic_s()
+    clock.advance(10)
     assert world.log.bounds().high_watermark == 10
     world.logs._publish(early, began_s)
     assert world.log.bounds().high_watermark == 10
+
+
+def test_metadata_of_partitions_that_nobody_reads_opens_none_and_reads_no_head(a_world: AWorld) -> None:
+    world = a_world()
+    world.archive.append(a_segment(0, 10, epoch=3))
+    world.broker.write(0, a_segment(0, 10, epoch=3))
+    world.broker.set_epochs(EpochHistory.of([(3, 0)]))
+    world.logs.refresh()
+    heads = world.store.calls["get"]
+    assert world.logs.try_leader_epoch(TOPIC, 0) == 3
+    assert not world.logs._partitions
+    assert world.store.calls["get"] == heads
+
+
+def test_a_listing_reads_no_segments_and_only_what_has_changed(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = a_world()
+    world.broker.write(0, a_segment(0, 10))
+    world.broker.set_epochs(EpochHistory.of([(0, 0)]))
+    for path in (*world.broker.directory.iterdir(), world.broker.directory):
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    logs, reads = world.logs, list[str]()
+    read = small_files.read_optional
+
+    def noted(path: Path) -> bytes | None:
+        reads.append(path.name)
+        return read(path)
+
+    monkeypatch.setattr(partition_directory, "_segments", lambda *_: pytest.fail("segments were listed"))
+    monkeypatch.setattr(partition_directory, "read_optional", noted)
+    logs.refresh()
+    logs.refresh()
+    assert not reads
+    world.broker.write(10, a_segment(10, 10))
+    logs.refresh()
+    assert reads == ["partition.metadata", "leader-epoch-checkpoint"]
 
 
 def test_a_log_that_is_read_is_looked_at_without_being_asked_for(a_world: AWorld, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A broker's log directories, read-only."""
 
 from headwater_core.segments.log_dirs.log_directory import parse_directory_name
-from headwater_core.segments.log_dirs.log_dirs import Listing, LogDirs, Survey
-from headwater_core.segments.log_dirs.partition_directory import Glimpse
+from headwater_core.segments.log_dirs.log_dirs import Listing, LogDirs, Roster, Survey
+from headwater_core.segments.log_dirs.partition_directory import Glimpse, LocalPartition
 
-__all__ = ["Glimpse", "Listing", "LogDirs", "Survey", "parse_directory_name"]
+__all__ = ["Glimpse", "Listing", "LocalPartition", "LogDirs", "Roster", "Survey", "parse_directory_name"]

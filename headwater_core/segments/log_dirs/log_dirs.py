@@ -14,7 +14,15 @@ from headwater_core.segments.disk import PATIENCE_S, Disk, DiskHangs, Progressed
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs.broker_metadata import BrokerMetadata, KnownMetadata
 from headwater_core.segments.log_dirs.log_directory import LogDirectory, partition_names, same_broker
-from headwater_core.segments.log_dirs.partition_directory import Glimpse, glimpse_at, look_at
+from headwater_core.segments.log_dirs.partition_directory import (
+    Glimpse,
+    Identity,
+    LocalPartition,
+    glimpse_at,
+    identify,
+    local_partition,
+    look_at,
+)
 from headwater_core.segments.log_dirs.small_files import SmallFiles, is_directory
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 
@@ -44,6 +52,15 @@ class Listing:
     unread: HeadwaterError | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roster:
+    """Which partition each directory holds. `problems` as in a Survey."""
+
+    cluster_id: str
+    partitions: Mapping[TopicPartition, LocalPartition]
+    problems: tuple[tuple[Path, HeadwaterError], ...] = ()
+
+
 class LogDirs:
     """A broker's log.dirs, read-only. Safe to use from many threads, which do not wait for each other's disks: where one hangs, the
     partitions in it are unknown (DiskHangs), and all others are what they are.
@@ -66,6 +83,7 @@ class LogDirs:
         self._places: dict[TopicPartition, Path] = {}  # the log directory that each partition was last found in
         self._metadata = BrokerMetadata(self._dirs, metadata_dir, self._disks, self._check_same_broker)
         self._files = SmallFiles()
+        self._identities: dict[Path, dict[Path, Identity]] = {}  # of the partitions in each log directory, as last read
 
     @property
     def dirs(self) -> tuple[Path, ...]:
@@ -146,6 +164,43 @@ class LogDirs:
                     partitions[topic_partition] = glimpse
                     self._places[topic_partition] = directory
         return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems), unread=metadata.unread)
+
+    def roster(self) -> Roster:
+        """Which partitions survey would find, and no more of each than that. It costs a listing of each log directory and two file stamps
+        a partition; what has changed since the last roster costs two small files more.
+
+        Raises what survey raises for the whole.
+        """
+        metadata = self._metadata.known().state
+
+        def identify_all(root: LogDirectory, progressed: Progressed) -> list[tuple[TopicPartition, Path, LocalPartition | HeadwaterError]]:
+            found: list[tuple[TopicPartition, Path, LocalPartition | HeadwaterError]] = []
+            known, now = self._identities.get(root.directory, {}), dict[Path, Identity]()
+            for topic_partition, path in root.partitions.items():
+                try:
+                    now[path] = identify(path, known.get(path), owned=self._owned)
+                    found.append((topic_partition, path, local_partition(path, topic_partition, now[path], root, metadata)))
+                except NotFound:
+                    pass  # deleted since the listing
+                except HeadwaterError as error:
+                    found.append((topic_partition, path, error))
+                progressed()
+            self._identities[root.directory] = now
+            return found
+
+        partitions: dict[TopicPartition, LocalPartition] = {}
+        directories, problems = self._in_each(identify_all)
+        for found in directories.values():
+            for topic_partition, path, local in found:
+                if isinstance(local, HeadwaterError):
+                    problems.append((path, local))
+                elif topic_partition in partitions:
+                    problems.append(
+                        (path, CorruptData(str(path), 0, f"{topic_partition} is also in {partitions[topic_partition].directory}"))
+                    )
+                else:
+                    partitions[topic_partition] = local
+        return Roster(cluster_id=self.cluster_id, partitions=partitions, problems=tuple(problems))
 
     def _read_directory(self, directory: Path, names: Sequence[str] = ()) -> LogDirectory:
         return LogDirectory.read(directory, names, self._files)

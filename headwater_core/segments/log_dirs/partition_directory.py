@@ -112,6 +112,51 @@ def _assemble(
         raise CorruptData(str(path), 0, str(error)) from error
 
 
+class LocalPartition(NamedTuple):
+    """Which partition a directory holds, without its segments.
+
+    directory     the partition's own
+    leader_epoch  the newest that the broker knows, by the log's history or the metadata log; -1 when there is none
+    """
+
+    partition: PartitionId
+    directory: Path
+    leader_epoch: int
+
+
+class Identity(NamedTuple):
+    """What a partition's directory says of itself; the same as long as `files` is, where that is known (see Glimpse)."""
+
+    files: tuple[int, int] | None
+    topic_id: str
+    leader_epoch: int
+
+
+def identify(path: Path, known: Identity | None, *, owned: bool) -> Identity:
+    """Read two small files, or nothing where `known` shows that they are what they were. Raises as `look_at`."""
+    files = _modified_ns(path)
+    if known is not None and files is not None and known.files == files:
+        return known
+    try:
+        raw = read_optional(path / checkpoints.PARTITION_METADATA)
+        topic_id = _topic_id(path, _segments(path, owned)) if not raw else _decode_topic_id(path, raw)
+        newest = _epochs(path).newest
+    except FileNotFoundError as error:
+        raise NotFound(f"{path} is gone") from error
+    except OSError as error:
+        raise disk_error(error, path) from error
+    return Identity(files, topic_id, -1 if newest is None else newest)
+
+
+def local_partition(
+    path: Path, topic_partition: TopicPartition, identity: Identity, root: LogDirectory, cluster: ClusterMetadata | None
+) -> LocalPartition:
+    topic = cluster.topics.get(topic_partition.topic) if cluster else None
+    led = topic.partitions.get(topic_partition.partition) if topic and topic.topic_id == identity.topic_id else None
+    partition = PartitionId(root.properties.cluster_id, identity.topic_id, topic_partition.partition, topic_partition.topic)
+    return LocalPartition(partition, path, max(identity.leader_epoch, led.leader_epoch if led else -1))
+
+
 def glimpse_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, cluster: ClusterMetadata | None) -> Glimpse:
     """How the partition looks from outside; never raises for what is wrong with its files."""
     topic = cluster.topics.get(topic_partition.topic) if cluster else None
@@ -129,7 +174,7 @@ def glimpse_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, 
 
 def _modified_ns(directory: Path) -> tuple[int, int] | None:
     try:
-        made, epochs = os.stat(directory).st_mtime_ns, os.stat(directory / checkpoints.LEADER_EPOCHS).st_mtime_ns
+        made, epochs = os.stat(directory).st_mtime_ns, os.stat(f"{directory}/{checkpoints.LEADER_EPOCHS}").st_mtime_ns
     except OSError:
         return None  # a look will find out
     return (made, epochs) if time.time_ns() > max(made, epochs) + SETTLED_NS else None
@@ -184,10 +229,14 @@ def _topic_id(directory: Path, listing: "_Listing") -> str:
     path = directory / checkpoints.PARTITION_METADATA
     raw = read_optional(path)
     if raw:
-        return checkpoints.decode_partition_metadata(raw, where=str(path))
+        return _decode_topic_id(directory, raw)
     if time.time() < directory.stat().st_mtime + _YOUNG_S or not any(each.size_bytes for each in listing.segments):
         raise SourceChanged(f"{directory} has no {checkpoints.PARTITION_METADATA} yet")
     raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: its topic id is not known")
+
+
+def _decode_topic_id(directory: Path, raw: bytes) -> str:
+    return checkpoints.decode_partition_metadata(raw, where=str(directory / checkpoints.PARTITION_METADATA))
 
 
 def _epochs(directory: Path) -> EpochHistory:
