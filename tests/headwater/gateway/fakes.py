@@ -149,6 +149,9 @@ class FakeLogs(Logs):
             found[topic] = KnownTopic(topic, self._logs[topic, partition].partition.topic_id, (*before, partition))
         return found
 
+    def try_leader_epoch(self, topic: str, partition: int) -> int | Pending[int]:
+        return self.partition(topic, partition).try_leader_epoch()
+
     def partition(self, topic: str, partition: int) -> FakeLog:
         try:
             return self._logs[topic, partition]

@@ -164,9 +164,10 @@ def test_an_unreachable_store_is_a_retriable_error_and_local_offsets_are_served(
     logs = opened(store, root)
     with GatewayServer(logs, GatewayConfig(listen="127.0.0.1:0")) as server, RawClient(server.address) as client:
         client.ask(Api.METADATA, 7, topics=[], allow_auto_topic_creation=False)
+        logs.partition("cookbook.1990", 0).bounds()  # its manifest is known
         store.is_unplugged = True
         assert client.fetch(a_fetch(("cookbook.1990", 0, 0)))["error_code"] == Code.KAFKA_STORAGE_ERROR
-        here = client.fetch(a_fetch(("cookbook.1990", 0, 179)))
+        here = client.fetch(a_fetch(("cookbook.1990", 0, 179), max_wait=5000))
         assert (here["error_code"], here["records"] != b"") == (0, True)
         store.is_unplugged = False
         assert client.fetch(a_fetch(("cookbook.1990", 0, 0), max_wait=5000))["records"] != b""
