@@ -10,6 +10,7 @@ from random import Random
 from archival.due_queue import DueQueue
 from archival.fleet import LATE_S, LOG_DIRS, ArchiverFleet, PartitionOutcome
 from archival.policy import PolicyFor
+from archival.upload_permit import StepWatch
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import parse_directory_name
@@ -66,7 +67,8 @@ class ArchivePass:
             place = self._queue.take(0.0)
         if place is None:
             return False
-        outcome = self._fleet.step(place, self._policy_for, end=self._ends[place], again=True)
+        watch = StepWatch(self._fleet.clock, lambda: "the pass was stopped" if self._stop.is_set() or self._ended.is_set() else "")
+        outcome = self._fleet.step(place, self._policy_for, watch, end=self._ends[place], again=True)
         with self._lock:
             step, outcome = outcome, outcome.after(self._sums.get(place))
             self._sums[place] = outcome

@@ -118,16 +118,18 @@ class PartitionArchiver:
         """The head as last seen; None before the first step and while there is none."""
         return self._held.head
 
-    def step(self, policy: Policy, log: LocalLog | None = None) -> Outcome:
+    def step(self, policy: Policy, log: LocalLog | None = None, *, pace: Callable[[int], object] | None = None) -> Outcome:
         """Do the next thing, with at most one commit. Safe to repeat after any crash.
 
-        log  a look at the partition's directory that the caller has just taken; without it one is taken here
+        log   a look at the partition's directory that the caller has just taken; without it one is taken here
+        pace  is called before each piece of an upload: see PacedFile
 
         Raises Fenced when another writer has claimed the partition; SuspectedGap, CorruptData, UnrelatedLog, UnfinishedSwap,
         NeedsReplacement, NeedsUpgrade and ManifestFull when a person must look at it; and TransientError (SourceChanged and
         UnknownOutcome among them) when the same call may succeed later.
         """
         with self.lock, disk_errors(self.partition):
+            self._uploads.pace = pace
             try:
                 if log is None:
                     log = self._source.look()

@@ -5,7 +5,7 @@ from enum import Enum
 
 from headwater_core.errors import UsageError
 
-UPLOAD_BYTES_PER_S_MIN = 64 << 10  # slower, and an upload of one window would take longer than a store waits for it
+UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a server wait for longer than the 20 s after which S3 gives up
 
 
 class ArchiveMode(Enum):

@@ -1,6 +1,7 @@
 """The archivers of one agent, and the outcome of one step of one partition: an error there stops no other partition."""
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,9 +24,10 @@ from archival.role import Standby, archiving_role
 from archival.source import OpenSegment, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
+from archival.upload_permit import StepWatch, UploadPermit, UploadRate
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
-from headwater_core.errors import HeadwaterError, NotFound, TransientError
+from headwater_core.errors import HeadwaterError, NotFound, TransientError, UploadStopped
 from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
@@ -38,6 +40,7 @@ from manifests.topic import Owner
 
 _log = structlog.get_logger()
 
+LOOK_S = 1.0  # between two looks, while an upload is in flight, whether its partition is still there
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
@@ -104,6 +107,7 @@ class FleetEquipment:
 
     settings_for  what the operator has set for a topic, by its name, as it is now
     settings      for no topic in particular
+    wait          sleeps for so many seconds
     data_dir      where what must outlive the process is kept
     owned         no broker works on the log directories: what is archived may be released there
     owner         see TopicRecords
@@ -119,9 +123,48 @@ class FleetEquipment:
     writer: str
     clock: Clock
     settings: Callable[[], ArchivalConfig] = ArchivalConfig
+    wait: Callable[[float], object] = time.sleep
     new_uid: Callable[[], str] = lambda: uuid4().hex
     open_segment: OpenSegment = open_segment
     owner: Callable[[], Owner | None] | None = None
+
+
+class _Interest:
+    """Whether what a step uploads is still wanted."""
+
+    def __init__(self, fleet: "ArchiverFleet", archiver: PartitionArchiver, log: LocalLog, policy_for: PolicyFor, watch: StepWatch) -> None:
+        self._fleet, self._archiver, self._log, self._policy_for, self._watch = fleet, archiver, log, policy_for, watch
+        self._known_version = fleet.announcer.known_version(log.partition)
+        self._look_s = fleet.clock.monotonic_s() + LOOK_S  # when to look again whether the directory is there
+
+    def lost(self) -> str:
+        """Why it is not; "" while it is. Is called for each piece that goes."""
+        self._watch.moved()
+        if reason := self._watch.ends():
+            return reason
+        partition = self._log.partition
+        if off := self._policy_for(self._fleet.settings_for(partition.topic)).off:
+            return off
+        head = self._archiver.head
+        known = self._fleet.announcer.known_version(partition)
+        if head is not None and known > max(head.version, self._known_version):  # what was known before was looked into before
+            return "the control log knows of another agent's commit"
+        now_s = self._fleet.clock.monotonic_s()
+        if now_s < self._look_s:
+            return ""
+        self._look_s = now_s + LOOK_S
+        return self._gone()
+
+    def _gone(self) -> str:
+        """A segment that the broker's retention deletes meanwhile is wanted all the more: it is open, and nowhere else."""
+        partition = self._log.partition
+        try:
+            found = self._fleet.logs.look(partition.topic_partition).partition
+        except NotFound:
+            return "the partition was deleted"
+        except HeadwaterError:
+            return ""  # that says nothing
+        return "" if found == partition else "the topic was deleted and created again"
 
 
 class ArchiverFleet:
@@ -131,8 +174,8 @@ class ArchiverFleet:
     """
 
     def __init__(self, equipment: FleetEquipment) -> None:
-        self._equipment, self._clock = equipment, equipment.clock
-        self.logs, self.settings = equipment.dirs, equipment.settings
+        self._equipment, self.clock = equipment, equipment.clock
+        self.logs, self.settings, self.settings_for = equipment.dirs, equipment.settings, equipment.settings_for
         self.troubles: dict[TopicPartition, str] = {}
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
@@ -154,6 +197,7 @@ class ArchiverFleet:
             new_uid=equipment.new_uid,
             open_segment=equipment.open_segment,
         )
+        self._rate = UploadRate(lambda: self.settings().upload_bytes_per_s, equipment.clock)
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
         self._lock = threading.Lock()  # of both tables, held for moments
         self._members: dict[PartitionId, _Member] = {}
@@ -163,7 +207,7 @@ class ArchiverFleet:
         """The heads that the archivers hold, and how old that knowledge is."""
         with self._lock:
             members = dict(self._members)
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         return {
             partition: KnownHead(head, round(now_s - (now_s if member.confirmed_s is None else member.confirmed_s), 3))
             for partition, member in members.items()
@@ -183,15 +227,24 @@ class ArchiverFleet:
                 _log.info("leadership_known")
         return listing
 
-    def step(self, place: TopicPartition, policy_for: PolicyFor, *, end: int | None = None, again: bool = False) -> PartitionOutcome:
+    def step(
+        self,
+        place: TopicPartition,
+        policy_for: PolicyFor,
+        watch: StepWatch | None = None,
+        *,
+        end: int | None = None,
+        again: bool = False,
+    ) -> PartitionOutcome:
         """One step of one partition, with at most one commit; then what is archived of an owned directory is released.
 
+        watch  hears of each piece that goes, and says when the step has to end
         end    take the log for committed below this offset only
         again  read even what was found damaged and has not changed since
 
         Raises nothing that a partition can be the reason of: the outcome says it, and `troubles`.
         """
-        started_s = self._clock.monotonic_s()
+        started_s = self.clock.monotonic_s()
         member: _Member | None = None
         try:
             log = self.logs.look(place)
@@ -199,35 +252,39 @@ class ArchiverFleet:
                 if member.obstacle and not again and started_s < member.read_again_s and member.obstacle.remains(log):
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
-                    done = self._advance(member, log, policy_for, end)
+                    done = self._advance(member, log, policy_for, watch or StepWatch(self.clock), end)
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
             done = PartitionOutcome(place=place, error=self.trouble(place, error))
         head = member.archiver.head if member else None
-        elapsed_s = round(self._clock.monotonic_s() - started_s, 3)
+        elapsed_s = round(self.clock.monotonic_s() - started_s, 3)
         done = replace(done, last_offset=head.last_offset if head else None, elapsed_s=elapsed_s)
         self.note(done)
         return done
 
-    def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, end: int | None) -> PartitionOutcome:
+    def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
         archiver = member.archiver
-        settings = self._equipment.settings_for(log.partition.topic)
+        settings = self.settings_for(log.partition.topic)
         seen = log
         if end is not None and log.high_watermark is not None and log.high_watermark > end:
             seen = replace(log, high_watermark=end)
         before = archiver.head
         member.obstacle = None
         policy = policy_for(settings)
+        interest = _Interest(self, archiver, log, policy_for, watch)
         try:
-            outcome = archiver.step(policy, seen)
+            outcome = archiver.step(policy, seen, pace=UploadPermit(self._rate, interest.lost, self._equipment.wait))
+        except UploadStopped as stopped:
+            _log.info("upload_stopped", partition=str(log.partition), reason=str(stopped))
+            raise
         except HeadwaterError as error:
             member.obstacle = Obstacle.of(error, log, archiver.head.next_offset if archiver.head else 0)
-            member.read_again_s = self._clock.monotonic_s() + READ_AGAIN_S
+            member.read_again_s = self.clock.monotonic_s() + READ_AGAIN_S
             raise
         head = archiver.head
         if head is not None and head is not before:
-            member.confirmed_s = self._clock.monotonic_s()
+            member.confirmed_s = self.clock.monotonic_s()
         done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
         if outcome.progressed and head is not None:
             done = replace(done, deadline_ms=deadline_ms(log, head.next_offset))
@@ -328,7 +385,7 @@ class ArchiverFleet:
             self._identities[partition.topic_partition] = partition
             member = self._members.get(partition)
             if member is None:
-                offloader = open_layout(self._equipment.settings_for(partition.topic).layout)
+                offloader = open_layout(self.settings_for(partition.topic).layout)
                 member = self._members[partition] = _Member(PartitionArchiver(partition, self._shared, offloader))
             member.users += 1
         try:

@@ -4,8 +4,9 @@ There is no pass that has to end before a partition is looked at again. A rescan
 takes one partition, makes one step and puts it back after the others. `rescan`, `add` and `turn` are all of it, and need neither
 threads nor a real clock; `run` is the threads around them.
 
-A step may hang with its disk. After LATE_S it does not count any more among the uploads in flight, and a log directory with as many such
-steps as may be in flight is passed over until one of them ends: however many disks hang, the partitions of the others are archived.
+A step may hang with its disk. When nothing of it has moved for LATE_S it does not count any more among the uploads in flight, and a log
+directory with as many such steps as may be in flight is passed over until one of them ends: however many disks hang, the partitions of
+the others are archived.
 """
 
 import threading
@@ -23,6 +24,7 @@ from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
 from archival.fleet import LATE_S, LOG_DIRS, PartitionOutcome
 from archival.policy import Policy, PolicyFor
+from archival.upload_permit import StepWatch
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
 from headwater_core.partition import TopicPartition
@@ -43,7 +45,7 @@ class Work(Protocol):
         """Which partitions there are."""
         ...
 
-    def step(self, place: TopicPartition, policy_for: PolicyFor) -> PartitionOutcome:
+    def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
         """One step. Raises nothing: whatever goes wrong is in the outcome."""
         ...
 
@@ -97,7 +99,8 @@ class Scheduler:
         self._work, self._clock, self._policy_for, self._settings = work, clock, policy_for, settings
         self._random, self._queue, self._changed = random, DueQueue(random), threading.Condition()
         self._glimpses: dict[TopicPartition, Glimpse] = {}  # when each was last added by a rescan
-        self._in_hand: dict[TopicPartition, float] = {}  # since when
+        self._in_hand: dict[TopicPartition, StepWatch] = {}
+        self._ending = ""  # why all steps have to end
         self._workers: list[threading.Thread] = []
         self._quiet: dict[TopicPartition, _Quiet] = {}
         self._stopped: set[TopicPartition] = set()  # by what a person must see to, as logged
@@ -160,14 +163,14 @@ class Scheduler:
 
     def _take(self) -> TopicPartition | None:
         now_s = self._clock.monotonic_s()
-        late = [place for place, since_s in self._in_hand.items() if now_s - since_s >= LATE_S]
+        late = [place for place, watch in self._in_hand.items() if watch.silent_s >= LATE_S]
         most = self._settings().uploads_in_flight
         if len(self._in_hand) - len(late) >= most:
             return None
         hanging = Counter(self._directory(place) for place in late)
         place = self._queue.take(now_s, lambda each: hanging[self._directory(each)] >= most)
         if place is not None:
-            self._in_hand[place] = now_s
+            self._in_hand[place] = StepWatch(self._clock, lambda: self._ending)
         return place
 
     def _directory(self, place: TopicPartition) -> Path | None:
@@ -178,7 +181,7 @@ class Scheduler:
     def _step(self, place: TopicPartition) -> None:
         try:
             try:
-                outcome = self._work.step(place, self._policy_for)
+                outcome = self._work.step(place, self._policy_for, self._in_hand[place])
             except Exception as error:
                 outcome = PartitionOutcome(place=place, error=self._work.trouble(place, error))
         except BaseException:
@@ -212,6 +215,7 @@ class Scheduler:
                     stop.wait(FAILED_S)
         finally:
             stop.set()
+            self._ending = "the agent stops"
             self._end_workers()
         try:
             self._work.save()
@@ -234,7 +238,7 @@ class Scheduler:
         with self._changed:
             self._changed.notify_all()
             while self._in_hand:
-                left_s = LATE_S - (self._clock.monotonic_s() - max(self._in_hand.values()))
+                left_s = LATE_S - min(watch.silent_s for watch in self._in_hand.values())
                 if left_s <= 0:
                     log.warning("steps_abandoned", partitions=[str(each) for each in self._in_hand], reason="their disks hang")
                     return

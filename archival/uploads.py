@@ -11,6 +11,7 @@ from headwater_core import milestones
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.paced_file import PacedFile
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.run_scan import RunScan
@@ -24,6 +25,7 @@ class Uploads:
 
     def __init__(self, partition: PartitionId, store: ObjectStore, offloader: Offloader, new_uid: Callable[[], str]) -> None:
         self._partition, self._store, self._offloader, self._new_uid = partition, store, offloader, new_uid
+        self.pace: Callable[[int], object] | None = None  # called before each piece of an upload: see PacedFile
         self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has)
         self._sent: tuple[Entry, Entry] | None = None  # (what was wanted, how it was named) by an upload that failed
@@ -60,7 +62,7 @@ class Uploads:
         fence: a bucket that refuses heads must not fill with copies. An upload that was cut short is tried again under its own
         name, where what has arrived is found and compared; unless other bytes may have been sent than were scanned.
 
-        Raises what Offloader.offload raises.
+        Raises what Offloader.offload raises, and what `pace` does.
         """
         wanted = _nameless(entry)
         for made, confirmed in self._confirmed:
@@ -69,6 +71,8 @@ class Uploads:
         if self._sent and self._sent[0] == wanted:
             entry = replace(self._sent[1], cleaned=entry.cleaned, displaced_by=entry.displaced_by)
         self._sent = None
+        if self.pace is not None:
+            source = PacedFile(source, self.pace)
         try:
             offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
         except SourceChanged:

@@ -133,6 +133,10 @@ class SourceChanged(TransientError):
     """A local file was replaced, cut or removed while it was read. Plan again."""
 
 
+class UploadStopped(SourceChanged):
+    """What an upload in flight was for is gone: its topic, its claim, the wish to archive it, or the agent. Nothing was created."""
+
+
 class Superseded(HeadwaterError):
     """What was read earlier is no longer what the archive holds: a dead branch, or a topic that was created again. Read again."""
 

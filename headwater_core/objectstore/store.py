@@ -47,8 +47,8 @@ class ObjectStore(Protocol):
         """Create `key` from exactly `size_bytes` bytes read from `data`'s position on; return the digest of what was sent
         ("crc64nvme:<16 hex>"), which the store has confirmed where it can.
 
-        Large objects go in parts; memory stays bounded by a few parts. Raises AlreadyExists when the key is taken and
-        SourceChanged when `data` ends early; then nothing was created.
+        Large objects go in parts; memory stays bounded by a few parts. Raises AlreadyExists when the key is taken,
+        SourceChanged when `data` ends early, and what the pace of a PacedFile raises; then nothing was created.
         """
         ...
 

@@ -1,22 +1,26 @@
 """The agent's loop, turn by turn: every partition gets its turn, and one partition's trouble is its own."""
 
+import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from archival.announcer import claim_of
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.due_queue import PAUSE_MAX_S
-from archival.fleet import LATE_S, LOG_DIRS, READ_AGAIN_S, PartitionOutcome
+from archival.fleet import LATE_S, LOG_DIRS, LOOK_S, READ_AGAIN_S, PartitionOutcome
 from archival.policy import PolicyFor
 from archival.scheduler import QUIET_S, Scheduler
+from archival.upload_permit import StepWatch
 from headwater.repeated_events import LINES_MAX
 from headwater_core.clock import SystemClock
-from headwater_core.errors import CorruptData, HeadwaterError, TransientError
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UploadStopped
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.local_log import LocalLog
@@ -152,6 +156,69 @@ def test_settings_are_read_whenever_they_are_needed(bench: Bench) -> None:
     bench.scheduler.reconsider()
     bench.turns()
     assert [bench.last_offset("soup", number) for number in range(2)] == [9, 9]
+
+
+def deleted(bench: Bench) -> None:
+    shutil.rmtree(bench.broker.directory("soup", 0))
+
+
+def deleted_and_created_again(bench: Bench) -> None:
+    deleted(bench)
+    bench.broker.partition("soup", 0, incarnation=1)
+
+
+def switched_off(bench: Bench) -> None:
+    bench.settings_of["soup"] = ArchivalConfig(archive=ArchiveMode.OFF)
+
+
+def claimed_by_another_agent(bench: Bench) -> None:
+    """Whose announcement has come, and the bucket would refuse the commit."""
+    head = bench.head("soup", 0)
+    assert head
+    bench.control.publish(claim_of(msgspec.structs.replace(head, version=head.version + 1, writer="agent-b")))
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason"),
+    [
+        (deleted, "the partition was deleted"),
+        (deleted_and_created_again, "the topic was deleted and created again"),
+        (switched_off, "archive = off"),
+        (claimed_by_another_agent, "the control log knows of another agent's commit"),
+    ],
+)
+def test_an_upload_that_is_not_wanted_any_more_is_stopped(
+    bench: Bench, store: SendingStore, happens: Callable[[Bench], None], reason: str
+) -> None:
+    """And everybody else's goes on."""
+    bench.broker.partition("soup", 0)
+    bench.broker.partition("stew", 0)
+
+    def sending(key: str) -> None:
+        if "/soup/" in key:
+            store.sending = lambda key: None
+            happens(bench)
+            bench.clock.advance(int(1000 * LOOK_S))
+
+    store.sending = sending
+    bench.scheduler.rescan()
+    with capture_logs() as events:
+        for _ in range(5):
+            bench.scheduler.turn()
+    stopped = [(event["partition"], event["reason"]) for event in events if event["event"] == "upload_stopped"]
+    assert stopped == [("soup:0", reason)]
+    assert bench.last_offset("stew", 0) == 9
+    assert not [event for event in events if event["log_level"] in ("warning", "error")]
+
+
+def test_what_the_control_log_wrongly_says_stops_no_upload_for_ever(bench: Bench) -> None:
+    """It is a hint: the bucket has been read again before the upload, and knows of no such commit."""
+    bench.broker.partition("soup", 0)
+    bench.scheduler.rescan()
+    assert bench.scheduler.turn()
+    claimed_by_another_agent(bench)
+    bench.turns()
+    assert bench.last_offset("soup", 0) == 9
 
 
 def test_an_unplanned_exception_is_one_partitions_trouble(bench: Bench, store: SendingStore) -> None:
@@ -322,7 +389,7 @@ class HangingWork:
     def listing(self) -> Listing:
         return self._listing
 
-    def step(self, place: TopicPartition, policy_for: PolicyFor) -> PartitionOutcome:
+    def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
         if place.topic == "hanging":
             self.begun.release()
             assert self.answers.wait(60)
@@ -380,6 +447,46 @@ def test_a_disk_that_hangs_keeps_only_its_own_partitions_from_their_steps(hangin
     hanging.answers.set()
     within(20, lambda: [None for _ in iter(lambda: scheduler.turn() or len(scheduler) > 0, False)])
     assert hanging.stepped.count("hanging") == 3 * WORKERS
+
+
+def test_a_step_whose_bytes_move_is_not_late_and_counts_among_those_in_flight() -> None:
+    """However long it takes: with a low rate, uploads would else become more and more."""
+
+    class Moving(HangingWork):
+        def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
+            watches.append(watch)
+            return super().step(place, policy_for, watch)
+
+    work, clock, watches = Moving(), ManualClock(), list[StepWatch]()
+    scheduler = Scheduler(work, clock=clock, random=Random(7))
+    scheduler.rescan()
+    for _ in range(WORKERS):
+        threading.Thread(target=scheduler.turn, daemon=True).start()
+        assert work.begun.acquire(timeout=20)
+    for _ in range(5):
+        clock.advance(int(1000 * LATE_S) - 1)
+        for each in watches:
+            each.moved()
+        assert not scheduler.turn()
+    work.answers.set()
+
+
+def test_an_agent_that_stops_ends_its_uploads() -> None:
+    class Uploading(HangingWork):
+        def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
+            self.begun.release()
+            while not (reason := watch.ends()):
+                pause.wait(0.01)
+            return PartitionOutcome(place=place, error=UploadStopped(reason))
+
+    work, stop, pause = Uploading(), threading.Event(), threading.Event()
+    running = threading.Thread(target=Scheduler(work, clock=SystemClock(), random=Random(7)).run, args=(OneRescan(), stop), daemon=True)
+    running.start()
+    for _ in range(WORKERS):
+        assert work.begun.acquire(timeout=20)
+    stop.set()
+    running.join(LATE_S / 2)
+    assert not running.is_alive()
 
 
 def test_steps_that_hang_are_replaced_and_left_behind_at_the_end(hanging: HangingWork) -> None:

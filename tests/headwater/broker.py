@@ -84,6 +84,7 @@ class Bench:
         self.root, self.broker, self.control = root, Broker(root / "log"), LocalControl()
         self.store = store or MemoryStore()
         self.clock, self.settings = ManualClock(), ArchivalConfig()
+        self.settings_of: dict[str, ArchivalConfig] = {}  # topics that have their own
         (root / "state").mkdir()
         self.fleet = ArchiverFleet(
             FleetEquipment(
@@ -91,7 +92,7 @@ class Bench:
                 store=self.store,
                 repository=ManifestRepository(self.store),
                 control=self.control,
-                settings_for=lambda topic: self.settings,
+                settings_for=lambda topic: self.settings_of.get(topic, self.settings),
                 settings=lambda: self.settings,
                 data_dir=root / "state",
                 owned=owned,

@@ -62,7 +62,7 @@ def test_values_are_text_in_the_environment(tmp_path: Path) -> None:
         ("[log]\nlayout = 'redpanda'", "kafka"),
         ("[archival]\narchive = 'never'", "'never' is not one of auto, manual, off"),
         ("[archival]\nuploads_in_flight = 0", "1 to 64"),
-        ("[archival]\nupload_bytes_per_s = '1KiB'", "at least 65536"),
+        ("[archival]\nupload_bytes_per_s = '1KiB'", "at least 1048576"),
         ("topics = 3", "must be a section"),
         ("[gateway]\nconnections_max = inf", "a whole number"),
         ("[gateway]\nnode_id = 2147483648", "int32"),

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound, SourceChanged, UsageError
 from headwater_core.objectstore.digest import from_s3
 from headwater_core.objectstore.s3.error_codes import FOREIGN, as_headwater_error
-from headwater_core.objectstore.s3.request_body import RequestBody
+from headwater_core.objectstore.s3.request_body import PutEnded, RequestBody
 from headwater_core.objectstore.store import check_key, check_prefix
 
 if TYPE_CHECKING:
@@ -73,10 +73,13 @@ class S3Bucket:
             raise as_headwater_error(f"{self.url}/{key}".rstrip("/"), error, write=write) from error
 
     def send(self, key: str, body: RequestBody, request: Callable[[], _Answer], *, write: bool) -> _Answer:
-        """The answer to `request`, which sends `body`. Raises SourceChanged when its bytes changed meanwhile, whatever the answer was."""
+        """The answer to `request`, which sends `body`. Raises SourceChanged when its bytes changed meanwhile, whatever the answer was, and
+        what the body's pace raises."""
         try:
             with self.translated(key, write=write):
                 answer = request()
+        except PutEnded as ended:
+            raise ended.error from None
         except HeadwaterError as error:
             if body.difference():
                 raise SourceChanged(f"{key}: {body.difference()}") from error

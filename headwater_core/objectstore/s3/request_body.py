@@ -6,10 +6,19 @@ import stat as modes
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from headwater_core.errors import SourceChanged
+from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.objectstore.digest import Digest
+from headwater_core.objectstore.paced_file import PacedFile
 
 _WINDOW_BYTES = 256 << 10  # what goes to the socket at once; urllib3's own 16 KiB cost as much CPU as the copying
+
+
+class PutEnded(BaseException):
+    """`error` is why the put has to end. No Exception: botocore would send the request again, and again, for some seconds."""
+
+    def __init__(self, error: HeadwaterError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class RequestBody:
@@ -19,12 +28,20 @@ class RequestBody:
 
     read_at     fills a window from a position in the body; returns how many bytes it had
     progressed  called while bytes move
+    pace        called before a window goes to the socket, with its length; what it raises ends the request as PutEnded
 
     Raises SourceChanged when fewer than `size_bytes` bytes are there.
     """
 
-    def __init__(self, read_at: Callable[[memoryview, int], int], size_bytes: int, key: str, progressed: Callable[[], object]) -> None:
-        self._read_at, self.size_bytes, self._progressed = read_at, size_bytes, progressed
+    def __init__(
+        self,
+        read_at: Callable[[memoryview, int], int],
+        size_bytes: int,
+        key: str,
+        progressed: Callable[[], object],
+        pace: Callable[[int], object],
+    ) -> None:
+        self._read_at, self.size_bytes, self._progressed, self._pace = read_at, size_bytes, progressed, pace
         self._window = memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
         self._passed = Digest()
         self._ended_early = False
@@ -58,6 +75,11 @@ class RequestBody:
         piece = self._next_window()
         if self._ended_early:
             raise SourceChanged(self.difference())  # or the server would wait for the rest
+        if piece:
+            try:
+                self._pace(len(piece))
+            except HeadwaterError as error:
+                raise PutEnded(error) from error
         return piece
 
     def _next_window(self) -> memoryview:
@@ -83,6 +105,7 @@ class PutSource:
     def __init__(self, key: str, data: BinaryIO, progressed: Callable[[], object]) -> None:
         raw = data.raw if isinstance(data, io.BufferedReader) else data
         self._key, self._data, self._progressed = key, data, progressed
+        self._pace: Callable[[int], object] = raw.pace if isinstance(raw, PacedFile) else lambda size_bytes: None
         self.is_file = isinstance(raw, io.FileIO) and modes.S_ISREG(os.fstat(raw.fileno()).st_mode)
         self._position = data.tell() if self.is_file else 0
 
@@ -105,4 +128,4 @@ class PutSource:
         return self._body(read_at, size_bytes)
 
     def _body(self, read_at: Callable[[memoryview, int], int], size_bytes: int) -> RequestBody:
-        return RequestBody(read_at, size_bytes, self._key, self._progressed)
+        return RequestBody(read_at, size_bytes, self._key, self._progressed, self._pace)

@@ -4,11 +4,13 @@ import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
-from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UsageError
+from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UploadStopped, UsageError
 from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.paced_file import PacedFile
 from headwater_core.objectstore.store import ObjectStore
 
 RACERS = 8
@@ -16,6 +18,32 @@ RACERS = 8
 
 def put(store: ObjectStore, key: str, content: bytes) -> str:
     return store.put(key, io.BytesIO(content), size_bytes=len(content))
+
+
+def check_that_a_pace_ends_a_put(store: ObjectStore, path: Path, size_bytes: int) -> None:
+    """And that what it lets go is what there is."""
+    path.write_bytes(bytes(range(256)) * (size_bytes // 256))
+    passed: list[int] = []
+    one_by_one = threading.Lock()
+
+    def refuse(piece_bytes: int) -> None:
+        with one_by_one:
+            if sum(passed) + piece_bytes >= size_bytes:
+                raise UploadStopped("enough")
+            passed.append(piece_bytes)
+
+    with path.open("rb", buffering=0) as file:
+        began_s = monotonic()
+        with pytest.raises(UploadStopped, match="enough"):
+            store.put("a", PacedFile(file, refuse), size_bytes=size_bytes)
+        assert monotonic() < began_s + 10, "it was tried again"
+        with pytest.raises(NotFound):
+            store.stat("a")
+        assert list(store.list("")) == []
+        file.seek(0)
+        passed.clear()
+        assert store.put("a", PacedFile(file, passed.append), size_bytes=size_bytes) == digest_of(path.read_bytes())
+        assert sum(passed) == size_bytes
 
 
 def read(store: ObjectStore, key: str, start: int, size_bytes: int) -> bytes:
@@ -131,6 +159,9 @@ class ObjectStoreContract:
         with pytest.raises(NotFound):
             store.stat("a")
         assert list(store.list("")) == []
+
+    def test_a_put_that_its_pace_ends_creates_nothing_and_ends_at_once(self, store: ObjectStore, tmp_path: Path) -> None:
+        check_that_a_pace_ends_a_put(store, tmp_path / "large", 3 << 20)
 
     def test_a_key_is_written_once(self, store: ObjectStore) -> None:
         put(store, "a", b"first")

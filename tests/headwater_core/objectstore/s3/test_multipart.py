@@ -17,7 +17,7 @@ from headwater_core.errors import (
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.s3 import S3Store
 from tests.headwater_core.objectstore.badnetwork import LOSE_REPLY, PASS, BadNetwork, error
-from tests.headwater_core.objectstore.contract import put, read
+from tests.headwater_core.objectstore.contract import check_that_a_pace_ends_a_put, put, read
 from tests.headwater_core.objectstore.s3.calls import PART, some_bytes
 from tests.s3server import S3Server
 
@@ -127,3 +127,10 @@ def test_kafka_s_largest_segment_goes_up_in_bounded_memory(s3_environ: S3Server,
         info = store.stat("segment")
     assert (info.size_bytes, info.digest) == (size, digest)
     assert int(peak_mib) < 150
+
+
+def test_a_pace_ends_an_upload_in_parts_and_none_of_them_stays(
+    store: S3Store, bucket: str, place: str, s3_environ: S3Server, tmp_path: Path
+) -> None:
+    check_that_a_pace_ends_a_put(store, tmp_path / "large", 3 * PART)
+    assert unfinished_uploads(s3_environ, bucket, place) == 0
