@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -46,10 +47,10 @@ def held(stage: Stage) -> Iterator[Session]:
 def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     step = PartitionArchiver.step
 
-    def failing(archiver: PartitionArchiver, policy: Policy, log: LocalLog | None = None) -> Outcome:
+    def failing(archiver: PartitionArchiver, policy: Policy, log: LocalLog | None = None, **how: Any) -> Outcome:
         if archiver.partition.topic == "orders.in":
             raise OSError(5, "Input/output error")
-        return step(archiver, policy, log)
+        return step(archiver, policy, log, **how)
 
     monkeypatch.setattr(PartitionArchiver, "step", failing)
     assert held.fleet is not None
