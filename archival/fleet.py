@@ -22,6 +22,7 @@ from archival.release import Releaser, plan_release
 from archival.retention_deadline import deadline_ms
 from archival.role import Standby, archiving_role
 from archival.source import OpenSegment, open_segment
+from archival.store_breaker import listening
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from archival.upload_permit import StepWatch, UploadPermit, UploadRate
@@ -54,6 +55,7 @@ class PartitionOutcome:
     deadline_ms  when the broker's retention will take the next of it; None: never, or that is not known
     quiet       there will be nothing more to do until something happens to the log
     gone        the partition is not there any more
+    store_answers  did the store answer, as far as that mattered? None when it was not asked
     error       why it could not do all; None when it did
     """
 
@@ -68,6 +70,7 @@ class PartitionOutcome:
     deadline_ms: int | None = None
     quiet: bool = False
     gone: bool = False
+    store_answers: bool | None = None
     error: HeadwaterError | None = None
 
     def after(self, earlier: "PartitionOutcome | None") -> "PartitionOutcome":
@@ -105,6 +108,7 @@ class _Member:
 class FleetEquipment:
     """What the archivers of one agent work with.
 
+    store         calls of it, and of the repository's, are heard: see archival.store_breaker
     settings_for  what the operator has set for a topic, by its name, as it is now
     settings      for no topic in particular
     wait          sleeps for so many seconds
@@ -244,6 +248,16 @@ class ArchiverFleet:
 
         Raises nothing that a partition can be the reason of: the outcome says it, and `troubles`.
         """
+        with listening() as contact:
+            done = self._step(place, policy_for, watch or StepWatch(self.clock), end, again)
+        if contact.failed and done.error:
+            done = replace(done, store_answers=False)
+        elif contact.answered:
+            done = replace(done, store_answers=True)
+        self.note(done)
+        return done
+
+    def _step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch, end: int | None, again: bool) -> PartitionOutcome:
         started_s = self.clock.monotonic_s()
         member: _Member | None = None
         try:
@@ -252,16 +266,14 @@ class ArchiverFleet:
                 if member.obstacle and not again and started_s < member.read_again_s and member.obstacle.remains(log):
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
-                    done = self._advance(member, log, policy_for, watch or StepWatch(self.clock), end)
+                    done = self._advance(member, log, policy_for, watch, end)
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
             done = PartitionOutcome(place=place, error=self.trouble(place, error))
         head = member.archiver.head if member else None
         elapsed_s = round(self.clock.monotonic_s() - started_s, 3)
-        done = replace(done, last_offset=head.last_offset if head else None, elapsed_s=elapsed_s)
-        self.note(done)
-        return done
+        return replace(done, last_offset=head.last_offset if head else None, elapsed_s=elapsed_s)
 
     def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
         archiver = member.archiver

@@ -24,6 +24,7 @@ from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
 from archival.fleet import LATE_S, LOG_DIRS, PartitionOutcome
 from archival.policy import Policy, PolicyFor
+from archival.store_breaker import StoreBreaker
 from archival.upload_permit import StepWatch
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
@@ -35,6 +36,8 @@ log = structlog.get_logger()
 QUIET_S = 600.0  # how long a partition to which nothing seems to happen is taken for idle
 STOP_S = 1.0  # for workers without a step to end
 BLOCKED_S = 1.0  # then it is seen again whether a step has become late, where more is due than may be in hand
+REMIND_S = 60.0
+_CONSEQUENCE = "one partition at a time tries whether the store answers; all others wait"
 FAILED_S = 1.0  # a pause, so that a mistake that repeats itself does not fill the log
 
 
@@ -100,6 +103,8 @@ class Scheduler:
         self._random, self._queue, self._changed = random, DueQueue(random), threading.Condition()
         self._glimpses: dict[TopicPartition, Glimpse] = {}  # when each was last added by a rescan
         self._in_hand: dict[TopicPartition, StepWatch] = {}
+        self._breaker = StoreBreaker(random)
+        self._remind_s = 0.0  # when to report an open breaker again
         self._ending = ""  # why all steps have to end
         self._workers: list[threading.Thread] = []
         self._quiet: dict[TopicPartition, _Quiet] = {}
@@ -165,7 +170,8 @@ class Scheduler:
         now_s = self._clock.monotonic_s()
         late = [place for place, watch in self._in_hand.items() if watch.silent_s >= LATE_S]
         most = self._settings().uploads_in_flight
-        if len(self._in_hand) - len(late) >= most:
+        moving = len(self._in_hand) - len(late)
+        if moving >= most or not self._breaker.may_begin(now_s, moving):
             return None
         hanging = Counter(self._directory(place) for place in late)
         place = self._queue.take(now_s, lambda each: hanging[self._directory(each)] >= most)
@@ -188,8 +194,34 @@ class Scheduler:
             with self._changed:
                 del self._in_hand[place]
             raise
-        if self._put_back(place, outcome):
+        with self._changed:
+            was_open = self._breaker.is_open
+            is_news = self._put_back(place, outcome)
+            self._tell_breaker(outcome)
+            is_open = self._breaker.is_open
+        if was_open and not is_open:
+            log.info("archiving_resumed")
+        if is_open and outcome.error and outcome.store_answers is False:
+            self._report_suspended(outcome.error, again=was_open)
+        elif is_news:
             self._report(outcome)
+
+    def _report_suspended(self, error: HeadwaterError, *, again: bool) -> None:
+        """The trouble is nobody's in particular: one line, and one a minute while it lasts, though the reason names another object."""
+        now_s = self._clock.monotonic_s()
+        if again and now_s < self._remind_s:
+            return
+        self._remind_s = now_s + REMIND_S
+        if isinstance(error, TransientError):
+            log.warning("archiving_suspended", reason=str(error), consequence=_CONSEQUENCE)
+        else:
+            log.error("archiving_suspended", reason=str(error), consequence=_CONSEQUENCE)
+
+    def _tell_breaker(self, outcome: PartitionOutcome) -> None:
+        if outcome.store_answers:
+            self._breaker.answered()
+        elif outcome.store_answers is False:
+            self._breaker.failed(outcome.place, self._clock.monotonic_s())
 
     def idle_s(self) -> float | None:
         """How long nothing is due, in seconds, unless something is added; None: without an end."""

@@ -23,6 +23,7 @@ OPPOSITES = (
     ("archive_stopped", "archive_resumed"),
     ("store_unavailable", "store_available"),
     ("store_silent", "store_answered"),
+    ("archiving_suspended", "archiving_resumed"),
     ("leadership_unknown", "leadership_known"),
     ("control_log_unavailable", "control_log_available"),
     ("announcements_postponed", "announcements_resumed"),

@@ -15,6 +15,7 @@ from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
 from archival.policy import Policy
+from archival.store_breaker import heard
 from headwater import agent_socket
 from headwater.config import Config
 from headwater.live_config import LiveConfig
@@ -115,7 +116,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                 "store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers"
             )
         readable = GuardedStore(bucket.store, Gate(partial(_check_to_read, config, bucket), SystemClock(), again=again).passing)
-        guarded = GuardedStore(bucket.store, gate.passing)
+        guarded = GuardedStore(GuardedStore(bucket.store, gate.passing), heard)
         writable = Bucket(guarded, ManifestRepository(guarded))
         stack.enter_context(_rebuilding(writable.manifests, control, again=patient))
         fleet = (

@@ -17,10 +17,10 @@ from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import LATE_S, LOG_DIRS, LOOK_S, READ_AGAIN_S, PartitionOutcome
 from archival.policy import PolicyFor
 from archival.scheduler import QUIET_S, Scheduler
+from archival.store_breaker import OPENS_AT, PROBE_MAX_S
 from archival.upload_permit import StepWatch
-from headwater.repeated_events import LINES_MAX
 from headwater_core.clock import SystemClock
-from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UploadStopped
+from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UploadStopped
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.local_log import LocalLog
@@ -280,15 +280,17 @@ def test_a_log_directory_that_cannot_be_listed_is_among_the_troubles(bench: Benc
     assert [(event["event"], event["partition"]) for event in events] == [("archive_resumed", str(LOG_DIRS))]
 
 
-def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: SendingStore) -> None:
+@pytest.mark.parametrize("error", [TransientError, Unauthorised])
+def test_an_outage_of_the_store_is_a_few_lines_and_a_few_requests(bench: Bench, store: SendingStore, error: type[HeadwaterError]) -> None:
     """However many partitions, however long; and when it is over, all go on within the longest pause."""
-    bench.broker.partition("soup", *range(LINES_MAX + 5))
+    partitions = 40
+    bench.broker.partition("soup", *range(partitions))
     tries = 0
 
     def refuse(key: str) -> None:
         nonlocal tries
         tries += 1
-        raise TransientError(f"{key}: connection {tries} refused")
+        raise error(f"{key}: connection {tries} refused")
 
     store.sending = refuse
     bench.scheduler.rescan()
@@ -297,22 +299,75 @@ def test_an_outage_of_the_store_is_a_few_lines(bench: Bench, store: SendingStore
             bench.clock.advance(1000)
             bench.turns()
             events.summarise()
-            bench.scheduler.add([TopicPartition("soup", number) for number in range(LINES_MAX + 5)])  # they go on being written to
-        postponed = [event for event in events if event["event"] == "archive_postponed"]
-        assert len(postponed) == LINES_MAX + 1  # and the first minute's summary
-        assert tries <= (LINES_MAX + 5) * 8
+            bench.scheduler.add([TopicPartition("soup", number) for number in range(partitions)])  # they go on being written to
+        names = [event["event"] for event in events if event["log_level"] != "info"]
+        single = "archive_postponed" if error is TransientError else "archive_stopped"
+        assert names == [single] * (OPENS_AT - 1) + ["archiving_suspended"] * 2, "the second is a minute later"
+        assert tries <= OPENS_AT + 8
         events.clear()
         for _ in range(2 * 60):
             bench.clock.advance(5000)
             bench.turns()
             events.summarise()
-    assert 9 <= len(events) <= 10  # one a minute
-    assert sum(event["repeats"] for event in events) >= 10 * (LINES_MAX + 5) / 2
-    assert bench.fleet.troubles == {}  # they mend themselves
-    store.sending = lambda key: None
-    bench.clock.advance(int(PAUSE_MAX_S * 1000))
+        assert {event["event"] for event in events} == {"archiving_suspended"}
+        assert 8 <= len(events) <= 10  # one a minute
+        assert tries <= OPENS_AT + 8 + 2 * 600 / PROBE_MAX_S
+        events.clear()
+        store.sending = lambda key: None
+        bench.clock.advance(int(PROBE_MAX_S * 1000))
+        bench.turns()
+        assert sum(bench.last_offset("soup", number) == 9 for number in range(partitions)) > partitions / 2
+        bench.clock.advance(int(PAUSE_MAX_S * 1000))
+        bench.turns()
+    assert {bench.last_offset("soup", number) for number in range(partitions)} == {9}
+    assert "archiving_resumed" in [event["event"] for event in events]
+    assert bench.fleet.troubles == {}
+
+
+def test_what_was_uploaded_is_kept_while_commits_are_refused(bench: Bench, store: SendingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By everybody, until the breaker closes: no object is sent twice."""
+    bench.broker.partition("soup", *range(10))
+    sent: list[str] = []
+    store.sending = sent.append
+    refused = True
+    replace_document = SendingStore.replace
+
+    def refusing(store: SendingStore, key: str, document: bytes, *, expected_tag: str) -> str:
+        if refused:
+            raise UnknownOutcome(f"{key}: 503 slow down")
+        return replace_document(store, key, document, expected_tag=expected_tag)
+
+    monkeypatch.setattr(SendingStore, "replace", refusing)
+    bench.scheduler.rescan()
+    for _ in range(200):
+        bench.clock.advance(1000)
+        bench.turns()
+    refused = False
+    for _ in range(2):
+        bench.clock.advance(int(PAUSE_MAX_S * 1000))
+        bench.turns()
+    assert {bench.last_offset("soup", number) for number in range(10)} == {9}
+    assert len(sent) == 10
+
+
+def test_one_partitions_trouble_with_the_store_is_its_own(bench: Bench, store: SendingStore) -> None:
+    """It backs off alone, though nobody else has anything to do with the store for a while."""
+    bench.broker.partition("bad", 0)
+    bench.broker.partition("soup", 0, 1)
+
+    def refuse(key: str) -> None:
+        if "/bad/" in key:
+            raise TransientError("refused")
+
+    store.sending = refuse
+    bench.scheduler.rescan()
+    for _ in range(100):
+        bench.clock.advance(1000)
+        bench.turns()
+    bench.broker.roll("soup", 0)
+    bench.scheduler.add([TopicPartition("soup", 0)])
     bench.turns()
-    assert {bench.last_offset("soup", number) for number in range(LINES_MAX + 5)} == {9}
+    assert bench.last_offset("soup", 0) == 19
 
 
 def test_a_partition_that_continues_after_it_had_stopped_is_reported(bench: Bench, store: SendingStore) -> None:

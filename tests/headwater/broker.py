@@ -10,7 +10,9 @@ from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet, FleetEquipment
 from archival.policy import Policy
 from archival.scheduler import Scheduler
+from archival.store_breaker import heard
 from headwater_core.epochs import EpochHistory
+from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
@@ -86,11 +88,12 @@ class Bench:
         self.clock, self.settings = ManualClock(), ArchivalConfig()
         self.settings_of: dict[str, ArchivalConfig] = {}  # topics that have their own
         (root / "state").mkdir()
+        audible = GuardedStore(self.store, heard)
         self.fleet = ArchiverFleet(
             FleetEquipment(
                 dirs=LogDirs([self.broker.root], owned=owned),
-                store=self.store,
-                repository=ManifestRepository(self.store),
+                store=audible,
+                repository=ManifestRepository(audible),
                 control=self.control,
                 settings_for=lambda topic: self.settings_of.get(topic, self.settings),
                 settings=lambda: self.settings,
