@@ -55,6 +55,7 @@ class S3Bucket:
             self.client: S3Client = boto3.session.Session().client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
         except (BotoCoreError, ValueError) as error:
             raise as_headwater_error(self.url, error, write=False) from error
+        self.client.meta.events.register("before-parse.s3", _refuse_incomplete)
 
     @property
     def url(self) -> str:
@@ -99,6 +100,20 @@ class S3Bucket:
     def close(self) -> None:
         """Drop the connections."""
         self.client.close()
+
+
+def _refuse_incomplete(operation_model: Any, response_dict: Any, **_: object) -> None:
+    """An answer that ends before its announced length becomes a failure of the server, which botocore retries.
+
+    botocore does not compare the two, and takes what has come for the answer: a listing without its body would be an empty one, a 404
+    without its body that of no object store. The body of GetObject is no bytes yet; its reader counts them.
+    """
+    body, announced, status = response_dict["body"], response_dict["headers"].get("content-length"), response_dict["status_code"]
+    has_body = operation_model.http["method"] != "HEAD" and status not in (204, 304)
+    if has_body and announced is not None and isinstance(body, bytes) and len(body) != int(announced):
+        message = f"the answer, of status {status}, ended after {len(body)} of {announced} bytes"
+        response_dict["status_code"] = 500  # as botocore's own handlers do with an error in an answer of status 200
+        response_dict["body"] = f"<Error><Code>IncompleteAnswer</Code><Message>{message}</Message></Error>".encode()
 
 
 def stored_digest(answer: Any) -> str | None:

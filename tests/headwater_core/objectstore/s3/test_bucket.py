@@ -6,11 +6,14 @@ import pytest
 
 from headwater_core.errors import (
     HeadwaterError,
+    NotFound,
+    TransientError,
     Unauthorised,
     UnknownOutcome,
     UsageError,
 )
 from headwater_core.objectstore.s3 import S3Store
+from tests.headwater_core.objectstore.badnetwork import Answer, BadNetwork
 from tests.headwater_core.objectstore.s3.calls import READS, WRITES
 from tests.s3server import S3Server
 
@@ -36,6 +39,29 @@ def test_no_credentials_are_unauthorised(s3_environ: S3Server, monkeypatch: pyte
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with closing(S3Store("bucket", endpoint_url=s3_environ.endpoint_url)) as store, pytest.raises(Unauthorised):
         store.get("a")
+
+
+@pytest.mark.parametrize("received", [0.0, 0.01, 0.5, 0.99])
+def test_an_answer_that_ends_early_says_nothing(far: S3Store, network: BadNetwork, received: float) -> None:
+    far.create("doc", b"1")
+    for use in (lambda: far.get("absent"), lambda: list(far.list("")), lambda: far.read_into("absent", memoryview(bytearray(1)), start=0)):
+        network.plan.append(Answer(received=received))
+        with pytest.raises(TransientError):
+            use()
+    network.plan.append(Answer(received=received))
+    with pytest.raises(UnknownOutcome):
+        far.create("doc", b"2")
+
+
+def test_an_answer_that_ends_early_is_asked_for_again(bucket: str, place: str, network: BadNetwork) -> None:
+    with closing(S3Store(bucket, place, endpoint_url=network.endpoint_url, attempts=2)) as store:
+        store.create("doc", b"1")
+        network.plan.append(Answer(received=0.5))
+        assert [info.key for info in store.list("")] == ["doc"]
+        network.plan.append(Answer(received=0.5))
+        with pytest.raises(NotFound):
+            store.get("absent")
+    assert len(network.requests) == 5
 
 
 @pytest.mark.parametrize("endpoint_url", ["127.0.0.1:80", "http://user:secret@127.0.0.1:1", "http://[::1", ""])
