@@ -32,6 +32,8 @@ COUNTED_ELSEWHERE = "events_dropped"
 _OPPOSITE = dict(OPPOSITES) | {end: beginning for beginning, end in OPPOSITES}
 _ENDS = frozenset(end for _, end in OPPOSITES)
 _VARYING = re.compile(r"\b[0-9a-f-]{16,}\b|\d+", re.ASCII)  # ids, ports and offsets differ in each retry, the reason does not
+_IN_STORE = re.compile(r"\b\w+://\S+")  # whatever the store raises names the object's URL, or its own
+_OBJECT = re.compile(rf"{_IN_STORE.pattern}|[\w.=-]+(?:/[\w.=-]+){{2,}}")  # likewise, or a key alone
 _TROUBLE = ("warning", "error", "critical")
 
 _Subject = tuple[str, ...]
@@ -61,7 +63,8 @@ class RepeatedEvents:
     """Decides whether to write an event. Safe to use from many threads. The caller writes, and calls `summaries` from time to time.
 
     Two events are the same trouble when their name, level and subject (partition, key, peer, ...) are equal and their other texts
-    differ in numbers only. Information is always news, except the end of a trouble, which many partitions may reach at once.
+    differ in numbers only. A warning whose reason is the store's is about the store, whatever partition or object it names.
+    Information is always news, except the end of a trouble, which many partitions may reach at once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -76,13 +79,14 @@ class RepeatedEvents:
             return True
         now_s = self._clock.monotonic_s()
         subject = tuple(_subject(field, event) for field in SUBJECTS)
+        about, reason = _trouble(level, event, subject)
         with self._lock:
-            is_known = self._note((name, *subject), f"{level} {_reason(event)}", now_s)
+            is_known = self._note((name, *about), f"{level} {reason}", now_s)
             window = self._windows.get(name)
             if window is None or (now_s >= window.began_s + WINDOW_S and not window.repeats):
                 window = self._windows[name] = _Window(now_s)
             if not is_known and name in _OPPOSITE:
-                self._seen_s.pop((_OPPOSITE[name], *subject), None)
+                self._seen_s.pop((_OPPOSITE[name], *about), None)
             if not is_known and window.lines < LINES_MAX:
                 window.lines += 1
                 return True
@@ -126,10 +130,21 @@ def _subject(name: str, event: Fields) -> str:
     return text.rpartition(":")[0] if name == "peer" else text  # its port changes with each connection
 
 
+def _trouble(level: str, event: Fields, subject: _Subject) -> tuple[_Subject, str]:
+    """What `event` is about, and its other texts without what varies. One store fails for all partitions at once, and each is retried."""
+    reason = _reason(event)
+    if level != "warning" or not _IN_STORE.search(reason):
+        return subject, _VARYING.sub("#", reason[:REASON_CHARS_MAX])
+    reason = _OBJECT.sub("#", reason)
+    for each in filter(None, subject):
+        reason = reason.replace(each, "#")
+    return ("",) * len(subject), _VARYING.sub("#", reason[:REASON_CHARS_MAX])
+
+
 def _reason(event: Fields) -> str:
-    """The texts of `event` apart from its subject, without numbers."""
+    """The texts of `event` apart from its subject."""
     words = [value for name, value in event.items() if name not in SUBJECTS and name != "event" and isinstance(value, str)]
     error = event.get("exc_info")
     if error is not None:
         words.append(repr(sys.exc_info()[1] if error is True else error))
-    return _VARYING.sub("#", "\n".join(words)[:REASON_CHARS_MAX])
+    return "\n".join(words)

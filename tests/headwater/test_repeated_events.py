@@ -66,6 +66,28 @@ def test_what_all_partitions_have_at_once_is_a_few_lines(log: Log) -> None:
     assert log.warn("archive_postponed", partition="soup:99", reason="no route")  # a new minute
 
 
+def test_the_stores_trouble_is_one_whatever_it_befalls(log: Log) -> None:
+    url, endpoint = "s3://bucket/archive", "http://10.0.0.1:9000/bucket/archive"
+    told = [
+        log.warn("archive_postponed", partition=partition, reason=reason)
+        for partition, key in (("soup:0", "data/1a/soup/x.log"), ("team.salad:10", "data/2b/team.salad/y.log"))
+        for reason in (
+            f"{url}/{key}: 503 SlowDown: busy",
+            f'{url}/{key}: Connection was closed before we received a valid response from endpoint URL: "{endpoint}/{key}".',
+            f"{key} may yet appear: {url}/{key}: 500 InternalError: sorry",
+            f"{partition}: commit 00c0ffee00c0ffee: {url}/{key}: 503 SlowDown: busy",
+        )
+    ]
+    assert told == [True] * 4 + [False] * 4
+    [summary] = log.after(WINDOW_S)
+    assert (summary.fields["repeats"], summary.fields["subjects"]) == (4, 1)
+
+
+def test_what_a_person_must_see_to_is_reported_of_each_partition(log: Log) -> None:
+    for number in range(2):
+        assert log.warn("archive_stopped", level="error", partition=f"soup:{number}", reason="s3://bucket/a: 403 AccessDenied")
+
+
 def test_one_events_flood_hides_no_other_event(log: Log) -> None:
     for number in range(LINES_MAX * 2):
         log.warn("archive_postponed", partition=f"soup:{number}", reason="no route")
