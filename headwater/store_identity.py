@@ -19,7 +19,8 @@ from manifests.repository import ManifestRepository, foreign_bucket
 from manifests.topic import Owner
 
 NAME = "store.json"
-RETRY_S = 10.0
+RETRY_S = 1.0  # after a failed check; it doubles with each one more
+RETRY_MAX_S = 10.0
 AGAIN_S = 10.0  # between two checks, each of one small request
 
 
@@ -163,7 +164,7 @@ class Gate:
         self._lock = threading.Lock()
         self._passed = threading.Event()
         self._failure: HeadwaterError | None = None
-        self._due_at_s = float("-inf")  # of the next check
+        self._due_at_s, self._retry_s = float("-inf"), RETRY_S  # of the next check; the pause after it, should it fail
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -181,9 +182,10 @@ class Gate:
             try:
                 self._check()
             except HeadwaterError as error:
-                self._failure, self._due_at_s = error, self._clock.monotonic_s() + RETRY_S
+                self._failure, self._due_at_s = error, self._clock.monotonic_s() + self._retry_s
+                self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
                 raise
-            self._due_at_s = self._clock.monotonic_s() + AGAIN_S
+            self._due_at_s, self._retry_s = self._clock.monotonic_s() + AGAIN_S, RETRY_S
             self._passed.set()
             failed_before, self._failure = self._failure is not None, None
             if failed_before:

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from archival.archive_pass import archive_all
 from archival.policy import Policy
 from headwater.config import load
 from headwater.session import open_session
-from headwater.store_identity import AGAIN_S, NAME, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
+from headwater.store_identity import AGAIN_S, NAME, RETRY_MAX_S, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, StoreGone, TransientError, UsageError, WrongStore
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.probe import probe_store
@@ -120,6 +121,21 @@ def test_a_gate_asks_again_after_a_pause_and_never_once_it_is_open() -> None:
         with gate.passing():
             pass
     assert len(asked) == 2
+
+
+def test_a_gate_asks_less_often_the_longer_the_store_is_away() -> None:
+    clock, asked_s = ManualClock(), list[float]()
+
+    def check() -> None:
+        asked_s.append(clock.monotonic_s())
+        raise TransientError("away")
+
+    gate = Gate(check, clock)
+    for _ in range(60):
+        with pytest.raises(TransientError, match="away"):
+            gate.open()
+        clock.advance(500)
+    assert [after - before for before, after in pairwise(asked_s)] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S, 8 * RETRY_S, RETRY_MAX_S]
 
 
 def test_a_gate_closes_when_the_store_is_found_gone_and_opens_when_it_is_back() -> None:
