@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 SEEDS ?= 20000
 SOAK_S ?= 1200
+FAULTS_S ?= 120
 STREAM_LIVES ?= 40
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
 
@@ -39,6 +40,7 @@ soak: simulate
 	@$(BIN)/python -m tests.model
 	@$(BIN)/python -m tests.model --all-mutants
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py
+	@FAULTS_S=$(FAULTS_S) $(BIN)/pytest -n 0 -m peer -s tests/peers/test_faults.py
 	@STREAM_LIVES=$(STREAM_LIVES) $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
 	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m "not peer and not slow"

@@ -23,9 +23,12 @@ ROOT = Path(__file__).parents[2]
 
 
 class Headwater:
-    """One agent's set-up below `work`: a bucket, a data directory, a configuration file."""
+    """One agent's set-up below `work`: a bucket, a data directory, a configuration file.
 
-    def __init__(self, work: Path, log_dir: Path, *, owned: bool = False) -> None:
+    store  the section of that name, instead of a directory below `work`
+    """
+
+    def __init__(self, work: Path, log_dir: Path, *, owned: bool = False, store: str = "") -> None:
         self.file = work / "headwater.toml"
         self.bucket = work / "bucket"
         work.mkdir(parents=True, exist_ok=True)
@@ -38,7 +41,7 @@ data_dir = "{work / "state"}"
 dirs = ["{log_dir}"]
 owned = {str(owned).lower()}
 [store]
-url = "file://{self.bucket}"
+{store or f'url = "file://{self.bucket}"'}
 [archival]
 seal_timeout = "1s"
 rescan = "1s"
@@ -103,6 +106,9 @@ class Agent:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def log_text(self) -> str:
         return self.output.read_text(errors="replace")
