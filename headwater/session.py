@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,10 +30,12 @@ from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Pa
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.threads import DaemonThreads
 from manifests.repository import ManifestRepository
 
 log = structlog.get_logger()
 
+STORE_WAIT_S = 2.0  # when an agent starts; then it serves what is local
 _CONTROL_WAIT_S = 2.0  # a single node needs a twentieth of it; nothing depends on it
 _REBUILD_EVERY_S = 30.0
 
@@ -81,7 +84,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
     """Lock the data directory and open everything that an archiver needs.
 
     reload   see LiveConfig
-    patient  continue if the store cannot be reached now: nothing is archived or released before it answers and has been checked
+    patient  continue if the store cannot be reached soon: nothing is archived or released before it answers and has been checked
 
     Raises Locked when another process has the data directory, WrongStore and StoreGone for another store than it belongs to, and,
     unless `patient`, what the store raises.
@@ -107,14 +110,10 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         check = partial(_check_store, config, bucket, control, dirs)
         again = partial(check_belongs, bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
         gate = Gate(check, SystemClock(), again=again, opened=partial(log.info, "store_available", url=bucket.store.url))
-        try:
+        if patient:
+            _open_patiently(gate)
+        else:
             gate.open()
-        except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
-            if not patient:
-                raise
-            (log.warning if isinstance(error, TransientError) else log.error)(
-                "store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers"
-            )
         readable = GuardedStore(bucket.store, Gate(partial(_check_to_read, config, bucket), SystemClock(), again=again).passing)
         guarded = GuardedStore(GuardedStore(bucket.store, gate.passing), heard)
         writable = Bucket(guarded, ManifestRepository(guarded))
@@ -142,6 +141,24 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
             fleet.announcer.start()
             stack.callback(fleet.announcer.close)
         yield Session(config, live, Bucket(readable, ManifestRepository(readable)), control, fleet)
+
+
+def _open_patiently(gate: Gate) -> None:
+    """Wait a moment for the check of the store, which continues by itself: a store may be silent for minutes before a request fails."""
+    threads = DaemonThreads(1, "first-check")
+    checking = threads.submit(_open_or_report, gate)
+    threads.shutdown(wait=False)
+    if wait((checking,), STORE_WAIT_S).done:
+        checking.result()
+
+
+def _open_or_report(gate: Gate) -> None:
+    try:
+        gate.open()
+    except (TransientError, Unauthorised, StoreGone, DiskFull) as error:
+        (log.warning if isinstance(error, TransientError) else log.error)(
+            "store_unavailable", reason=str(error), consequence="nothing is archived or released until it answers"
+        )
 
 
 def _check_store(config: Config, bucket: Bucket, control: ControlSupervisor, dirs: LogDirs | None) -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 from headwater.replay import consume
 from tests.fixtures import expected
 from tests.headwater.conftest import Stage
+from tests.headwater.gateway.raw import RawClient, a_fetch
 from tests.peers.kafka import free_port
 from tests.s3server import S3Server
 
@@ -272,6 +274,16 @@ def test_an_agent_starts_while_the_store_does_not_answer(stage: Stage) -> None:
         agent.wait_for("gateway_started")
         assert not (stage.data_dir / "store.json").exists()
         assert agent.stop() == 0
+
+
+def test_an_agent_serves_what_is_local_while_the_store_is_silent(stage: Stage) -> None:
+    credentials = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "r", "AWS_EC2_METADATA_DISABLED": "true"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and that is all
+        store = ("--store", "s3://bucket/prefix", "--set", f"store.endpoint_url=http://127.0.0.1:{silent.getsockname()[1]}")
+        with running(stage, stage.log("kitchen"), *store, "--set", "log.owned=true", **credentials) as agent:
+            host, port = agent.wait_for("gateway_started")["listen"].rsplit(":", 1)
+            with RawClient((host, int(port)), DEADLINE_S) as client:
+                assert client.fetch(a_fetch(("orders.in", 0, 0)))["records"]
 
 
 def test_an_agent_with_wrong_credentials_says_so_as_an_error_and_goes_on(stage: Stage, s3_server: S3Server) -> None:
