@@ -118,6 +118,11 @@ class PartitionArchiver:
         """The head as last seen; None before the first step and while there is none."""
         return self._held.head
 
+    @property
+    def head_bytes(self) -> int:
+        """How long the head is in the bucket; 0 where none is held."""
+        return self._held.size_bytes
+
     def step(self, policy: Policy, log: LocalLog | None = None, *, pace: Callable[[int], object] | None = None) -> Outcome:
         """Do the next thing, with at most one commit. Safe to repeat after any crash.
 
@@ -315,10 +320,7 @@ class PartitionArchiver:
 
     def _tail_age_ms(self, log: LocalLog) -> int:
         head = self.head
-        if head is None or log.high_watermark is None or log.high_watermark <= head.next_offset:
-            self._tails.forget(self.partition)
-            return 0
-        return self._tails.age_ms(self.partition, head.next_offset)
+        return self._tails.age_since(self.partition, head.next_offset, log.high_watermark) if head else 0
 
     def _with_fullness(self, outcome: Outcome) -> Outcome:
         """From half on, the reason says how full the manifest is, and the log does at each further twentieth."""

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,8 +18,9 @@ from archival.config import ArchivalConfig
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
 from archival.partition_status import KnownHead
-from archival.policy import PolicyFor
+from archival.policy import Policy, PolicyFor
 from archival.release import Releaser, plan_release
+from archival.rest import Rest
 from archival.retention_deadline import deadline_ms
 from archival.role import Standby, archiving_role
 from archival.source import OpenSegment, open_segment
@@ -42,6 +44,8 @@ from manifests.topic import Owner
 _log = structlog.get_logger()
 
 LOOK_S = 1.0  # between two looks, while an upload is in flight, whether its partition is still there
+RESTING_MAX = 500  # archivers without work that keep their heads, for partitions that are rolled often
+RESTING_BYTES_MAX = 4 << 20  # of the same, as documents; decoded they take about twice that
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
@@ -88,16 +92,19 @@ class PartitionOutcome:
 
 @dataclass(slots=True)
 class _Member:
-    """One archiver, and what is known beside it.
+    """One partition: its archiver, and what is known beside it.
 
+    archiver      None while it has nothing to do, and was dropped to make room
     users         how many steps are in hand
+    rest          while its last step had nothing to do
     is_swept      have side files that a crash of a release left been looked for?
     obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
     confirmed_s   when the bucket last said what the archiver's head says; None before it did
     """
 
-    archiver: PartitionArchiver
+    archiver: PartitionArchiver | None = None
     users: int = 0
+    rest: Rest | None = None
     is_swept: bool = False
     obstacle: Obstacle | None = None
     read_again_s: float = 0.0
@@ -205,17 +212,19 @@ class ArchiverFleet:
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
         self._lock = threading.Lock()  # of both tables, held for moments
         self._members: dict[PartitionId, _Member] = {}
+        self._resting: OrderedDict[PartitionId, PartitionArchiver] = OrderedDict()  # that may be dropped, the one used last at the end
+        self._resting_bytes = 0
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
 
     def heads(self) -> dict[PartitionId, KnownHead]:
-        """The heads that the archivers hold, and how old that knowledge is."""
+        """The heads that archivers hold, and how old that knowledge is: of those that have something to do, and the last that had."""
         with self._lock:
             members = dict(self._members)
         now_s = self.clock.monotonic_s()
         return {
             partition: KnownHead(head, round(now_s - (now_s if member.confirmed_s is None else member.confirmed_s), 3))
             for partition, member in members.items()
-            if (head := member.archiver.head) is not None
+            if (archiver := member.archiver) is not None and (head := archiver.head) is not None
         }
 
     def listing(self) -> Listing:
@@ -263,7 +272,9 @@ class ArchiverFleet:
         try:
             log = self.logs.look(place)
             with self._in_hand(log.partition) as member:
-                if member.obstacle and not again and started_s < member.read_again_s and member.obstacle.remains(log):
+                if not again and (rest := self._still_at_rest(member, log, policy_for)) is not None:
+                    done = PartitionOutcome(place=place, reason=rest.reason, quiet=rest.is_quiet(log))
+                elif member.obstacle and not again and started_s < member.read_again_s and member.obstacle.remains(log):
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
                     done = self._advance(member, log, policy_for, watch, end)
@@ -271,18 +282,40 @@ class ArchiverFleet:
             done = self._missing(place, missing)
         except Exception as error:
             done = PartitionOutcome(place=place, error=self.trouble(place, error))
-        head = member.archiver.head if member else None
         elapsed_s = round(self.clock.monotonic_s() - started_s, 3)
-        return replace(done, last_offset=head.last_offset if head else None, elapsed_s=elapsed_s)
+        return replace(done, last_offset=_last_offset(member), elapsed_s=elapsed_s)
+
+    def _still_at_rest(self, member: _Member, log: LocalLog, policy_for: PolicyFor) -> Rest | None:
+        """How it is seen that there is nothing to do, without the head; None where a step has to see that."""
+        partition, rest, settings = log.partition, member.rest, self.settings_for(log.partition.topic)
+        policy, is_known = policy_for(settings), rest is not None or member.archiver is not None
+        if not is_known:
+            rest = self._rest_by_hint(log, policy)
+        if rest is None or (self._equipment.owned and settings.release and _is_beyond_first(log, rest.next_offset)):
+            return None
+        if not is_known:
+            member.rest = rest
+        elif not rest.remains(log, policy, lambda: self._tails.age_since(partition, rest.next_offset, log.high_watermark)):
+            return None
+        elif rest.is_ours:
+            self._topics.ensure(partition)
+        return rest
+
+    def _rest_by_hint(self, log: LocalLog, policy: Policy) -> Rest | None:
+        known = self._equipment.control.state().partition(log.partition) if self.announcer.informed else None
+        if known is None or known.owner != self._equipment.writer:
+            return None
+        return Rest.by_hint(log, known.last_offset + 1, policy)
 
     def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
-        archiver = member.archiver
         settings = self.settings_for(log.partition.topic)
+        with self._lock:
+            archiver = member.archiver = member.archiver or PartitionArchiver(log.partition, self._shared, open_layout(settings.layout))
         seen = log
         if end is not None and log.high_watermark is not None and log.high_watermark > end:
             seen = replace(log, high_watermark=end)
         before = archiver.head
-        member.obstacle = None
+        member.obstacle = member.rest = None
         policy = policy_for(settings)
         interest = _Interest(self, archiver, log, policy_for, watch)
         try:
@@ -312,6 +345,8 @@ class ArchiverFleet:
                 done = replace(done, released_bytes=self._releaser.release(archiver).size_bytes)
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
+        if not (outcome.progressed or done.error):
+            member.rest = Rest.of(seen, head, policy, outcome.reason, self._equipment.writer)
         return done
 
     def _may_release(self, member: _Member, log: LocalLog) -> bool:
@@ -319,9 +354,10 @@ class ArchiverFleet:
         if not member.is_swept:
             member.is_swept = True
             return True
-        head = member.archiver.head
-        covered = head is not None and len(log.segments) > 1 and log.segments[1].base_offset <= head.next_offset
-        return covered and bool(plan_release(log, head, self._equipment.writer).segments)
+        head = member.archiver.head if member.archiver is not None else None
+        return (
+            head is not None and _is_beyond_first(log, head.next_offset) and bool(plan_release(log, head, self._equipment.writer).segments)
+        )
 
     def _missing(self, place: TopicPartition, missing: NotFound) -> PartitionOutcome:
         """Is the partition not there, or something that it needs?"""
@@ -392,21 +428,51 @@ class ArchiverFleet:
 
     @contextmanager
     def _in_hand(self, partition: PartitionId) -> Iterator[_Member]:
-        """The one archiver of `partition`: its lock is what keeps two steps, and release, apart. It is kept while it is in use."""
+        """The one member of `partition`, and its archiver, whose lock is what keeps two steps, and release, apart: kept while in use."""
         with self._lock:
             self._identities[partition.topic_partition] = partition
-            member = self._members.get(partition)
-            if member is None:
-                offloader = open_layout(self.settings_for(partition.topic).layout)
-                member = self._members[partition] = _Member(PartitionArchiver(partition, self._shared, offloader))
+            member = self._members.setdefault(partition, _Member())
             member.users += 1
+            self._hold(partition)
         try:
             yield member
         finally:
             with self._lock:
                 member.users -= 1
+                if not member.users and member.rest is not None and member.archiver is not None:
+                    self._let_rest(partition, member.archiver)
+
+    def _hold(self, partition: PartitionId) -> None:
+        """It must not be dropped. The caller has the lock."""
+        archiver = self._resting.pop(partition, None)
+        self._resting_bytes -= archiver.head_bytes if archiver is not None else 0
+
+    def _let_rest(self, partition: PartitionId, archiver: PartitionArchiver) -> None:
+        """It may be dropped, and those that have rested longest are, beyond the limits. The caller has the lock."""
+        self._hold(partition)
+        self._resting[partition] = archiver
+        self._resting_bytes += archiver.head_bytes
+        while self._resting and (len(self._resting) > RESTING_MAX or self._resting_bytes > RESTING_BYTES_MAX):
+            longest = next(iter(self._resting))
+            self._hold(longest)
+            if (member := self._members.get(longest)) is not None:
+                member.archiver, member.confirmed_s = None, None
 
     def _drop(self, is_gone: Callable[[PartitionId], bool]) -> None:
         with self._lock:
             for partition in [each for each, member in self._members.items() if is_gone(each) and not member.users]:
+                self._hold(partition)
                 del self._members[partition]
+
+
+def _is_beyond_first(log: LocalLog, next_offset: int) -> bool:
+    """Is the first segment sealed, and archived up to its end?"""
+    return len(log.segments) > 1 and log.segments[1].base_offset <= next_offset
+
+
+def _last_offset(member: _Member | None) -> int | None:
+    if member is None:
+        return None
+    if member.archiver is not None and member.archiver.head is not None:
+        return member.archiver.head.last_offset
+    return member.rest.next_offset - 1 if member.rest is not None and member.rest.next_offset else None

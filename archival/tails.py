@@ -43,6 +43,13 @@ class Tails:
             self._changed = True
         return now - tail.since_ms
 
+    def age_since(self, partition: PartitionId, next_offset: int, high_watermark: int | None) -> int:
+        """The same, and 0 where nothing waits: what is committed ends at `high_watermark`."""
+        if high_watermark is None or high_watermark <= next_offset:
+            self.forget(partition)
+            return 0
+        return self.age_ms(partition, next_offset)
+
     def forget(self, partition: PartitionId) -> None:
         """Nothing of the partition waits."""
         if self._tails.pop(_key(partition), None):

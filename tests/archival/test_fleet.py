@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
+from archival import fleet
 from archival.archive_pass import archive_all
+from archival.config import ArchivalConfig
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import READ_AGAIN_S
+from archival.scheduler import QUIET_S
+from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData
 from headwater_core.partition import TopicPartition
+from headwater_core.segments.checkpoints import encode_epochs
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
 from tests.archival.builders import SEALED
@@ -54,6 +59,91 @@ def test_owned_segments_leave_while_the_partition_continues(tmp_path: Path) -> N
     while bench.scheduler.turn():
         left.append(len(bench.broker.segments("soup", 0)))
     assert left[:5] == [5, 4, 3, 2, 1]
+
+
+def test_an_idle_round_costs_the_store_nothing_however_few_heads_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "RESTING_MAX", 2)
+    store = MeteredStore(MemoryStore())
+    bench = Bench(tmp_path, store)
+    bench.broker.partition("soup", *range(9), segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert len(bench.fleet.heads()) == 2
+    before = store.calls.copy()
+    for _ in range(3):
+        bench.scheduler.reconsider()
+        assert bench.turns() == 9
+    assert store.calls == before
+
+
+def test_a_partition_whose_head_was_dropped_is_archived_for_the_price_of_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "RESTING_BYTES_MAX", 0)
+    store = MeteredStore(MemoryStore(), log_calls=100)
+    bench = Bench(tmp_path, store)
+    bench.broker.partition("soup", *range(9), segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert not bench.fleet.heads()
+    before = bench.last_offset("soup", 4)
+    store.log.clear()
+    bench.broker.roll("soup", 4)
+    bench.scheduler.add([TopicPartition("soup", 4)])
+    bench.turns()
+    assert [call.operation for call in store.log] == ["get", "put", "put", "replace"]
+    assert bench.last_offset("soup", 4) > before
+
+
+def test_what_rests_is_stepped_again_when_its_log_has_other_epochs(tmp_path: Path, bench: Bench) -> None:
+    """As after an unclean election, which may leave as many records, and others."""
+    bench.broker.partition("soup", 0, segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    head = bench.head("soup", 0)
+    assert head is not None
+    (bench.broker.directory("soup", 0) / "leader-epoch-checkpoint").write_bytes(
+        encode_epochs(EpochHistory.of([(0, 0), (1, head.next_offset)]))
+    )
+    bench.scheduler.rescan()
+    bench.turns()
+    after = bench.head("soup", 0)
+    assert after is not None
+    assert (head.leader_epoch, after.leader_epoch) == (0, 1)
+
+
+def test_a_start_archives_what_is_due_and_reads_no_head_of_what_is_not(tmp_path: Path) -> None:
+    store = MeteredStore(MemoryStore(), log_calls=1000)
+    bench = Bench(tmp_path, store)
+    bench.broker.partition("soup", *range(9), segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.broker.roll("soup", 4)
+    bench.start()
+    store.log.clear()
+    bench.scheduler.rescan()
+    bench.turns()
+    assert [call.operation for call in store.log if call.key.endswith("/manifest.json")] == ["get", "replace"]
+    bench.clock.advance(int(QUIET_S * 1000))
+    store.log.clear()
+    bench.scheduler.rescan()
+    bench.turns()
+    heads = [call.key for call in store.log if call.operation == "get" and call.key.endswith("/manifest.json")]
+    assert len(heads) == len(set(heads)) == 8, "the control log is a hint: what it says is compared with the bucket, later"
+
+
+def test_a_start_in_an_owned_directory_releases_what_is_archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, owned=True)
+    bench.broker.partition("soup", 0, segments=4)
+    bench.settings = ArchivalConfig(release=False)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert len(bench.broker.segments("soup", 0)) == 4
+    bench.settings = ArchivalConfig()
+    bench.start()
+    bench.scheduler.rescan()
+    bench.turns()
+    assert len(bench.broker.segments("soup", 0)) == 1
 
 
 def spoil(path: Path) -> None:

@@ -85,20 +85,24 @@ class Bench:
     def __init__(self, root: Path, store: ObjectStore | None = None, *, owned: bool = False) -> None:
         self.root, self.broker, self.control = root, Broker(root / "log"), LocalControl()
         self.store = store or MemoryStore()
-        self.clock, self.settings = ManualClock(), ArchivalConfig()
+        self.clock, self.settings, self._owned = ManualClock(), ArchivalConfig(), owned
         self.settings_of: dict[str, ArchivalConfig] = {}  # topics that have their own
         (root / "state").mkdir()
+        self.start()
+
+    def start(self) -> None:
+        """The agent starts, for the first time or again."""
         audible = GuardedStore(self.store, heard)
         self.fleet = ArchiverFleet(
             FleetEquipment(
-                dirs=LogDirs([self.broker.root], owned=owned),
+                dirs=LogDirs([self.broker.root], owned=self._owned),
                 store=audible,
                 repository=ManifestRepository(audible),
                 control=self.control,
                 settings_for=lambda topic: self.settings_of.get(topic, self.settings),
                 settings=lambda: self.settings,
-                data_dir=root / "state",
-                owned=owned,
+                data_dir=self.root / "state",
+                owned=self._owned,
                 writer="agent-a",
                 clock=self.clock,
             )
