@@ -18,6 +18,13 @@ class Left(NamedTuple):
     merge: int = 0
     recreate: int = 0
     lag: int = 1  # the follower drops out of the in-sync set
+    load: int = 0  # a reader loads the head
+    inline: int = 0  # not spent: so many entries a head lists itself; 0: all, there are no pages
+    leaf: int = 2  # not spent: so many entries, or references, a page holds
+    refs: int = 0  # not spent: so many references to leaves a head lists itself; 0: all
+    old: int = 0  # not spent: agent A knows no pages
+    begun: int = 0  # not spent: so many records are archived at the beginning, each by itself (see protocol.first)
+    lease: int = 0  # not spent: gc deletes what an earlier look found unreferenced
 
 
 RULES = {
@@ -30,6 +37,8 @@ RULES = {
     "diverge": "a history that lacks the head's newest epoch but has a newer one is cut, not behind",
     "revive": "a superseded entry that lies on the history again becomes live again",
     "ownkey": "a commit adds only objects whose key carries its own fence",
+    "ownpage": "the same of pages: one that is left from a commit that did not come about is used again under the same fence only",
+    "look": "gc remembers as unreferenced only what carries a lower fence than the one it has raised: nothing else stays unreferenced",
 }
 SCENARIOS = {
     "release": Left(write=2, elect=2, unclean=1, claim=2, release=1),
@@ -42,6 +51,18 @@ SCENARIOS = {
     "flipflop": Left(write=2, elect=2, unclean=2, claim=2, release=1),
     "return": Left(write=1, elect=2, unclean=2, claim=3, release=0),
     "mixed": Left(write=1, elect=1, unclean=1, claim=2, release=1, crash=1, gc=1),
+    "pages": Left(write=1, elect=1, unclean=1, claim=1, release=1, begun=3, inline=1),
+    "pages_faults": Left(write=1, elect=0, unclean=0, claim=1, release=0, crash=1, fault=2, begun=2, inline=1),
+    "pages_merge": Left(write=1, elect=1, unclean=0, claim=1, release=0, merge=1, fault=1, begun=3, inline=1),
+    "pages_gap": Left(write=2, elect=1, unclean=0, claim=2, release=1, retain=1, inline=1),
+    "pages_flipflop": Left(write=1, elect=2, unclean=2, claim=2, release=1, begun=3, inline=1),
+    "pages_tree": Left(write=1, elect=1, unclean=1, claim=1, release=1, begun=4, inline=1, leaf=1, refs=1),
+    "pages_gc": Left(write=1, elect=1, unclean=0, claim=1, release=0, fault=1, gc=1, begun=2, inline=1),
+    "pages_gcs": Left(write=1, elect=1, unclean=0, claim=1, release=0, gc=2, begun=2, inline=1),
+    "pages_revive": Left(write=0, elect=2, unclean=2, claim=2, release=0, gc=1, begun=3, inline=1),
+    "pages_reader": Left(write=2, elect=0, unclean=0, claim=0, release=0, gc=2, merge=1, load=1, begun=2, inline=1),
+    "pages_lease": Left(write=1, elect=1, unclean=0, claim=1, release=0, gc=2, merge=1, load=1, begun=2, inline=1, lease=1),
+    "pages_old": Left(write=1, elect=2, unclean=0, claim=2, release=1, gc=1, begun=2, inline=1, old=1),
 }
 
 
@@ -83,6 +104,34 @@ MUTANTS = {
     "incarnations_mixed": Mutant("the head is found by topic name", "recreate", ""),
     "recreated_topic": Mutant("as designed AND with every fix: DeleteRecords carries no topic id", "recreate", ""),
     "release_foreign_fence": Mutant("release without its own fence in the head", "release", ""),
+    "head_before_pages": Mutant("the head names a page that is written afterwards", "pages_faults", ""),
+    "page_unconfirmed": Mutant("commit without confirming the page", "pages_faults", ""),
+    "page_without_uid": Mutant(
+        "a page's name carries its offsets and fence only; an existing one is taken for one's own", "pages_merge", ""
+    ),
+    "page_overwritten": Mutant("the same, and a page is put unconditionally", "pages_merge", ""),
+    "loser_deletes_pages": Mutant("the loser of a commit deletes the pages it wrote", "pages_gc", ""),
+    "reuse_page": Mutant("a page is used again under a later fence", "pages_gc", "ownpage"),
+    "page_from_cache": Mutant("a list that was in a page before is named by that page again, not written", "pages_revive", "ownpage"),
+    "gc_reads_head_only": Mutant("gc spares what the head lists itself", "pages_gc", ""),
+    "gc_reads_live_only": Mutant("gc does not read the pages of superseded entries", "pages_revive", ""),
+    "gc_skips_missing": Mutant("gc goes on without a page that it does not find", "pages_gcs", ""),
+    "gc_skips_unreadable": Mutant("gc goes on without a page that it cannot read", "pages_gc", ""),
+    "gc_young_pages": Mutant("gc deletes pages of its own and later fences too", "pages_gc", ""),
+    "cut_in_head_only": Mutant("a dead branch is looked for in what the head lists itself", "pages", ""),
+    "refill_in_head_only": Mutant("a gap in a page is not refilled", "pages_gap", ""),
+    "release_by_reference": Mutant("what a page lists is released by its reference alone", "pages_gap", ""),
+    "release_by_gap_mark": Mutant("the same, but references say where their first gap is", "pages", ""),
+    "lineage_of_newest": Mutant("pages are read for lineage only when the oldest entry listed by the head is off the history", "pages", ""),
+    "old_agent_commits": Mutant("an old agent takes what a head with pages lists itself for all", "pages_old", ""),
+    "pages_without_format": Mutant("a head with pages does not say so in its format", "pages_old", ""),
+    "reader_calls_it_damage": Mutant("a reader reports a page that is not found as damaged at once", "pages_reader", ""),
+    "reader_reloads_once": Mutant("a reader that has loaded the head anew reports the next page that is not found", "pages_reader", ""),
+    "reader_goes_on": Mutant("a reader that loads the head anew keeps what it has read of the old one", "pages_reader", ""),
+    "no_lease": Mutant("gc deletes what it finds unreferenced for the first time", "pages_lease", ""),
+    "as_designed_look": Mutant(
+        "as first written: gc deletes what it saw unreferenced at an earlier look, whatever its fence was then", "pages_lease", "look"
+    ),
     "archive_above_hw": Mutant("plans up to the log end instead of the high watermark", "release", ""),
 }
 SCENARIOS_EXTRA = {
@@ -90,4 +139,10 @@ SCENARIOS_EXTRA = {
     "flipdeep": Left(write=3, elect=2, unclean=2, claim=2, release=1),
     "recreate": Left(write=1, elect=0, unclean=0, claim=2, release=1, lag=0, recreate=1),
 }
-EXPECTED_QUIET = {"release_foreign_fence", "no_revive"}  # implied by other rules, see README.md
+EXPECTED_QUIET = {
+    "release_foreign_fence",
+    "no_revive",
+    "release_by_gap_mark",
+    "lineage_of_newest",
+    "reader_goes_on",
+}  # implied by other rules, see README.md

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from tests.model import page_tree
 from tests.model.lineage import place, plan
-from tests.model.state import GAP, Entry, Head, Object, Replica, State, on
+from tests.model.page_tree import listed
+from tests.model.state import GAP, Entry, Object, Page, Ref, Replica, State, View, on
 
-_SETTLED: dict[tuple[Replica, Head, tuple[Object, ...], int], str | None] = {}
+_SETTLED: dict[tuple[Replica, View, tuple[Object, ...], int], str | None] = {}
 
 
 def content(objs: tuple[Object, ...] | list[Object], inc: int, entry: Entry, o: int) -> int | None:
@@ -16,13 +18,11 @@ def content(objs: tuple[Object, ...] | list[Object], inc: int, entry: Entry, o: 
     return None
 
 
-def settle(r: Replica, head: Head, stored: tuple[Object, ...], inc: int) -> str | None:
+def settle(r: Replica, view: View, stored: tuple[Object, ...], inc: int) -> str | None:
     """Run the true leader's agent to rest without faults; None, or what is wrong with what it then serves."""
-    if on("fence_from_epoch") and r.lead < head.fence:
-        return "I15 the leader can never claim"
     objs = list(stored)
     for n in range(16):
-        jobs = plan(r, head)
+        jobs = plan(r, view)
         if not jobs:
             break
         job = jobs[-1]
@@ -30,9 +30,9 @@ def settle(r: Replica, head: Head, stored: tuple[Object, ...], inc: int) -> str 
         if job.kind == "run":
             uid = ("settled", n)
             objs.append(Object(uid, 0, job.base, job.epochs, inc))
-            live, dead = place(head.live, Entry(job.base, job.epochs, uid)), head.dead
-        head = head._replace(live=live, dead=dead, epoch=job.epoch)
-    served = {o: x for x in head.live for o in range(x.base, x.end)}
+            live, dead = place(view.live, Entry(job.base, job.epochs, uid)), view.dead
+        view = view._replace(live=live, dead=dead, epoch=job.epoch)
+    served = {o: x for x in view.live for o in range(x.base, x.end)}
     for o in range(r.hw):
         if o not in served:
             return f"I15 archiver stuck: offset {o} below the high watermark is never archived"
@@ -46,7 +46,13 @@ def settle(r: Replica, head: Head, stored: tuple[Object, ...], inc: int) -> str 
 
 def broken(s: State) -> str | None:
     """The first invariant that does not hold in this state, or None."""
-    head, r = s.head, s.reps[s.leader]
+    head, r = page_tree.view(s.head, s.pages), s.reps[s.leader]
+    if head is None:
+        return f"I2 the head names a page that is missing or holds something else: {page_tree.show(s.head.live + s.head.dead)}"
+    if s.reader.wrong:
+        return s.reader.wrong
+    if on("fence_from_epoch") and r.lead < s.head.fence:
+        return "I15 the leader can never claim"
     expected = 0
     for x in head.live:
         if x.base != expected:
@@ -86,14 +92,23 @@ def broken_step(s: State, t: State) -> str | None:
     if b.epoch < a.epoch:
         return f"I6 lineage knowledge went back: epoch {b.epoch} after {a.epoch}"
     r = s.reps[s.leader]
-    had = {(o, e) for x in a.live for o, e in enumerate(x.epochs, x.base) if x.uid != GAP}
-    has = {(o, e) for x in b.live + b.dead for o, e in enumerate(x.epochs, x.base)}
+    was, now = page_tree.view(a, s.pages), page_tree.view(b, t.pages)
+    if not was or not now:
+        return None  # broken() says why
+    had = {(o, e) for x in was.live for o, e in enumerate(x.epochs, x.base) if x.uid != GAP}
+    has = {(o, e) for x in now.live + now.dead for o, e in enumerate(x.epochs, x.base)}
     gone = {(o, e) for o, e in had - has if o < r.hw and r.recs[o] == e}
     return f"I8 published records left the head: {sorted(gone)}" if gone else None
 
 
-def _named(head: Head) -> set[object]:
-    return {x.uid for x in head.live + head.dead}
+def _named(s: State) -> set[object]:
+    items = s.head.live + s.head.dead
+    below = [(ref, page) for ref, page in page_tree.walk(items, s.pages) if page]
+    return {x.uid for x in listed(items)} | {x.uid for _, page in below for x in listed(page.items)} | {ref.page for ref, _ in below}
+
+
+def _refs(s: State, level: int = 0) -> list[Ref]:
+    return [x for x in s.head.live + s.head.dead if isinstance(x, Ref) and x.level >= level]
 
 
 def _places(entries: tuple[Entry, ...]) -> set[tuple[int, object]]:
@@ -103,9 +118,9 @@ def _places(entries: tuple[Entry, ...]) -> set[tuple[int, object]]:
 WITNESSES: dict[str, Callable[[State], bool]] = {
     "record released and served by the archive": lambda s: any(r.start > r.policy for r in s.reps),
     "dead branch superseded": lambda s: bool(s.head.dead),
-    "superseded and the newer epoch archived": lambda s: bool(s.head.dead) and len({e for x in s.head.live for e in x.epochs}) > 1,
+    "superseded and the newer epoch archived": lambda s: bool(s.head.dead) and len({e for x in listed(s.head.live) for e in x.epochs}) > 1,
     "superseded entry about to become live again": lambda s: any(
-        a.job.kind == "cas" and _places(a.job.live) & _places(a.head.dead) for a in s.ags
+        a.job.kind == "cas" and (view := page_tree.view(a.head, s.pages)) and _places(a.job.live) & _places(view.dead) for a in s.ags
     ),
     "two agents hold a fence": lambda s: all(a.fence for a in s.ags),
     "old leader does not know the new epoch": lambda s: all(r.lead for r in s.reps),
@@ -115,13 +130,34 @@ WITNESSES: dict[str, Callable[[State], bool]] = {
     "delayed commit in the network": lambda s: bool(s.net),
     "outcome unknown, but committed": lambda s: any(a.job.sent == s.head for a in s.ags),
     "outcome unknown, and refused": lambda s: any(a.job.sent and a.job.sent != s.head for a in s.ags),
-    "orphan object": lambda s: any(o.uid not in _named(s.head) for o in s.objs),
+    "orphan object": lambda s: any(o.uid not in _named(s) for o in s.objs),
     "gc about to delete an orphan": lambda s: any(
-        a.job.kind == "gc" and a.job.head and any(o.fence < a.job.head.fence and o.uid not in _named(s.head) for o in s.objs) for a in s.ags
+        a.job.kind == "gc" and a.job.head and any(o.fence < a.job.head.fence and o.uid not in _named(s) for o in s.objs) for a in s.ags
     ),
-    "gap entry": lambda s: any(x.uid == GAP for x in s.head.live),
+    "gap entry": lambda s: any(x.uid == GAP for x in listed(s.head.live)),
     "merge uploaded, about to replace two entries": lambda s: any(
         a.job.stage == "confirmed" and len(a.job.epochs) > 1 and a.job.base < a.head.end for a in s.ags
     ),
     "archive has caught up": lambda s: 0 < s.reps[s.leader].hw == s.head.end,
+    "entry in a page": lambda s: bool(_refs(s)),
+    "pages two levels deep": lambda s: bool(_refs(s, level=2)),
+    "superseded entry in a page": lambda s: any(isinstance(x, Ref) for x in s.head.dead),
+    "gap in a page": lambda s: any(
+        page and any(x.uid == GAP for x in listed(page.items)) for _, page in page_tree.walk(s.head.live, s.pages)
+    ),
+    "released what only a page lists": lambda s: any(s.reps[s.leader].start > max(r.base, s.reps[s.leader].policy) for r in _refs(s)),
+    "page rewritten": lambda s: any(p.uid not in _named(s) and any(p.items[0] in q.items for q in s.pages if q != p) for p in s.pages),
+    "orphan page": lambda s: any(p.uid not in _named(s) for p in s.pages),
+    "gc about to delete an orphan page": lambda s: any(
+        a.job.named is not None and a.job.head and any(p.fence < a.job.head.fence and p.uid not in a.job.named for p in s.pages)
+        for a in s.ags
+    ),
+    "page confirmed for a commit that was refused": lambda s: any(a.fence and a.spare and not a.job.kind for a in s.ags),
+    "delayed page in the network": lambda s: any(isinstance(x, Page) for x in s.net),
+    "writer whose head's page was collected": lambda s: any(a.fence and page_tree.view(a.head, s.pages) is None for a in s.ags),
+    "gc whose head's page was collected": lambda s: any(a.job.head and page_tree.view(a.job.head, s.pages) is None for a in s.ags),
+    "reader that found a page or an object collected": lambda s: s.reader.lost is not None,
+    "reader of an old head that is deleted from": lambda s: bool(s.reader.head) and s.reader.head != s.head and s.look > 1,
+    "head of the old format with more than fits": lambda s: s.left.old > 0 and s.head.format == 1 and len(s.head.live) > s.left.inline,
+    "old agent before a head with pages": lambda s: s.left.old > 0 and s.head.format == 2 and s.ags[0].fence > 0,
 }

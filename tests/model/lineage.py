@@ -1,6 +1,6 @@
-"""The pure parts of the protocol: what an agent may do next, from its broker's log and a head."""
+"""The pure parts of the protocol: what an agent may do next, from its broker's log and a view."""
 
-from tests.model.state import GAP, Entry, Head, Job, Replica, on
+from tests.model.state import GAP, Entry, Job, Replica, View, on
 
 
 def history(r: Replica) -> list[tuple[int, int]]:
@@ -27,16 +27,19 @@ def lies_on(hist: list[tuple[int, int]], end: int, o: int, epoch: int) -> bool:
     return [e for e, first in hist if first <= o][-1] == epoch
 
 
-def behind(r: Replica, head: Head) -> bool:
+def behind(r: Replica, view: View) -> bool:
     local = max((e for e, _ in history(r)), default=0)
-    newest = max((e for x in head.live for e in x.epochs), default=0)
-    return not on("no_behind") and ((on("epoch") and local < head.epoch) or (on("diverge") and local < newest))
+    newest = max((e for x in view.live for e in x.epochs), default=0)
+    return not on("no_behind") and ((on("epoch") and local < view.epoch) or (on("diverge") and local < newest))
 
 
-def dead_from(r: Replica, head: Head) -> int | None:
-    """The offset from which what the head lists is a dead branch; None when nothing is."""
+def dead_from(r: Replica, view: View) -> int | None:
+    """The offset from which what is live in the archive is a dead branch; None when nothing is."""
     hist = history(r)
-    for x in head.live:
+    newest = [x for x in view.live if x.base >= view.inline]
+    if on("cut_in_head_only") or (on("lineage_of_newest") and newest and _on_history(r, newest[0])):
+        view = view._replace(live=tuple(newest))
+    for x in view.live:
         for o, e in enumerate(x.epochs, x.base):
             if on("diverge"):
                 if not lies_on(hist, len(r.recs), o, e):
@@ -46,10 +49,14 @@ def dead_from(r: Replica, head: Head) -> int | None:
     return None
 
 
-def cut(head: Head, at: int) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+def _on_history(r: Replica, x: Entry) -> bool:
+    return x.uid != GAP and all(lies_on(history(r), len(r.recs), o, e) for o, e in enumerate(x.epochs, x.base))
+
+
+def cut(view: View, at: int) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
     """Live and superseded entries, once what lies beyond `at` has left the live list; it stays listed as superseded."""
-    live, dead = [], list(head.dead)
-    for base, epochs, uid in head.live:
+    live, dead = [], list(view.dead)
+    for base, epochs, uid in view.live:
         n = max(0, min(len(epochs), at - base))
         if n:
             live.append(Entry(base, epochs[:n], uid))
@@ -58,55 +65,55 @@ def cut(head: Head, at: int) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
     return tuple(live), () if on("forget_superseded") else tuple(sorted(dead))
 
 
-def plan(r: Replica, head: Head, merge: bool = False) -> list[Job]:
+def plan(r: Replica, view: View, merge: bool = False) -> list[Job]:
     """What the agent beside replica `r` may do next."""
     hist = history(r)
     now = hist[-1][0] if hist else 0
-    if behind(r, head):
+    if behind(r, view):
         return []
-    at = dead_from(r, head)
+    at = dead_from(r, view)
     if at is not None:
         if not on("no_cut"):
-            live, dead = cut(head, at)
+            live, dead = cut(view, at)
             return [Job("cas", live=live, dead=dead, epoch=now)]
     elif not on("diverge") and not on("no_behind"):
-        newest = max((e for x in head.live for e in x.epochs), default=0)
+        newest = max((e for x in view.live for e in x.epochs), default=0)
         if newest and newest not in [e for e, _ in hist]:
             return []
-    if on("stamp") and r.lead > head.epoch:
-        return [Job("cas", live=head.live, dead=head.dead, epoch=r.lead)]
+    if on("stamp") and r.lead > view.epoch:
+        return [Job("cas", live=view.live, dead=view.dead, epoch=r.lead)]
     if on("refill"):
-        for x in head.live:
-            if x.uid == GAP and r.start <= x.base < r.hw:
+        for x in view.live:
+            if x.uid == GAP and r.start <= x.base < r.hw and not (on("refill_in_head_only") and x.base < view.inline):
                 return [Job("run", x.base, (r.recs[x.base],), epoch=now)]
     if on("revive"):
-        revived = revival(r, head)
+        revived = revival(r, view)
         if revived:
             return [revived._replace(epoch=now)]
-    if head.end < r.start:
-        return [Job("cas", live=(*head.live, Entry(head.end, (GAP,), GAP)), dead=head.dead, epoch=now)]
+    if view.end < r.start:
+        return [Job("cas", live=(*view.live, Entry(view.end, (GAP,), GAP)), dead=view.dead, epoch=now)]
     hw = len(r.recs) if on("archive_above_hw") else r.hw
     out = []
-    if head.end < hw:
-        out = [Job("run", head.end, r.recs[head.end : n], epoch=now) for n in sorted({head.end + 1, hw})]
+    if view.end < hw:
+        out = [Job("run", view.end, r.recs[view.end : n], epoch=now) for n in sorted({view.end + 1, hw})]
     if merge:
-        for a, b in zip(head.live, head.live[1:], strict=False):
+        for a, b in zip(view.live, view.live[1:], strict=False):
             if GAP not in (a.uid, b.uid):
                 out.append(Job("run", a.base, a.epochs + b.epochs, epoch=now))
     return out
 
 
-def revival(r: Replica, head: Head) -> Job | None:
+def revival(r: Replica, view: View) -> Job | None:
     """A superseded entry that lies on the history again, where the live ones end, is live again: as far as it does."""
-    hist, end = history(r), head.end
-    for x in sorted(head.dead, key=lambda x: -x.epochs[0]):
+    hist, end = history(r), view.end
+    for x in sorted(view.dead, key=lambda x: -x.epochs[0]):
         n = 0
         while x.base == end and n < len(x.epochs) and end + n < r.hw and lies_on(hist, len(r.recs), end + n, x.epochs[n]):
             n += 1
         if n:
             rest = {Entry(end + n, x.epochs[n:], x.uid)} if n < len(x.epochs) else set()
-            live = (*head.live, Entry(end, x.epochs[:n], x.uid))
-            return Job("cas", live=live, dead=tuple(sorted(set(head.dead) - {x} | rest)))
+            live = (*view.live, Entry(end, x.epochs[:n], x.uid))
+            return Job("cas", live=live, dead=tuple(sorted(set(view.dead) - {x} | rest)))
     return None
 
 
@@ -115,16 +122,18 @@ def place(live: tuple[Entry, ...], new: Entry) -> tuple[Entry, ...]:
     return (*(x for x in live if x.base < new.base), new, *(x for x in live if x.base >= new.end))
 
 
-def release_bound(r: Replica, head: Head) -> int:
-    """First offset that must stay, from the head read anew and the history of the agent's own broker."""
-    if not r.lead or (on("isr") and not r.full) or (on("stamp") and head.epoch != r.lead):
+def release_bound(r: Replica, view: View) -> int:
+    """First offset that must stay, from a head read anew and the history of the agent's own broker."""
+    if not r.lead or (on("isr") and not r.full) or (on("stamp") and view.epoch != r.lead):
         return 0
     hist, bound = history(r), 0
-    for x in head.live:
+    for x in view.live:
         for o, e in enumerate(x.epochs, x.base):
-            if e == GAP and on("gapstop") and o >= r.start:
+            paged = o < view.inline
+            if e == GAP and on("gapstop") and o >= r.start and not (on("release_by_reference") and paged):
                 return bound
-            if not on("release_no_lineage") and not lies_on(hist, len(r.recs), o, e):
+            unread = on("release_no_lineage") or (paged and (on("release_by_reference") or on("release_by_gap_mark")))
+            if not unread and not lies_on(hist, len(r.recs), o, e):
                 return bound
             bound = o + 1
     return bound + (1 if on("release_off_by_one") else 0)

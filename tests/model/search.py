@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from tests.model.cases import MUTANTS, RULES, SCENARIOS, SCENARIOS_EXTRA, Left
 from tests.model.invariants import WITNESSES, broken, broken_step, forget_settled
-from tests.model.protocol import steps
+from tests.model.protocol import first, steps
 from tests.model.state import IN_FORCE, Label, State
 
 STATES_MAX = 4_000_000
@@ -33,7 +33,7 @@ def _explore(left: Left, in_force: set[str], *, witnesses: bool = False) -> Foun
     IN_FORCE.clear()
     IN_FORCE.update(in_force)
     forget_settled()
-    start = State(left)
+    start = first(left)
     parents: dict[State, tuple[State, Label] | None] = {start: None}
     frontier, count, unseen = [start], 0, dict(WITNESSES) if witnesses else {}
 

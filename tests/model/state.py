@@ -4,6 +4,7 @@ A record is the pair (offset, leader epoch): an epoch has one leader, so the pai
 object therefore hold a tuple of epochs, one per offset. A gap entry holds GAP.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tests.model.cases import RULES, Left
@@ -29,6 +30,38 @@ class Entry(NamedTuple):
         return self.base + len(self.epochs)
 
 
+class Ref(NamedTuple):
+    """A reference to a page, which lists everything from `base` to `end`; level 1: entries, 2: references."""
+
+    base: int
+    end: int
+    page: Uid
+    level: int
+    digest: int
+
+
+Item = Entry | Ref
+
+
+class Page(NamedTuple):
+    uid: Uid
+    fence: int
+    items: tuple[Item, ...]
+
+
+class View(NamedTuple):
+    """What a head says once its pages have been read."""
+
+    epoch: int
+    live: tuple[Entry, ...]
+    dead: tuple[Entry, ...]
+    inline: int = 0  # from here on the head lists the live entries itself
+
+    @property
+    def end(self) -> int:
+        return self.live[-1].end if self.live else 0
+
+
 class Replica(NamedTuple):
     start: int = 0  # log start
     recs: tuple[int, ...] = ()  # epoch per offset from 0; below `start` only a ghost, for the checks
@@ -42,9 +75,10 @@ class Head(NamedTuple):
     version: int = 0
     fence: int = 0
     writer: int = -1
-    live: tuple[Entry, ...] = ()  # the archive starts at 0
-    dead: tuple[Entry, ...] = ()  # superseded entries, still listed
+    live: tuple[Item, ...] = ()  # the archive starts at 0
+    dead: tuple[Item, ...] = ()  # superseded entries, still listed
     epoch: int = 0  # highest leader epoch whose history a commit has followed
+    format: int = 1  # 2: there may be pages
 
     @property
     def end(self) -> int:
@@ -64,6 +98,8 @@ class Job(NamedTuple):
     stage: str = ""  # of the run's upload: "", sent, confirmed
     bound: int = 0  # delete: everything below
     head: Head | None = None  # release, gc: the head that was read
+    named: tuple[Uid, ...] | None = None  # gc: what that head names, its pages read
+    page: Page | None = None  # sent before the commit, not confirmed
     sent: Head | None = None  # a commit of which the outcome is not known
 
 
@@ -73,6 +109,7 @@ class Agent(NamedTuple):
     job: Job = Job()
     note: tuple[int, int] | None = None  # announcement not yet delivered to the control log
     inc: int = 1  # incarnation the agent works on
+    spare: tuple[Page, ...] = ()  # pages confirmed for a commit that has not come about
 
 
 class Object(NamedTuple):
@@ -83,6 +120,18 @@ class Object(NamedTuple):
     inc: int
 
 
+class Reader(NamedTuple):
+    """Follows the references of the head it holds, then fetches the objects."""
+
+    head: Head | None = None
+    todo: tuple[Item, ...] = ()
+    got: tuple[Entry, ...] = ()
+    truth: tuple[Entry, ...] = ()  # ghost: what the head said when it was loaded
+    look: int = 0  # ghost: how many looks gc had taken by then
+    lost: Uid = None  # what was not found in the head before, which was then loaded anew
+    wrong: str = ""
+
+
 class State(NamedTuple):
     left: Left
     leader: int = 0
@@ -91,10 +140,14 @@ class State(NamedTuple):
     head: Head = Head()
     objs: tuple[Object, ...] = ()
     ags: tuple[Agent, ...] = (Agent(), Agent())
-    net: tuple[tuple[Head, Head], ...] = ()  # delayed compare-and-swap requests (expected, new)
+    net: tuple[Page | tuple[Head, Head], ...] = ()  # delayed writes of pages, and compare-and-swap requests (expected, new)
     ctl: tuple[int, int] = (0, 0)  # control log: (manifest version, next offset)
     uids: int = 0
     inc: int = 1
+    pages: tuple[Page, ...] = ()
+    reader: Reader = Reader()
+    look: int = 0  # how many gc has taken
+    seen: tuple[tuple[Uid, int], ...] = ()  # what was unreferenced at which look first
 
     def with_agent(self, i: int, **changes: Any) -> "State":
         ags = list(self.ags)
@@ -108,3 +161,12 @@ class State(NamedTuple):
 
     def spend(self, **used: int) -> "State":
         return self._replace(left=self.left._replace(**{name: getattr(self.left, name) - count for name, count in used.items()}))
+
+    def with_page(self, page: Page) -> "State":
+        """Create-only: what is there stays."""
+        if on("page_overwritten"):
+            return self._replace(pages=(*(each for each in self.pages if each.uid != page.uid), page))
+        return self if any(each.uid == page.uid for each in self.pages) else self._replace(pages=(*self.pages, page))
+
+
+Steps = Iterator[tuple[Label, State]]

@@ -7,12 +7,15 @@ from tests.model.search import explore_mutant, explore_scenario
 
 LONG = {  # more than some ten thousand states
     "archive_above_hw",
+    "as_designed_look",
     "as_designed_release",
     "forget_superseded",
     "isr_without_pin",
     "key_without_uid",
+    "no_lease",
     "no_revive",
     "pin_without_isr",
+    "release_by_reference",
     "release_foreign_fence",
     "release_from_control",
     "release_no_lineage",
@@ -27,7 +30,7 @@ def test_mutants_name_scenarios_and_rules_that_exist() -> None:
         assert RULES.keys() >= set(mutant.without.split())
 
 
-@pytest.mark.parametrize("name", ["faults", "merge"])
+@pytest.mark.parametrize("name", ["faults", "merge", "pages", "pages_faults", "pages_tree", "pages_gcs", "pages_reader"])
 def test_a_quick_scenario_holds_every_invariant(name: str) -> None:
     found = explore_scenario(name)
     assert not found.violation, found.trace
