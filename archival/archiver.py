@@ -27,7 +27,7 @@ from archival.tails import Tails
 from archival.topics import TopicRecords
 from archival.uploads import Uploads
 from headwater_core import milestones
-from headwater_core.errors import Fenced, NeedsReplacement, UnknownOutcome
+from headwater_core.errors import CorruptData, Fenced, ManifestFull, NeedsReplacement, SuspectedGap, UnknownOutcome, UnsupportedFormat
 from headwater_core.files import disk_errors
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.store import ObjectStore
@@ -50,6 +50,7 @@ MILESTONES = (
 """The points that a step passes, in order."""
 
 _FULLNESS_REPORTED = 0.5  # of a manifest's room
+RUNS_BYTES_MAX = 4 << 20  # of what one commit may list: from a size on a commit costs little beside the upload, and a step should be short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,13 @@ class Outcome:
             what is live, with others), or "outrun" when another commit came first
     reason  why nothing was done, for people
     entry   what the step made live
+    before  what it made live before that, in the same commit
     """
 
     action: str
     reason: str = ""
     entry: Entry | None = None
+    before: tuple[Entry, ...] = ()
 
     @property
     def progressed(self) -> bool:
@@ -77,6 +80,7 @@ class ArchiverEquipment:
 
     writer   names the agent in the heads that it commits: a node's id and a random word that stays with its data directory
     new_uid  a name that no object has had
+    runs_max  how many small sealed segments, one after the other, one commit may list
     """
 
     logs: LocalLogs
@@ -89,6 +93,7 @@ class ArchiverEquipment:
     writer: str
     new_uid: Callable[[], str]
     open_segment: OpenSegment = open_segment
+    runs_max: int = 1
 
 
 class PartitionArchiver:
@@ -101,7 +106,7 @@ class PartitionArchiver:
         self.partition = partition
         self.lock = threading.Lock()
         self._writer, self._announcer, self._topics = equipment.writer, equipment.announcer, equipment.topics
-        self._tails, self._looks = equipment.tails, equipment.looks
+        self._tails, self._looks, self._runs_max = equipment.tails, equipment.looks, equipment.runs_max
         self._held = HeldHead(partition, equipment.repository)
         self._source = PartitionSource(partition, equipment.logs, equipment.looks, equipment.open_segment)
         archived = ArchivedEntries(equipment.store)
@@ -303,10 +308,39 @@ class PartitionArchiver:
         run = self._transfer(step, head, log, policy)
         if not isinstance(run, Transferred):
             return run
-        entry = run.entry
+        if step.refills:
+            self._commit_runs(run)
+            return Outcome(action="refilled", entry=run.entry)
+        before: list[Entry] = []
+        while len(before) + 1 < self._runs_max and (more := self._transfer_next(run, log, policy, [*before, run.entry])) is not None:
+            before.append(run.entry)
+            run = more
+        self._commit_runs(run, before)
+        return Outcome(action="archived", entry=run.entry, before=tuple(before))
+
+    def _transfer_next(self, run: Transferred, log: LocalLog, policy: Policy, listed: Sequence[Entry]) -> Transferred | None:
+        """The run after `run`, which is not committed yet, when it is small and sealed; None: the commit does not wait for it.
+
+        What keeps it from being archived for good must not keep `listed` from it: the next step meets it again. What may pass is raised,
+        and the same runs are offered again then.
+        """
+        if log.topic_policy_proves_compaction:
+            return None  # its cleaner may come past between two runs
+        step = next(next_steps(log, run.head, writer=self._writer, policy=policy, tail_age_ms=0))
+        if not isinstance(step, Upload) or step.refills or step.segment.is_active:
+            return None
+        if sum(entry.size_bytes for entry in listed) + step.segment.size_bytes > RUNS_BYTES_MAX:
+            return None
+        try:
+            more = self._transfer(step, run.head, log, policy)
+        except (CorruptData, SuspectedGap, UnsupportedFormat, ManifestFull):
+            return None
+        return more if isinstance(more, Transferred) else None
+
+    def _commit_runs(self, run: Transferred, before: Sequence[Entry] = ()) -> None:
         self._commit(run.head)
-        self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
-        return Outcome(action="refilled" if step.refills else "archived", entry=entry)
+        for entry in (*before, run.entry):
+            self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
 
     def _transfer(
         self, step: Upload, head: Head, log: LocalLog, policy: Policy, listed: Sequence[Entry] = ()

@@ -122,6 +122,7 @@ class FleetEquipment:
     data_dir      where what must outlive the process is kept
     owned         no broker works on the log directories: what is archived may be released there
     owner         see TopicRecords
+    runs_max      see ArchiverEquipment
     """
 
     dirs: LogDirs
@@ -138,6 +139,7 @@ class FleetEquipment:
     new_uid: Callable[[], str] = lambda: uuid4().hex
     open_segment: OpenSegment = open_segment
     owner: Callable[[], Owner | None] | None = None
+    runs_max: int = 1
 
 
 class _Interest:
@@ -207,6 +209,7 @@ class ArchiverFleet:
             writer=equipment.writer,
             new_uid=equipment.new_uid,
             open_segment=equipment.open_segment,
+            runs_max=equipment.runs_max,
         )
         self._rate = UploadRate(lambda: self.settings().upload_bytes_per_s, equipment.clock)
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
@@ -337,7 +340,8 @@ class ArchiverFleet:
             caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
             done = replace(done, quiet=caught_up or bool(policy.off) or isinstance(archiving_role(log), Standby))
         if outcome.entry and not outcome.entry.gap:
-            done = replace(done, objects=1, archived_bytes=outcome.entry.live_bytes)
+            made = (*outcome.before, outcome.entry)
+            done = replace(done, objects=len(made), archived_bytes=sum(entry.live_bytes for entry in made))
         try:
             if outcome.progressed and head:
                 self.committed(head)

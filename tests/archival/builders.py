@@ -153,6 +153,7 @@ class Agent:
     looks_file: Path | None = None
     delete_retention_ms: int | None = None
     open_segment: OpenSegment = open_segment
+    runs_max: int = 1
 
     def __post_init__(self) -> None:
         self.uids = 0
@@ -175,6 +176,7 @@ class Agent:
             writer=self.writer,
             new_uid=self._new_uid,
             open_segment=self.open_segment,
+            runs_max=self.runs_max,
         )
         return PartitionArchiver(partition, equipment, open_layout("segment"))
 

@@ -12,9 +12,10 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import archival.archiver
 import manifests.head
 from archival.policy import Policy
-from headwater_core.errors import HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
+from headwater_core.errors import CorruptData, HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, seal
@@ -292,3 +293,85 @@ def test_claims_and_cuts_fit_into_a_full_manifest(directory: Directory, agent: A
     other = replace(agent, writer="b" * 255)
     assert [other.step(SEALED).action for _ in range(2)] == ["claimed", "cut"]
     assert other.head.last_offset == 14
+
+
+# Several small segments in one commit
+
+
+@pytest.fixture
+def gathering(directory: Directory, store: FlakyStore) -> Agent:
+    return Agent(directory.root, store=store, runs_max=3)
+
+
+def test_small_segments_are_listed_by_one_commit(directory: Directory, gathering: Agent, store: FlakyStore) -> None:
+    written = fill(directory, 0, 10, 20, 30, 40, 50, end=55)
+    gathering.step(SEALED)
+    versions = [gathering.head.version]
+    while (outcome := gathering.step(SEALED)).progressed:
+        versions.append(gathering.head.version)
+    assert outcome.reason == "the rest is in a segment that is not sealed and committed"
+    assert versions == [1, 2, 3]
+    assert ranges(gathering.head.entries) == [(base, base + 9) for base in range(0, 50, 10)]
+    assert live_bytes(store, gathering.head) == written[: len(live_bytes(store, gathering.head))]
+
+
+def test_an_outcome_names_all_that_its_commit_made_live(directory: Directory, gathering: Agent) -> None:
+    fill(directory, 0, 10, 20, 30, 40, end=45)
+    gathering.step(SEALED)
+    outcome = gathering.step(SEALED)
+    assert outcome.entry is not None
+    assert ranges([*outcome.before, outcome.entry]) == [(0, 9), (10, 19), (20, 29)]
+
+
+def test_large_segments_are_listed_one_by_one(directory: Directory, gathering: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archival.archiver, "RUNS_BYTES_MAX", 2 * len(a_segment(0, 10)) - 1)
+    fill(directory, 0, 10, 20, 30, end=35)
+    gathering.step(SEALED)
+    gathering.step(SEALED)
+    assert ranges(gathering.head.entries) == [(0, 9)]
+
+
+@pytest.mark.parametrize("answer", ["busy", "lost", "silent"])
+def test_runs_whose_commit_failed_are_not_uploaded_again(directory: Directory, gathering: Agent, store: FlakyStore, answer: str) -> None:
+    fill(directory, 0, 10, 20, 30, end=35)
+    gathering.step(SEALED)
+    store.plan = [answer] * (1 if answer == "busy" else 4)
+    if answer != "silent":
+        fails(gathering, SEALED)
+    store.plan = []
+    gathering.run(SEALED)
+    assert ranges(gathering.head.entries) == [(0, 9), (10, 19), (20, 29)]
+    assert store.runs == 3
+
+
+def test_a_later_run_that_fails_for_now_is_tried_again_under_its_name(directory: Directory, gathering: Agent, store: FlakyStore) -> None:
+    fill(directory, 0, 10, 20, 30, end=35)
+    gathering.step(SEALED)
+    store.refused = ("2.index",)  # the second run's
+    fails(gathering, SEALED)
+    assert not gathering.head.entries
+    store.refused = ()
+    gathering.run(SEALED)
+    assert ranges(gathering.head.entries) == [(0, 9), (10, 19), (20, 29)]
+    assert store.runs == 3
+
+
+def test_a_damaged_segment_does_not_keep_those_before_it_from_the_archive(
+    directory: Directory, gathering: Agent, store: FlakyStore
+) -> None:
+    fill(directory, 0, 10, 20, 30, end=35)
+    path = directory.path / f"{20:020}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    gathering.step(SEALED)
+    gathering.step(SEALED)
+    assert ranges(gathering.head.entries) == [(0, 9), (10, 19)]
+    with pytest.raises(CorruptData):
+        gathering.step(SEALED)
+
+
+def test_a_compacted_log_gets_a_commit_for_each_run(directory: Directory, gathering: Agent) -> None:
+    fill(directory, 0, 10, 20, 30, end=35)
+    directory.cleaned(0)
+    gathering.step(SEALED)
+    gathering.step(SEALED)
+    assert ranges(gathering.head.entries) == [(0, 9)]
