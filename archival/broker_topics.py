@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from archival.topics import TopicFacts
-from headwater_core.errors import UnsupportedFormat
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.disk import DiskHangs
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.topic import Sight
 
@@ -23,11 +21,10 @@ class BrokerTopics:
         self._widest = {place.topic: place for place in places}
 
     def describe(self, partition: PartitionId) -> TopicFacts:
-        """The topic of `partition`, as far as what is known is about this very incarnation. Raises what makes the metadata log unusable,
-        apart from an unknown format and a disk that hangs: then nothing is known."""
-        try:
-            metadata = self._dirs.metadata()
-        except (UnsupportedFormat, DiskHangs):
+        """The topic of `partition`, as far as what is known is about this very incarnation; nothing where the metadata log has an unknown
+        format, or its disk hangs. As of the last look, which each step begins with. Raises what makes the metadata log unusable."""
+        metadata, unread = self._dirs.last_metadata()
+        if unread is not None:
             return TopicFacts()
         if metadata is None:
             return TopicFacts(partitions=self._partitions_here(partition))

@@ -52,7 +52,7 @@ class Agent:
     """A running one."""
 
     def __init__(self, process: subprocess.Popen[bytes], counts: Path, port: int) -> None:
-        self._process, self._counts, self.port = psutil.Process(process.pid), counts, port
+        self._popen, self._process, self._counts, self.port = process, psutil.Process(process.pid), counts, port
         self.rss_max = 0
 
     def sample(self) -> Sample:
@@ -71,8 +71,8 @@ class Agent:
     def wait_until(self, what: Callable[[Sample], bool], limit_s: float) -> Sample:
         until_s = time.monotonic() + limit_s
         while not what(sample := self.sample()):
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"not after {limit_s} s: {sample}")
+            if time.monotonic() > until_s or self._popen.poll() is not None:
+                raise TimeoutError(f"not after {limit_s} s, or the agent has ended: {sample}")
             time.sleep(0.1)
         return sample
 

@@ -36,6 +36,8 @@ class BrokerMetadata:
         self._lock = threading.Lock()  # one caller waits for its disk
         self._reading = threading.Lock()  # one thread reads: one that hung may continue
         self._known: KnownMetadata | None = None
+        self._last: KnownMetadata | None = None  # the same, or why it could not be read
+        self.only_beside = self._dirs[0] if len(self._dirs) == 1 and named is None else None  # a directory that alone can hold it
 
     def read(self) -> ClusterMetadata | None:
         """The newest state; None when there is no such log in these directories. While its disk hangs, the last known one: the broker
@@ -59,9 +61,22 @@ class BrokerMetadata:
         Raises what `read` raises otherwise.
         """
         try:
-            return KnownMetadata(self.read())
+            self._last = KnownMetadata(self.read())
         except (UnsupportedFormat, DiskHangs) as error:
-            return KnownMetadata(None, error)
+            self._last = KnownMetadata(None, error)
+        return self._last
+
+    def known_beside(self, directory: Path, progressed: Progressed) -> KnownMetadata:
+        """The same in a thread of `only_beside`'s own disk, which is asked something else besides: one wait for a thread is enough."""
+        try:
+            self._last = self._known = KnownMetadata(self._read_in(directory / metadata_log.DIRECTORY, progressed))
+        except UnsupportedFormat as error:
+            self._last = KnownMetadata(None, error)
+        return self._last
+
+    def last(self) -> KnownMetadata:
+        """As `known` had it the last time, without asking a disk; read where it never was."""
+        return self._last or self.known()
 
     def _find(self) -> ClusterMetadata | None:
         named, hangs = self._named, None

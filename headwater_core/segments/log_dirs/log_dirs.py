@@ -101,6 +101,10 @@ class LogDirs:
         """See BrokerMetadata.read."""
         return self._metadata.read()
 
+    def last_metadata(self) -> KnownMetadata:
+        """What the last look or listing has read of it."""
+        return self._metadata.last()
+
     def partitions(self) -> list[LocalLog]:
         """Every partition that could be read; see survey."""
         return list(self.survey().logs)
@@ -230,7 +234,8 @@ class LogDirs:
         Raises NotFound when it is in none of the directories, SourceChanged when it does not hold still, and what
         survey would list as its problem.
         """
-        metadata, hangs = self._metadata.known(), None
+        hangs = None
+        metadata = self._metadata.known() if self._metadata.only_beside is None else None
         last = self._places.get(topic_partition)
         for directory in sorted(self._dirs, key=lambda each: each != last):  # where it was, first
             try:
@@ -248,7 +253,10 @@ class LogDirs:
         self._places.pop(topic_partition, None)
         raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
 
-    def _look_in(self, directory: Path, topic_partition: TopicPartition, metadata: KnownMetadata, _: Progressed) -> LocalLog | None:
+    def _look_in(
+        self, directory: Path, topic_partition: TopicPartition, metadata: KnownMetadata | None, progressed: Progressed
+    ) -> LocalLog | None:
+        metadata = metadata or self._metadata.known_beside(directory, progressed)
         name = f"{topic_partition.topic}-{topic_partition.partition}"
         if not is_directory(directory / name):
             return None

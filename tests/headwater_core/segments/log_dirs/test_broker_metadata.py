@@ -1,4 +1,5 @@
 import shutil
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from headwater_core.segments.checkpoints import (
     MetaProperties,
     encode_meta_properties,
 )
+from headwater_core.segments.disk import Disk, Progressed
 from headwater_core.segments.log_dirs import LogDirs
 from tests.fixtures import private_copy, unpack
 from tests.headwater_core.segments.builders import newer_metadata
@@ -61,3 +63,20 @@ def test_metadata_of_a_later_version_leaves_leadership_unknown_and_stops_nothing
     assert (len(listing.partitions), listing.problems, isinstance(listing.unread, UnsupportedFormat)) == (len(wanted), (), True)
     with pytest.raises(UnsupportedFormat, match="version 99"):
         logs.metadata()
+
+
+def test_a_look_reads_metadata_beside_it_without_another_wait_for_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one log directory; each such wait takes longer than the look itself, and a step makes several looks."""
+    logs = LogDirs([unpack("kitchen")])
+    (first, *_) = logs.listing().partitions
+    waits: list[object] = []
+    ask = Disk.ask
+
+    def noted(disk: Disk, about: Hashable, work: Callable[[Progressed], object]) -> object:
+        waits.append(about)
+        return ask(disk, about, work)
+
+    monkeypatch.setattr(Disk, "ask", noted)
+    assert logs.look(first).leadership is not None
+    assert logs.last_metadata().state is not None
+    assert waits == [first]
