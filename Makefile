@@ -48,6 +48,7 @@ soak: simulate
 bench: .venv/.tests
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.many
+	@$(BIN)/python -m bench.fairness
 	@$(BIN)/python -m bench.spark
 
 .venv/bin/python:
