@@ -19,6 +19,7 @@ SUBJECTS_MAX = 10_000  # with more, the trouble that was seen longest ago may be
 REASONS_MAX = 16  # of one subject, likewise: some texts come from clients
 REASON_CHARS_MAX = 500
 SUBJECTS = ("partition", "topic", "key", "path", "directory", "name", "peer", "library")  # fields that say what an event is about
+_ANY = ("*",) * len(SUBJECTS)  # whatever it is
 OPPOSITES = (
     ("archive_stopped", "archive_resumed"),
     ("store_unavailable", "store_available"),
@@ -32,8 +33,9 @@ COUNTED_ELSEWHERE = "events_dropped"
 _OPPOSITE = dict(OPPOSITES) | {end: beginning for beginning, end in OPPOSITES}
 _ENDS = frozenset(end for _, end in OPPOSITES)
 _VARYING = re.compile(r"\b[0-9a-f-]{16,}\b|\d+", re.ASCII)  # ids, ports and offsets differ in each retry, the reason does not
-_IN_STORE = re.compile(r"\b\w+://\S+")  # whatever the store raises names the object's URL, or its own
-_OBJECT = re.compile(rf"{_IN_STORE.pattern}|[\w.=-]+(?:/[\w.=-]+){{2,}}")  # likewise, or a key alone
+_PLACE = re.compile(
+    r"\b\w+://\S+|(?<![\w.=-])[\w.=-]*+(?:/[\w.=-]++){2,}"
+)  # a URL, a path or a key: what the store raises names the object
 _TROUBLE = ("warning", "error", "critical")
 
 _Subject = tuple[str, ...]
@@ -63,8 +65,9 @@ class RepeatedEvents:
     """Decides whether to write an event. Safe to use from many threads. The caller writes, and calls `summaries` from time to time.
 
     Two events are the same trouble when their name, level and subject (partition, key, peer, ...) are equal and their other texts
-    differ in numbers only. A warning whose reason is the store's is about the store, whatever partition or object it names.
-    Information is always news, except the end of a trouble, which many partitions may reach at once.
+    differ in numbers and places only. A warning that another subject had within WINDOW_S is of the same kind, and counted as well: a
+    store that fails does so for all partitions. Information is always news, except the end of a trouble, which many partitions may
+    reach at once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -79,14 +82,16 @@ class RepeatedEvents:
             return True
         now_s = self._clock.monotonic_s()
         subject = tuple(_subject(field, event) for field in SUBJECTS)
-        about, reason = _trouble(level, event, subject)
+        reason = f"{level} {_reason(event, subject)}"
         with self._lock:
-            is_known = self._note((name, *about), f"{level} {reason}", now_s)
+            is_known = self._note((name, *subject), reason, now_s, FORGOTTEN_S)
+            if level == "warning" and any(subject):
+                is_known = self._note((name, *_ANY), reason, now_s, WINDOW_S) or is_known
             window = self._windows.get(name)
             if window is None or (now_s >= window.began_s + WINDOW_S and not window.repeats):
                 window = self._windows[name] = _Window(now_s)
             if not is_known and name in _OPPOSITE:
-                self._seen_s.pop((_OPPOSITE[name], *about), None)
+                self._seen_s.pop((_OPPOSITE[name], *subject), None)
             if not is_known and window.lines < LINES_MAX:
                 window.lines += 1
                 return True
@@ -110,8 +115,8 @@ class RepeatedEvents:
                         found.append(Summary(window.level, name, window.last | counts))
         return found
 
-    def _note(self, subject: _Subject, reason: str, now_s: float) -> bool:
-        """Remember that `subject` has this trouble. Whether it had the same trouble less than FORGOTTEN_S ago."""
+    def _note(self, subject: _Subject, reason: str, now_s: float, within_s: float) -> bool:
+        """Remember that `subject` has this trouble. Whether it had the same trouble less than `within_s` ago."""
         reasons = self._seen_s.setdefault(subject, OrderedDict())
         self._seen_s.move_to_end(subject)
         before_s = reasons.get(reason)
@@ -121,7 +126,7 @@ class RepeatedEvents:
             reasons.popitem(last=False)
         if len(self._seen_s) > SUBJECTS_MAX:
             self._seen_s.popitem(last=False)
-        return before_s is not None and now_s < before_s + FORGOTTEN_S
+        return before_s is not None and now_s < before_s + within_s
 
 
 def _subject(name: str, event: Fields) -> str:
@@ -130,21 +135,13 @@ def _subject(name: str, event: Fields) -> str:
     return text.rpartition(":")[0] if name == "peer" else text  # its port changes with each connection
 
 
-def _trouble(level: str, event: Fields, subject: _Subject) -> tuple[_Subject, str]:
-    """What `event` is about, and its other texts without what varies. One store fails for all partitions at once, and each is retried."""
-    reason = _reason(event)
-    if level != "warning" or not _IN_STORE.search(reason):
-        return subject, _VARYING.sub("#", reason[:REASON_CHARS_MAX])
-    reason = _OBJECT.sub("#", reason)
-    for each in filter(None, subject):
-        reason = reason.replace(each, "#")
-    return ("",) * len(subject), _VARYING.sub("#", reason[:REASON_CHARS_MAX])
-
-
-def _reason(event: Fields) -> str:
-    """The texts of `event` apart from its subject."""
+def _reason(event: Fields, subject: _Subject) -> str:
+    """The texts of `event` apart from its subject, without what varies."""
     words = [value for name, value in event.items() if name not in SUBJECTS and name != "event" and isinstance(value, str)]
     error = event.get("exc_info")
     if error is not None:
         words.append(repr(sys.exc_info()[1] if error is True else error))
-    return "\n".join(words)
+    text = _PLACE.sub("#", "\n".join(words)[: 4 * REASON_CHARS_MAX])
+    for each in filter(None, subject):
+        text = text.replace(each, "#")
+    return _VARYING.sub("#", text)[:REASON_CHARS_MAX]
