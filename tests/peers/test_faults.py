@@ -192,12 +192,13 @@ def test_a_backlog_is_archived_once_over_a_network_that_fails_three_times_in_ten
         headwater = Headwater(tmp_path / "headwater", tmp_path / "kafka", store=place)
         text = headwater.file.read_text().replace('cache_bytes = "64MiB"', 'cache_bytes = "1MiB"\nchunk_bytes = "64KiB"')
         headwater.file.write_text(text + f'[topics."{SMALL}"]\nread_priority = "offloaded-only"\n')
-        began_s = time.monotonic()
         with Agent(headwater) as agent:
             readers = [Reader(agent, logs, seed) for seed in range(3)]
             course = Course(agent, readers)
             for reader in readers:
                 reader.start()
+            agent.address()
+            began_s = time.monotonic()
             while time.monotonic() < began_s + FAULTS_S:
                 course.go_on()
             faults.stop()
@@ -301,7 +302,7 @@ def check_uploads(network: BadNetwork) -> int:
 
 def kind_of(event: dict[str, Any]) -> str:
     """An event and its reason, whatever partition, object or number it names."""
-    reason = re.sub(r"s3://\S+|https?://\S+|\d+(\.\d+)?", "#", str(event.get("reason", "")))
+    reason = re.sub(r"\w+://\S+|\b[0-9a-f]{16,}\b|small:\d|\d+(\.\d+)?", "#", str(event.get("reason", "")))
     return f"{event['level']} {event['event']} {reason}"
 
 
