@@ -39,6 +39,7 @@ STORE_WAIT_S = 2.0  # when an agent starts; then it serves what is local
 _CONTROL_WAIT_S = 2.0  # a single node needs a twentieth of it; nothing depends on it
 _REBUILD_EVERY_S = 30.0
 _RUNS_MAX = 16  # small segments that one commit lists: most of what they cost by themselves is saved by then
+REBUILD_STOP_S = 2.0  # what the agent's end waits for one that a silent store holds up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +192,7 @@ def _check_to_read(config: Config, bucket: Bucket) -> None:
 def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, again: bool) -> Iterator[None]:
     """In a thread, fill a control log whose files were missing or damaged from the bucket.
 
-    again  repeat until the block ends; else one attempt, for whose end the block's end waits
+    again  repeat until the block ends, which waits a moment for the last one; else one attempt, for whose end the block's end waits
     """
     stop = threading.Event()
 
@@ -215,7 +216,7 @@ def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, ag
         stop.set()
         raise
     finally:
-        thread.join()
+        thread.join(REBUILD_STOP_S if again else None)
 
 
 def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, Any]], None]) -> None:

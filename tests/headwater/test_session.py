@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from archival.archive_pass import archive_all
 from archival.archiver import Outcome, PartitionArchiver
 from archival.policy import Policy
+from headwater import session
 from headwater.agent import _Answers
 from headwater.agent_socket import Ask
 from headwater.config import load
@@ -42,6 +43,24 @@ def held(stage: Stage) -> Iterator[Session]:
     flags = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "log.dirs": [str(stage.log("kitchen"))]}
     with open_session(load(None, {}, flags)) as opened:
         yield opened
+
+
+def test_a_rebuild_that_a_silent_store_holds_up_keeps_no_agent_from_ending(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answered = threading.Event(), threading.Event()
+
+    def hanging(*_: object, **__: object) -> None:
+        begun.set()
+        answered.wait(60)
+
+    monkeypatch.setattr(session, "rebuild_control_if_needed", hanging)
+    monkeypatch.setattr(session, "REBUILD_STOP_S", 0.05)
+    flags = {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}"}
+    try:
+        with open_session(load(None, {}, flags), patient=True):
+            assert begun.wait(60)
+        assert any(thread.name == "control-rebuild" for thread in threading.enumerate())
+    finally:
+        answered.set()
 
 
 def test_a_file_that_cannot_be_read_stops_its_own_partition_only(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
