@@ -37,7 +37,8 @@ AIMED_FOR = 10_000  # partitions
 SEGMENTS = 50
 FIRST_SEGMENTS = 5
 CHECKPOINT_S = 5.0
-SETTLED_S = 3.0  # without a store call
+SETTLED_S = 5.0  # without a store call
+SETTLED_CPU = 0.1  # of a core
 
 
 class Sample(NamedTuple):
@@ -77,12 +78,12 @@ class Agent:
         return sample
 
     def settle(self, limit_s: float) -> Sample:
-        """Wait until it has made no store call for a while; the sample is of when that began."""
+        """Wait until it has made no store call and hardly computed for a while; the sample is of when that began."""
         last = self.sample()
 
         def is_quiet(now: Sample) -> bool:
             nonlocal last
-            if now.calls != last.calls or not now.calls:
+            if now.calls != last.calls or not now.calls or now.cpu_s - last.cpu_s > SETTLED_CPU * SETTLED_S:
                 last = now
             return now.at_s - last.at_s >= SETTLED_S
 
