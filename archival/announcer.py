@@ -14,6 +14,7 @@ from headwater_core.partition import PartitionId
 from manifests.head import Head
 
 RETRY_S = 30.0  # after a failure, so that a control log without a leader costs one time-out per half minute
+GATHER_S = 0.1  # many partitions' records go into one command, which costs a sync of the control log, and a wait for its peers
 LAST_PUBLISH_S = 2.0  # what the end of the program waits for a last announcement
 _BATCH = 500  # records per command: about 100 KB, and at most the half of a command's limit
 
@@ -132,6 +133,7 @@ class Announcer:
         while not self._stop.is_set():
             self._publish_safely(PUBLISH_TIMEOUT_S)
             self._wake.wait(RETRY_S if self._failing else None)
+            self._stop.wait(GATHER_S)
             self._wake.clear()
         self._publish_safely(LAST_PUBLISH_S)
 

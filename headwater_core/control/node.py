@@ -31,6 +31,7 @@ from headwater_core.errors import CorruptData, HeadwaterError, TransientError, U
 log = structlog.get_logger()
 
 _COMPACT_AFTER_ENTRIES = 2_000
+_ALONE_S = 0.5  # between two ticks of a lone node without work: it has nobody to hear from, and a publish wakes it
 _LONE = RaftNode("lone")
 
 
@@ -178,7 +179,7 @@ class ControlNode:
             while not self._stop.is_set() and self._failure is None:
                 if self._alone:
                     if not self._waiting and self._ready.is_set():
-                        self._wake.wait(0.05)
+                        self._wake.wait(_ALONE_S)
                         self._wake.clear()
                     self._raft.doTick(0.0 if self._ready.is_set() else 0.005)
                 else:

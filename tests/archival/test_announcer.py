@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from archival.announcer import RETRY_S, Announcer, advanced_of, claim_of
@@ -137,6 +138,23 @@ def test_no_step_waits_for_a_control_log_that_does_not_answer() -> None:
     answer.set()
     announcer.close()
     assert announcer.known_version(PARTITION) == 3
+
+
+def test_what_is_announced_together_is_one_command() -> None:
+    commands: list[int] = []
+
+    class Counting(LocalControl):
+        def publish(self, *records: Record, timeout_s: float = 0.0) -> None:
+            commands.append(len(records))
+            super().publish(*records)
+
+    announcer = Announcer(Counting(), SystemClock())
+    announcer.start()
+    for number in range(50):
+        announcer.announce(msgspec.structs.replace(a_head(), partition=number))
+    announcer.close()
+    assert sum(commands) == 50
+    assert len(commands) <= 5, "one command each would be 50 syncs"
 
 
 def test_the_thread_survives_an_unforeseen_error() -> None:
