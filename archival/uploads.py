@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from archival.steps import Upload
 from headwater_core import milestones
-from headwater_core.errors import HeadwaterError, SourceChanged
+from headwater_core.errors import HeadwaterError, SourceChanged, UploadStopped
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import PacedFile
@@ -60,7 +60,7 @@ class Uploads:
 
         What was uploaded for a commit that did not come about is named again, when the very same entry is wanted under the same
         fence: a bucket that refuses heads must not fill with copies. An upload that was cut short is tried again under its own
-        name, where what has arrived is found and compared; unless other bytes may have been sent than were scanned.
+        name, where what has arrived is found and compared; unless other bytes may have been sent than were scanned. One that was stopped sent none that count.
 
         Raises what Offloader.offload raises, and what `pace` does.
         """
@@ -75,10 +75,9 @@ class Uploads:
             source = PacedFile(source, self.pace)
         try:
             offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
-        except SourceChanged:
-            raise
-        except HeadwaterError:
-            self._sent = wanted, entry
+        except HeadwaterError as error:
+            if isinstance(error, UploadStopped) or not isinstance(error, SourceChanged):
+                self._sent = wanted, entry
             raise
         milestones.reached("archive.uploaded")
         confirmed = replace(

@@ -1,10 +1,11 @@
 """What is uploaded, and what is not uploaded because it could not be listed."""
 
 import contextlib
+import io
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import pytest
@@ -15,7 +16,17 @@ from hypothesis import strategies as st
 import archival.archiver
 import manifests.head
 from archival.policy import Policy
-from headwater_core.errors import CorruptData, HeadwaterError, ManifestFull, NeedsUpgrade, TransientError, Unauthorised, UnknownOutcome
+from headwater_core.errors import (
+    CorruptData,
+    HeadwaterError,
+    ManifestFull,
+    NeedsUpgrade,
+    TransientError,
+    Unauthorised,
+    UnknownOutcome,
+    UploadStopped,
+)
+from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import FORMAT, seal
@@ -104,6 +115,42 @@ def test_an_index_that_is_refused_costs_no_second_run(
     assert agent.run(SEALED)[0] == "archived"
     assert store.runs == 1
     assert live_bytes(store, agent.head) == written[: agent.head.entries[0].live_bytes]
+
+
+def test_an_upload_that_is_stopped_is_found_where_an_earlier_attempt_left_it(
+    directory: Directory, agent: Agent, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one arrived without an answer, and nobody could say so. The second was stopped before its first byte."""
+    fill(directory, 0, 10, end=20)
+    agent.step(SEALED)
+
+    def stat(*_: Any) -> ObjectInfo:
+        raise UnknownOutcome("no reply")
+
+    def put(store: FlakyStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+        MemoryStore.put(store, key, data, size_bytes=size_bytes)
+        raise UnknownOutcome("no reply")
+
+    with monkeypatch.context() as silence:
+        silence.setattr(FlakyStore, "stat", stat)
+        silence.setattr(FlakyStore, "put", put)
+        fails(agent, SEALED)
+    assert store.runs == 1
+
+    def stop(size_bytes: int) -> None:
+        raise UploadStopped("the topic is switched off for a moment")
+
+    monkeypatch.setattr(FlakyStore, "put", reads_first)
+    with pytest.raises(UploadStopped):
+        agent.archiver.step(SEALED, pace=stop)
+    assert agent.run(SEALED)[0] == "archived"
+    assert store.runs == 1
+
+
+def reads_first(store: FlakyStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    """As S3 does: the key is looked at when the body has come."""
+    content = data.read(size_bytes)
+    return MemoryStore.put(store, key, io.BytesIO(content), size_bytes=size_bytes)
 
 
 def test_a_tail_that_grows_while_heads_are_refused_is_not_uploaded_again(directory: Directory, agent: Agent, store: FlakyStore) -> None:
