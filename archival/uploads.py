@@ -60,7 +60,8 @@ class Uploads:
 
         What was uploaded for a commit that did not come about is named again, when the very same entry is wanted under the same
         fence: a bucket that refuses heads must not fill with copies. An upload that was cut short is tried again under its own
-        name, where what has arrived is found and compared; unless other bytes may have been sent than were scanned. One that was stopped sent none that count.
+        name, where what has arrived is found and compared; unless other bytes may have been sent than were scanned. One that was
+        stopped has sent none that count.
 
         Raises what Offloader.offload raises, and what `pace` does.
         """

@@ -73,7 +73,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping, each)
-    loop.add_signal_handler(signal.SIGHUP, lambda: verbs.submit(_reload_on_signal, session.live))
+    loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=_reload_on_signal, args=(session.live,), daemon=True).start())
 
     def listening(address: Address) -> None:
         threading.Thread(target=_announce, args=(session, "{}:{}".format(*address)), name="announce", daemon=True).start()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from archival.due_queue import CHANGES_MAX, PAUSE_MAX_S, PAUSE_S, QUANTUM_BYTES, DueQueue
+from archival.due_queue import CHANGES_MAX, PAUSE_MAX_S, PAUSE_S, QUANTUM_BYTES, DueQueue, _InHand
 from headwater_core.partition import TopicPartition
 
 A, B, C = (TopicPartition("soup", number) for number in range(3))
@@ -281,6 +281,49 @@ class Everyone(RuleBasedStateMachine):
 
 
 TestEveryone = Everyone.TestCase
+
+
+def longest_wait(seed: int) -> float:
+    """In turns that others have had, as multiples of those that a round of everybody takes. Each has always something to do; some say so
+    by `again`, with a deadline, and some are idle for no time."""
+    random, queue = Random(seed), DueQueue(Random(7))
+    places = [TopicPartition("soup", number) for number in range(6)]
+    sent_bytes = {each: random.choice((0, 0, 3)) * QUANTUM_BYTES for each in places}
+    deadlines = {each: random.choice((None, 1, 2)) for each in places}
+    restless = {each for each in places if random.random() < 0.3}
+    queue.add(places)
+    turns, since, longest = 0, dict.fromkeys(places, 0), 0
+    for _ in range(500):
+        each = queue.take(0.0)
+        assert each
+        longest = max(longest, *(turns - since[other] for other in places if not sent_bytes[other]))
+        turns += 1 + sent_bytes[each] // QUANTUM_BYTES
+        if each in restless:
+            queue.done(each)
+            queue.add([each])
+        else:
+            queue.again(each, sent_bytes[each], deadlines[each])
+        since[each] = turns
+    return longest / (len(places) + sum(sent_bytes.values()) // QUANTUM_BYTES)
+
+
+def test_nobody_waits_for_more_than_two_rounds() -> None:
+    assert max(map(longest_wait, range(200))) <= 2.5  # and what is sent in one step too many
+
+
+def _deadlines_cost_nothing(queue: DueQueue, hand: _InHand, cost: int) -> None:
+    queue._credit += 0 if hand.by_deadline else cost
+
+
+def _the_last_is_the_first(queue: DueQueue, partition: TopicPartition) -> None:
+    queue._due[partition] = number = -next(queue._numbers)
+    queue._in_turn.push(queue._turn, number, partition)
+
+
+@pytest.mark.parametrize(("method", "mistake"), [("_charge", _deadlines_cost_nothing), ("_push", _the_last_is_the_first)])
+def test_a_planted_mistake_of_the_choice_is_caught(monkeypatch: pytest.MonkeyPatch, method: str, mistake: Callable[..., None]) -> None:
+    monkeypatch.setattr(DueQueue, method, mistake)
+    assert max(map(longest_wait, range(200))) > 2.5
 
 
 def test_what_is_no_longer_due_does_not_pile_up(queue: DueQueue) -> None:
