@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from bisect import bisect
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -287,16 +287,19 @@ def check_archive(store: S3Store, logs: Logs) -> int:
 
 
 def check_uploads(network: BadNetwork) -> int:
-    """What passed: each object was made by one request. Its name may have been sent again only while it was not there. Returns how many
-    objects were made."""
-    made = Counter[str]()
+    """What passed: each object was made once. Until it is there its name may be sent again, and the end of one upload in parts may be
+    asked for, and granted, twice. Returns how many objects were made."""
+    made = defaultdict[str, list[str]](list)
     for each in network.passages:
         place = urlsplit(each.path)
         query = parse_qs(place.query)
-        is_put = each.method == "PUT" and "partNumber" not in query
-        if f"/{PREFIX}/data/" in place.path and each.status == 200 and (is_put or (each.method == "POST" and "uploadId" in query)):
-            made[place.path] += 1
-    assert {path: count for path, count in made.items() if count > 1} == {}
+        if f"/{PREFIX}/data/" not in place.path or each.status != 200:
+            continue
+        if each.method == "PUT" and "partNumber" not in query:
+            made[place.path].append("whole")
+        elif each.method == "POST" and (upload := query.get("uploadId")) and upload[0] not in made[place.path]:
+            made[place.path].append(upload[0])
+    assert {path: makers for path, makers in made.items() if len(makers) > 1} == {}
     return len(made)
 
 
