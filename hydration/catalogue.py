@@ -45,6 +45,11 @@ class Catalogue:
         """Whether the bucket was listed at least once."""
         return _ARCHIVE not in self._unlisted
 
+    @property
+    def has_dirs(self) -> bool:
+        """Whether each log directory was listed at least once."""
+        return self._unlisted.keys() <= {_ARCHIVE}
+
     def list_local(self) -> Roster | HeadwaterError:
         """List the log directories; what they hold, or why that is not known. Raises nothing of ours."""
         assert self._dirs is not None

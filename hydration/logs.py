@@ -136,11 +136,11 @@ class Logs:
         Raises as `partition`, and what that one's try_leader_epoch raises.
         """
         local = self._catalogue.local(topic, partition)
-        if local is not None and local.leader_epoch >= 0:
+        if not self._catalogue.has_dirs or (local is not None and local.leader_epoch >= 0):
             with self._lock:
-                opened = self._partitions.get(local.partition)
+                opened = self._partitions.get(self._ids[topic, partition]) if (topic, partition) in self._ids else None
             if opened is None:
-                return local.leader_epoch
+                return local.leader_epoch if local is not None else -1
         return self.partition(topic, partition).try_leader_epoch()
 
     def incarnation(self, topic: str, topic_id: str) -> Sequence[PartitionLog]:

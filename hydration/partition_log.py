@@ -145,7 +145,7 @@ class PartitionLog:
     def _leader_epoch(self) -> Resumable[int]:
         view = self._views.now()
         if view.failure is not None and not isinstance(view.failure, UnknownPartition):
-            view = yield from self._views.known()
+            view = yield from self._views.known(is_read=False)
         return view.scope.leader_epoch
 
     def _epoch_end(self, epoch: int) -> Resumable[EpochEnd]:

@@ -130,13 +130,16 @@ class Views:
                 log.debug("read_restarted", partition=str(self._partition), what=what, reason=str(error))
         return (yield from once(settle))
 
-    def look(self, max_age_s: float | None = None) -> Resumable[None]:
-        """Have the local log looked at, unless the last look is younger than that."""
+    def look(self, max_age_s: float | None = None, *, is_read: bool = True) -> Resumable[None]:
+        """Have the local log looked at, unless the last look is younger than that.
+
+        is_read  somebody reads the partition: it will be looked at without a request for a while
+        """
         local = self._local
         if local is None and (self._manifest is None or self._manifest.extent is None):
             local = self._left_out
         for _ in range(LOOKS_MAX):  # one that was in flight already may have begun too early
-            if local is None or not local.needs_look(max_age_s):
+            if local is None or not local.needs_look(max_age_s, is_read=is_read):
                 return
             yield self._looks.join(local, max_age_s)
             if local.last.failure is not None:
@@ -156,14 +159,14 @@ class Views:
             failure = failure or self._absent()
         return self._view(found, failure, looked_s)
 
-    def known(self, *, partly: bool = False, settle: bool = False) -> Resumable[View]:
+    def known(self, *, partly: bool = False, settle: bool = False, is_read: bool = True) -> Resumable[View]:
         """A fresh look at both tiers, settled where there is a gap between them. A manifest that cannot be loaded again now counts as
         known.
 
         Raises what kept a tier from being known at all; with `partly` that is the view's failure instead.
         """
         manifest, failure = self._manifest, None
-        yield from self.look(MISSED_LOOK_S if partly else None)
+        yield from self.look(MISSED_LOOK_S if partly else None, is_read=is_read)
         found, local_failure, looked_s = self._local_log()
         if manifest is not None:
             try:

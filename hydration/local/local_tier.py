@@ -152,10 +152,15 @@ class LocalTier:
             raise self.last.failure
         return self.last.log
 
-    def needs_look(self, max_age_s: float | None = None) -> bool:
-        """Whether a reader should wait for a new look: not when the last is younger than that, or than what is usual, nor when one
-        has been waited for so long that the disk must hang."""
-        now_s = self.used_s = self._clock.monotonic_s()
+    def needs_look(self, max_age_s: float | None = None, *, is_read: bool = True) -> bool:
+        """Whether the caller should wait for a new look: not when the last is younger than that, or than what is usual, nor when one
+        has been waited for so long that the disk must hang.
+
+        is_read  the caller is a reader
+        """
+        now_s = self._clock.monotonic_s()
+        if is_read:
+            self.used_s = now_s
         if now_s - self.last.began_s < (self.max_age_s if max_age_s is None else max_age_s):
             return False
         if self._awaited_since_s is None:

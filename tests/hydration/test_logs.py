@@ -12,6 +12,7 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.segments.log_dirs import Roster, partition_directory, small_files
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LOOK_S
+from hydration.partition_log import Pending
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import PARTITION, TOPIC, World
@@ -42,6 +43,31 @@ def test_metadata_of_partitions_that_nobody_reads_opens_none_and_reads_no_head(a
     assert world.logs.try_leader_epoch(TOPIC, 0) == 3
     assert not world.logs._partitions
     assert world.store.calls["get"] == heads
+
+
+def test_metadata_does_not_make_a_partition_one_that_is_read(a_world: AWorld) -> None:
+    """It would be looked at twice a second for a minute, and so would ten thousand."""
+    world = a_world(clock=ManualClock())
+    world.archive.append(a_segment(0, 10, epoch=3))
+    world.broker.write(0, a_segment(0, 10, epoch=3))
+    while not isinstance(epoch := world.log.try_leader_epoch(), int):
+        epoch.future.result(20)
+    assert world.log.local is not None
+    assert world.log.local.used_s == float("-inf")
+
+
+def test_metadata_opens_nothing_while_the_log_directories_are_not_known(a_world: AWorld) -> None:
+    """What the archive lists alone may lie here too: each would load its head."""
+    world = a_world()
+    world.archive.append(a_segment(0, 10, epoch=3))
+    away = world.broker.root.rename(world.broker.root.with_name("away"))
+    logs = world.logs
+    assert logs.try_leader_epoch(TOPIC, 0) == -1
+    assert not logs._partitions
+    away.rename(world.broker.root)
+    logs.refresh()
+    epoch = logs.try_leader_epoch(TOPIC, 0)
+    assert isinstance(epoch, Pending) or epoch == 3
 
 
 def test_a_listing_reads_no_segments_and_only_what_has_changed(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
