@@ -120,6 +120,11 @@ def epoch_in(entries: Sequence[Entry], offset: int) -> int | None:
     return epochs[-1] if epochs else None
 
 
+def newer_from(entries: Sequence[Entry], epoch: int) -> int | None:
+    """Where `entries` first have a newer leader epoch than that."""
+    return next((first for newer, first, *_ in _spans(entries) if newer > epoch), None)
+
+
 class _EpochSpan(NamedTuple):
     """The records of one leader epoch, both offsets inclusive; is it the last epoch of its entry?"""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from archival.entries import entries_before
-from archival.lineage import CutAt, ends_at, epoch_in
+from archival.lineage import CutAt, ends_at, epoch_in, newer_from
 from archival.source import FoundBatch, check_unchanged, find_batch
 from archival.steps import Upload
 from headwater_core.errors import CorruptData, SuspectedGap, UnsupportedFormat
@@ -62,9 +62,9 @@ def find_run(
     entries   the live ones that the run continues or fills a gap of
     last_run  where to search first
 
-    CutAt means that the run begins with a batch that lies across the end of what is archived, in another leader epoch: a batch is
-    never divided, so one log cannot do that. But the log's first batches may lie below the log start, where the epoch history is
-    silent: then they are what shows that the archive ends in a dead branch.
+    CutAt means that the run begins with a batch that lies across the end of what is archived, in another leader epoch, or that is of
+    an older one: a batch is never divided, and epochs never go back, so one log cannot do that. But the log's first batches may lie
+    below the log start, where the epoch history is silent: then they are what shows that the archive ends in a dead branch.
 
     Raises SourceChanged, CorruptData and UnsupportedFormat, and SuspectedGap for missing offsets that nothing proves to be compaction's.
     """
@@ -80,6 +80,8 @@ def find_run(
         raise SuspectedGap(f"{where} lacks offset {scan.first_gap}, and nothing proves compaction")
     if _crosses_end(step, scan, entries):
         return CutAt(scan.base_offset)
+    if scan.epochs and (dead_from := newer_from(before, scan.epochs[0].epoch)) is not None:
+        return CutAt(dead_from)
     return Run(min(step.first, scan.base_offset), _last_offset(step, file, log, scan, size_bytes), scan)
 
 

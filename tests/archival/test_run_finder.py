@@ -91,6 +91,25 @@ def test_a_dead_branch_below_a_silent_history_shows_in_a_batch_that_reaches_acro
     assert ranges(agent.head.entries) == [(0, 17), (18, 23)]
 
 
+def test_a_dead_branch_below_a_silent_history_shows_in_an_older_epoch_after_it(directory: Directory, agent: Agent) -> None:
+    """The log start's checkpoint is older than its epoch history, so the batch below it is taken for one of the log."""
+    directory.segment(0, a_batch(0, 5, epoch=2), a_batch(5, 5, epoch=5))
+    directory.segment(10)
+    directory.epochs((2, 0), (5, 5))
+    directory.high_watermark(10)
+    agent.run()
+    (directory.path / f"{0:020}.log").unlink()
+    directory.segment(0, a_batch(0, 5, epoch=2), a_batch(5, 5, epoch=3), a_batch(10, 2, epoch=4), a_batch(12, 3, epoch=6))
+    (directory.path / f"{10:020}.log").unlink()
+    directory.epochs((6, 13))
+    directory.log_start(0)
+    directory.high_watermark(15)
+    with pytest.raises(UnrelatedLog, match="archived from 5 on"):
+        agent.run()
+    assert agent.run(replace(EVERYTHING, begin_anew_epoch=6)) == ["cut", "archived", "caught up"]
+    assert [each.epoch for entry in agent.head.entries for each in entry.epochs] == [2, 3, 4, 6]
+
+
 def test_the_first_object_begins_at_the_batch_that_holds_the_log_start(directory: Directory, agent: Agent) -> None:
     directory.segment(0, a_batch(0, 5), a_batch(5, 5), a_batch(10, 5))
     directory.high_watermark(15)
