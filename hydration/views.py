@@ -68,7 +68,7 @@ class View:
         """The view ends in the archive, where a dead branch was cut off."""
         archive, local, extent = self.scope.archive, self.scope.local, self.extent
         return (
-            archive is not None and extent is not None and archive.end < extent.next_offset and (local is None or local.end < archive.end)
+            archive is not None and extent is not None and archive.end < extent.next_offset and (local is None or local.end <= archive.end)
         )
 
     def archive_may_leave_open(self, offset: int) -> bool:

@@ -86,6 +86,17 @@ def test_a_commit_on_a_dead_branch_does_not_hide_the_abort_that_counts(a_world: 
     assert world.read_all(COMMITTED) == ([0, 1] if lags else [0, 1, 5, 6])
 
 
+def test_a_log_that_a_cleaner_left_empty_is_read_from_its_archive(a_world: AWorld) -> None:
+    """The only record went for a later one, which was cut off: no batch shows how far the log reaches."""
+    world = a_world()
+    world.archive.append(a_batch(0, 1, epoch=1), a_batch(1, 3, epoch=2))
+    world.broker.write(0, b"")
+    world.broker.set_cleaned(0)
+    world.broker.set_epochs(EpochHistory.of([(1, 0), (3, 1)]))
+    world.broker.set_high_watermark(1)
+    assert world.read_all(COMMITTED) == [0]
+
+
 def test_what_lies_between_a_stale_manifest_and_the_local_log_is_looked_at_before_the_answer(a_world: AWorld) -> None:
     world = a_world(clock=ManualClock())
     world.archive.append(PLAIN + OPENED)
