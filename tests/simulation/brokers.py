@@ -6,6 +6,8 @@ checks know what an offset held.
 A compacted topic's records have keys, and a value or none (a tombstone). Its cleaners work as Kafka's: in passes over all sealed
 segments, a record goes when a later one of its key is in the pass, a tombstone only in a pass that begins after its delete
 horizon. What a consumer of the whole log may see is `table_of` everything that was ever written and still counts.
+
+Of transactions a broker knows what its own log has shown it since that began, and writes that beside its segments.
 """
 
 import os
@@ -19,8 +21,14 @@ from typing import NamedTuple
 from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import PartitionId, topic_id_text
+from headwater_core.segments.batches import read_batch_header
+from headwater_core.segments.checkpoints import RECOVERY_POINTS
 from headwater_core.segments.local_log import Leadership
+from headwater_core.segments.markers import ABORT, read_marker
+from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.records import Record
+from headwater_core.segments.transactions import OpenTransaction, Transactions
+from tests.headwater_core.segments.broker_files import encode_snapshot, encode_txnindex
 from tests.headwater_core.segments.builders import BASE_TIME, Producer, a_batch, a_marker
 
 CLUSTER = "simulated-cluster"
@@ -75,6 +83,8 @@ class Replica:
     policy  everything before it was removed by the broker's own retention, not by us
     full    are all replicas in sync, as this broker last saw it while leading
     cuts    how often the end of its log was cut off
+    open_before   transactions that it knows to be open where its log begins; None when its log began there without a word of them
+    side_files    what it keeps beside its segments
     """
 
     node: int
@@ -95,6 +105,8 @@ class Replica:
     damaged: set[Path] = field(default_factory=set)
     was_damaged: bool = False
     cuts: int = 0
+    open_before: tuple[OpenTransaction, ...] | None = None
+    side_files: dict[Path, bytes] = field(default_factory=dict)
 
     def batches(self) -> list[Batch]:
         """All on disk."""
@@ -139,13 +151,15 @@ class Brokers:
         named: bool = True,
         alone: bool = False,
         delete_retention_ms: int = 86_400_000,
+        side_files: bool = False,
     ) -> None:
         """
         named  False: no metadata log shows who leads
         alone  there is no follower
+        side_files  they keep snapshots of producers and lists of aborted transactions, as Kafka does, and there is a recovery point
         """
         self.root, self.random, self.clock, self.compacted, self.named, self.alone = root, random, clock, compacted, named, alone
-        self.delete_retention_ms = delete_retention_ms
+        self.delete_retention_ms, self._keeps_side_files = delete_retention_ms, side_files
         self.incarnation = 0
         self.eligible = False  # while there is no leader: were the in-sync replicas made eligible leader replicas?
         self.removed_to = 0  # no broker of this incarnation has removed anything at or above by itself
@@ -372,6 +386,7 @@ class Brokers:
         for path in replica.directory.iterdir():
             path.unlink()
         replica.segments, replica.ghost, replica.history, replica.cleaning = [self._new_segment(replica, 0)], [], [], None
+        replica.open_before, replica.side_files = None, {}
         replica.start = replica.end = replica.hw = replica.checkpoint = replica.start_checkpoint = replica.policy = 0
         replica.lead = replica.cleaned_to = None
         if replica is self.leader:
@@ -433,18 +448,49 @@ class Brokers:
         if not gone:
             return None
         for segment in gone:
-            replica.ghost += segment.batches
+            self._pass(replica, segment)
+            for suffix in (".snapshot", ".txnindex"):
+                replica.side_files.pop(segment.path.with_suffix(suffix), None)
         replica.segments = [segment for segment in replica.segments if segment not in gone]
         if not replica.segments:  # it was sealed when its release was decided; a truncation has made it the last one since
             replica.segments = [self._new_segment(replica, replica.end)]
         replica.start = max(replica.start, replica.segments[0].base)
         return f"broker {replica.node} starts at {replica.start}: {len(gone)} segments were released"
 
+    @staticmethod
+    def _pass(replica: Replica, segment: Segment) -> None:
+        """The log begins after the segment now."""
+        replica.ghost += segment.batches
+        replica.open_before = _shown(segment, replica.open_before or ()).open
+
+    def keep_side_files(self, replica: Replica) -> None:
+        """Beside each segment: which transactions were open at its base, unless the log began there, and which were aborted in it. A
+        broker writes them when it rolls, and takes them away with a segment that it removes."""
+        if not self._keeps_side_files or self.compacted:
+            return
+        kept, still = dict[Path, bytes](), replica.open_before
+        for segment in replica.segments:
+            if still is not None:
+                states = [ProducerState(each.producer_id, 0, 0, 0, 0, 0, 0, each.first_offset) for each in still]
+                kept[segment.path.with_suffix(".snapshot")] = encode_snapshot(states)
+            shown = _shown(segment, still or ())
+            if shown.aborted:
+                kept[segment.path.with_suffix(".txnindex")] = encode_txnindex(tuple(shown.aborted))
+            still = shown.open
+        for path in replica.side_files.keys() - kept.keys():
+            path.unlink(missing_ok=True)
+        for path, content in kept.items():
+            if replica.side_files.get(path) != content:
+                path.write_bytes(content)
+        replica.side_files = kept
+        flushed = f"0\n1\n{TOPIC} 0 {replica.segments[-1].base}\n"
+        (replica.directory.parent / RECOVERY_POINTS).write_text(flushed)
+
     def _move_start(self, replica: Replica, start: int) -> None:
         replica.start = max(replica.start, start)
         while len(replica.segments) > 1 and replica.segments[1].base <= replica.start:
             segment = replica.segments.pop(0)
-            replica.ghost += segment.batches
+            self._pass(replica, segment)
             segment.path.unlink()
 
     # Damage
@@ -626,8 +672,10 @@ class Brokers:
         self._touch(segment.path)
 
     def _truncate(self, replica: Replica, offset: int) -> None:
-        """Remove every batch that ends at or beyond `offset`."""
+        """Remove every batch that ends at or beyond `offset`. Where there is none, no file is touched."""
         self.heal(replica)
+        if offset >= replica.end:
+            return
         replica.cuts += offset <= max(replica.end - 1, replica.segments[-1].base)
         while len(replica.segments) > 1 and replica.segments[-1].base >= offset:
             replica.segments.pop().path.unlink()
@@ -648,7 +696,7 @@ class Brokers:
     def _drop_all(self, replica: Replica, base: int) -> None:
         for segment in replica.segments:
             segment.path.unlink()
-        replica.segments = [self._new_segment(replica, base)]
+        replica.segments, replica.open_before = [self._new_segment(replica, base)], None
         replica.end = base
 
     def _fill(self, path: Path, batches: list[Batch]) -> None:
@@ -659,6 +707,19 @@ class Brokers:
         """The file system's clock is too coarse to distinguish two changes, and no two runs alike; this one is neither."""
         self._ticks += 1
         os.utime(path, ns=(self._ticks * 10**6, self._ticks * 10**6))
+
+
+def _shown(segment: Segment, open_before: Iterable[OpenTransaction]) -> Transactions:
+    """What a segment says of transactions to the broker that holds it."""
+    found = Transactions(open_before)
+    for batch in segment.batches:
+        header = read_batch_header(batch.data)
+        if header.is_control:
+            aborts = read_marker(memoryview(batch.data), where="simulated").type == ABORT
+            found.marker(header.producer_id, header.base_offset, aborts=aborts)
+        elif header.is_transactional:
+            found.data(header.producer_id, header.base_offset)
+    return found
 
 
 def table_of(rows: Iterable[Row]) -> dict[bytes, Row]:

@@ -104,7 +104,8 @@ class Served:
     """What a reader that sees all of a directory and a head has to read: the batches of the newest leadership, in order.
 
     before    what was there before those, for the transactions in it
-    removed   all that the broker once had; it may still know which transactions of it are open
+    removed   what the broker once had before its log; it may still know which transactions of it are open
+    own       that and its log, where that reaches as far as the archive
     floor     neither directory nor archive begins earlier
     lags      the broker's log ends before the archive begins; it will follow
     lost_to   the archive ends with a gap that ends there: what is lost in it may have ended any transaction
@@ -118,6 +119,7 @@ class Served:
     places: list[Place]
     before: list[Batch]
     removed: tuple[Batch, ...] = ()
+    own: tuple[Batch, ...] = ()
     floor: int = 0
     lags: bool = False
     lost_to: int = 0
@@ -149,7 +151,8 @@ class Served:
         if following is not None and following < self.lost_to:
             self.outcomes |= {key: "unknown" for keys in begun.values() for key in keys}
         known = _open_at_end((*(each for each in self.removed if not self._lists(each)), *self.places))
-        self.stable = min([*self.still, *(base for keys in begun.values() for base, _ in keys), *known, self.end])
+        unended = [base for keys in begun.values() for base, _ in keys]
+        self.stable = min([*self.still, *unended, *known, *_open_at_end(self.own), self.end])
 
     def _lists(self, batch: Batch) -> bool:
         return any(place.base <= batch.last and batch.base <= place.last for place in self.places)
@@ -186,7 +189,8 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
         archived = [each for each in archived if each.base < min(dead, default=archive_end)]
     elif directory.acting < newest:
         known = {offset: each.epoch for each in archived for offset in (each.base, each.last)}
-        dead = [each.base for each in local if {known.get(at, each.epoch) for at in range(each.base, each.last + 1)} != {each.epoch}]
+        offered = [each for each in local if each.last >= directory.start]
+        dead = [each.base for each in offered if {known.get(at, each.epoch) for at in range(each.base, each.last + 1)} != {each.epoch}]
         local = [each for each in local if not dead or each.base < min(dead)]
         proven_to = archive_end  # what the archive does not have may be dead too: that is not known yet
     places = {
@@ -206,6 +210,7 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
         found,
         [each for each in directory.removed if found and each.last < found[0].base],
         directory.removed,
+        own=(*directory.removed, *local) if local and local[-1].last + 1 >= archive_end else (),
         floor=start if archived and is_empty else 0,
         lags=bool(local) and local[-1].last + 1 < start,
         lost_to=archive_end if head and head.entries and head.entries[-1].gap else 0,

@@ -71,10 +71,15 @@ WITNESSES = (
 
 ONCE_VIOLATED = (
     ("disks", 20282),
+    ("disks", 40016),
     ("even", 20181),
     ("gaps", 20265),
     ("gaps", 20380),
+    ("gaps", 40011),
+    ("gaps", 41168),
     ("incarnations", 20462),
+    ("lineage", 41291),
+    ("release", 30746),
 )
 
 

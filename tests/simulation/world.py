@@ -172,6 +172,7 @@ class World:
             named=self.releases and not theme_of.alone,
             alone=theme_of.alone,
             delete_retention_ms=60_000 if theme_of.forgets else 86_400_000,
+            side_files=Random(f"side files {result.seed}").random() < 0.5,
         )
         self.inner = WatchedStore(self.clock)
         self.trouble = Trouble(self, theme_of.trouble)
@@ -274,6 +275,7 @@ class World:
         self.note(action())
         for replica in brokers.replicas:
             self.note(brokers.notice_release(replica))
+            brokers.keep_side_files(replica)
 
     def note(self, line: str | None) -> None:
         if line:
@@ -417,6 +419,8 @@ class World:
 
     def _finish(self, agent: "Agent") -> None:
         leader = self.brokers.leader
+        for replica in self.brokers.replicas:
+            self.brokers.keep_side_files(replica)
         self.note(f"{agent.name} comes to rest beside broker {leader.node}, {rest_of(leader)}")
         outcome, progressed = "", False
         for _ in range(_STEPS_TO_REST):
