@@ -12,7 +12,12 @@ def agent(s: State, i: int) -> Steps:
     a, job, h = s.ags[i], s.ags[i].job, s.head
     here = a.inc == s.inc or on("incarnations_mixed")  # work on an old incarnation reaches only its own keys
     if s.left.crash and (a.fence or job.kind):
-        yield ("agent", i, "crash"), s.with_agent(i, **Agent(inc=s.inc)._asdict()).spend(crash=1)
+        yield ("agent", i, "crash"), s.with_agent(i, **Agent(inc=s.inc, old=a.old)._asdict()).spend(crash=1)
+    if s.left.upgrade and i == 0:
+        yield (
+            ("agent", i, "UPGRADED" if a.old else "DOWNGRADED"),
+            s.with_agent(i, **Agent(inc=s.inc, old=not a.old)._asdict()).spend(upgrade=1),
+        )
     if a.note and here:
         ctl = max(s.ctl, a.note)
         if ctl != s.ctl and on("release_from_control"):
@@ -23,9 +28,10 @@ def agent(s: State, i: int) -> Steps:
         else:
             yield ("agent", i, "notices the new incarnation"), s.with_agent(i, **Agent(inc=s.inc)._asdict())
     elif not a.fence:
-        if needs_upgrade(s, i):
+        if not needs_upgrade(s, i):
+            yield from claim(s, i)
+        if needs_upgrade(s, i) and not on("old_agent_restarts"):
             return
-        yield from claim(s, i)
         if h.writer == i and not job.kind:
             yield ("agent", i, "restart with own fence", h.fence), s.with_agent(i, fence=h.fence, head=h)
     elif not job.kind:
@@ -65,6 +71,10 @@ def claim(s: State, i: int) -> Steps:
     assert found  # its pages are there: I2
     follows = on("stamp") and not behind(r, found) and dead_from(r, found) is None
     new = h._replace(version=h.version + 1, fence=f, writer=i, epoch=max(h.epoch, r.lead) if follows else h.epoch)
+    paged = s.with_agent(i, fence=f, head=h, job=Job("cas", live=found.live, dead=found.dead, epoch=new.epoch))
+    if isinstance(proposal(paged, i), PageNeeded):  # a head of the old format is carried over: pages under the fence that it asks for
+        yield ("agent", i, "claim: pages first", f"fence {f}"), paged.spend(claim=1)
+        return
     keep = job._replace(epoch=new.epoch) if job.kind and job.base == h.end else Job()
     yield ("agent", i, "claim", f"fence {f}"), s.with_agent(i, fence=f, head=new, job=keep)._replace(head=new).spend(claim=1)
 
@@ -234,7 +244,8 @@ def read_back(s: State, i: int) -> State:
 
 def reload(s: State, i: int) -> State:
     a, h = s.ags[i], s.head
-    if (h.fence > a.fence and not on("ignore_fence")) or needs_upgrade(s, i):
+    lost = h.fence > a.fence or (not on("fence_by_number") and (h.fence, h.writer) != (a.fence, i))
+    if (lost and not on("ignore_fence")) or needs_upgrade(s, i):
         keep = a.job._replace(sent=None) if on("reuse_upload") and a.job.kind == "run" else Job()
         return s.with_agent(i, fence=0, head=Head(), job=keep, spare=() if on("ownpage") else a.spare)
     return s.with_agent(i, head=h, job=Job())

@@ -22,7 +22,8 @@ class Left(NamedTuple):
     inline: int = 0  # not spent: so many entries a head lists itself; 0: all, there are no pages
     leaf: int = 2  # not spent: so many entries, or references, a page holds
     refs: int = 0  # not spent: so many references to leaves a head lists itself; 0: all
-    old: int = 0  # not spent: agent A knows no pages
+    upgrade: int = 0  # agent A is ended, and starts as an old agent, or as a new one
+    old: int = 0  # not spent: agent A begins as an old one, which knows no pages
     begun: int = 0  # not spent: so many records are archived at the beginning, each by itself (see protocol.first)
     lease: int = 0  # not spent: gc deletes what an earlier look found unreferenced
 
@@ -63,6 +64,8 @@ SCENARIOS = {
     "pages_reader": Left(write=2, elect=0, unclean=0, claim=0, release=0, gc=2, merge=1, load=1, begun=2, inline=1),
     "pages_lease": Left(write=1, elect=1, unclean=0, claim=1, release=0, gc=2, merge=1, load=1, begun=2, inline=1, lease=1),
     "pages_old": Left(write=1, elect=2, unclean=0, claim=2, release=1, gc=1, begun=2, inline=1, old=1),
+    "pages_claim": Left(write=0, elect=1, unclean=0, claim=2, release=0, fault=1, gc=1, crash=1, upgrade=1, begun=2, inline=1, old=1),
+    "pages_upgrade": Left(write=2, elect=0, unclean=0, claim=0, release=0, gc=1, upgrade=3, begun=1, inline=1, old=1),
 }
 
 
@@ -124,6 +127,12 @@ MUTANTS = {
     "release_by_gap_mark": Mutant("the same, but references say where their first gap is", "pages", ""),
     "lineage_of_newest": Mutant("pages are read for lineage only when the oldest entry listed by the head is off the history", "pages", ""),
     "old_agent_commits": Mutant("an old agent takes what a head with pages lists itself for all", "pages_old", ""),
+    "old_agent_restarts": Mutant(
+        "an old agent looks at the format when it claims, not when it starts with its own fence", "pages_upgrade", ""
+    ),
+    "fence_by_number": Mutant(
+        "an agent whose claim was refused takes another one's fence of the same number for its own", "pages_claim", ""
+    ),
     "pages_without_format": Mutant("a head with pages does not say so in its format", "pages_old", ""),
     "reader_calls_it_damage": Mutant("a reader reports a page that is not found as damaged at once", "pages_reader", ""),
     "reader_reloads_once": Mutant("a reader that has loaded the head anew reports the next page that is not found", "pages_reader", ""),

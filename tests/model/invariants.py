@@ -89,6 +89,8 @@ def broken_step(s: State, t: State) -> str | None:
         return f"I7 manifest versions are no chain: {a.version} then {b.version}"
     if b.fence < a.fence:
         return f"I8 a lower fence committed: {b.fence} after {a.fence}"
+    if b.fence == a.fence and b.writer != a.writer:
+        return f"I8 two writers commit under fence {b.fence}"
     if b.epoch < a.epoch:
         return f"I6 lineage knowledge went back: epoch {b.epoch} after {a.epoch}"
     r = s.reps[s.leader]
@@ -158,6 +160,19 @@ WITNESSES: dict[str, Callable[[State], bool]] = {
     "gc whose head's page was collected": lambda s: any(a.job.head and page_tree.view(a.job.head, s.pages) is None for a in s.ags),
     "reader that found a page or an object collected": lambda s: s.reader.lost is not None,
     "reader of an old head that is deleted from": lambda s: bool(s.reader.head) and s.reader.head != s.head and s.look > 1,
-    "head of the old format with more than fits": lambda s: s.left.old > 0 and s.head.format == 1 and len(s.head.live) > s.left.inline,
-    "old agent before a head with pages": lambda s: s.left.old > 0 and s.head.format == 2 and s.ags[0].fence > 0,
+    "head of the old format with more than fits": lambda s: s.left.inline > 0 and s.head.format == 1 and len(s.head.live) > s.left.inline,
+    "claim that carries a head of the old format over": lambda s: any(
+        a.fence > s.head.fence and a.job.page and a.head.format == 1 for a in s.ags
+    ),
+    "claim that has written its page and lost": lambda s: (
+        s.head.format == 1 and any(p.fence == s.head.fence and p.uid not in _named(s) for p in s.pages)
+    ),
+    "gap in a page about to be refilled": lambda s: any(
+        a.job.kind == "run"
+        and a.job.stage == "confirmed"
+        and any(isinstance(x, Ref) and x.base <= a.job.base < x.end for x in a.head.live)
+        and len(a.job.epochs) == 1
+        for a in s.ags
+    ),
+    "old agent before a head with pages": lambda s: s.ags[0].old and s.head.format == 2 and s.ags[0].fence > 0,
 }

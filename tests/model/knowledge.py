@@ -6,7 +6,7 @@ from tests.model.state import Head, State, View, on
 
 
 def knows_pages(s: State, i: int) -> bool:
-    return bool(s.left.inline) and not (s.left.old and i == 0)
+    return bool(s.left.inline) and not s.ags[i].old
 
 
 def needs_upgrade(s: State, i: int) -> bool:

@@ -14,7 +14,7 @@ def first(left: Left) -> State:
     """
     count = left.begun
     if not count:
-        return State(left)
+        return State(left, ags=(Agent(old=left.old > 0), Agent()))
     recs, in_sync = (1,) * count, not left.unclean
     held = recs if in_sync else recs[:1]
     s = State(
@@ -22,7 +22,7 @@ def first(left: Left) -> State:
         reps=(Replica(recs=recs, hw=count, lead=1, full=in_sync), Replica(recs=held, hw=len(held))),
         head=Head(1, 1, 0, epoch=1),
         objs=tuple(Object(uid, 1, uid, (1,), 1) for uid in range(count)),
-        ags=(Agent(1, Head(1, 1, 0, epoch=1)), Agent()),
+        ags=(Agent(1, Head(1, 1, 0, epoch=1), old=left.old > 0), Agent()),
         uids=count,
     )
     live = tuple(Entry(uid, (1,), uid) for uid in range(count))

@@ -30,7 +30,9 @@ def test_mutants_name_scenarios_and_rules_that_exist() -> None:
         assert RULES.keys() >= set(mutant.without.split())
 
 
-@pytest.mark.parametrize("name", ["faults", "merge", "pages", "pages_faults", "pages_tree", "pages_gcs", "pages_reader"])
+@pytest.mark.parametrize(
+    "name", ["faults", "merge", "pages", "pages_faults", "pages_tree", "pages_gcs", "pages_reader", "pages_claim", "pages_upgrade"]
+)
 def test_a_quick_scenario_holds_every_invariant(name: str) -> None:
     found = explore_scenario(name)
     assert not found.violation, found.trace
