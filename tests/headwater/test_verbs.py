@@ -484,3 +484,15 @@ def test_reading_what_is_not_there_names_what_is(stage: Stage) -> None:
     ran = stage.run("read", "recipes.gzip:0", "--from", str(end + 1))
     assert ran.code == 1
     assert f"it has 0 to {end - 1}" in ran.err
+
+
+def test_a_topic_that_is_archived_on_request_only_and_one_that_is_not_at_all(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    file = stage.root / "modes.toml"
+    file.write_text("[archival]\narchive = 'manual'\n[topics.'orders.*']\narchive = 'off'\n")
+    ran = stage.run("flush", "-o", "jsonl", "--config", str(file), "--set", "log.owned=true", log=log)
+    assert ran.code == 0, ran.err
+    assert {row["reason"] for row in ran.rows if row["topic"] == "orders.in"} == {"archive = off"}
+    archived = {row["topic"] for row in ran.rows if row["objects"]}
+    assert "specials" in archived
+    assert "orders.in" not in archived
