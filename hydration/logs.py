@@ -220,12 +220,18 @@ class Logs:
                 found = dirs.look(partition.topic_partition)
             except UsageError as error:  # no log directory, or none at the moment: it may not be mounted
                 raise TransientError(str(error)) from error
+            except NotFound:
+                if partition in self._here and tier is not None and tier.last_seen is None:  # how far it reached is not known
+                    raise TransientError(f"{partition} was in {listed_in} when that was listed, and is gone since") from None
+                raise
             if found.partition != partition and tier is not None and tier.last_seen is not None:
                 raise _created_again(partition, found.partition)
             return found if found.partition == partition else None
 
         last = None if partition in self._here else self._absent
-        tier = LocalTier(look, self._files, self._clock, last) if dirs is not None else None
+        local = self._catalogue.local(partition.topic, partition.partition)
+        listed_in = local.directory.parent if local is not None else None
+        tier = LocalTier(look, self._files, self._clock, last, listed_in) if dirs is not None else None
 
         def run(load: Callable[[], None]) -> Future[None]:
             return self.hydrator.join(("head", partition), load)

@@ -123,12 +123,15 @@ class LocalTier:
     max_age_s   how old a look may be. LOOK_S, or KEPT_S while a thread takes new ones by itself (see LookKeeper)
     """
 
-    def __init__(self, look: Callable[[], LocalLog | None], files: OpenFiles, clock: Clock, last: Look | None = None) -> None:
+    def __init__(
+        self, look: Callable[[], LocalLog | None], files: OpenFiles, clock: Clock, last: Look | None = None, listed_in: Path | None = None
+    ) -> None:
         """
-        look   one look at the directory; None when the partition is not, or no longer, there
-        last   what an earlier look found
+        look       one look at the directory; None when the partition is not, or no longer, there
+        last       what an earlier look found
+        listed_in  the log directory that a listing found it in
         """
-        self._look, self._files, self._clock = look, files, clock
+        self._look, self._files, self._clock, self._listed_in = look, files, clock, listed_in
         self._lock = threading.Lock()
         unknown = TransientError("the local log has not been looked at yet")
         self.last = last or Look(None, unknown, float("-inf"), float("-inf"))
@@ -175,8 +178,8 @@ class LocalTier:
 
     @property
     def log_dir(self) -> Path | None:
-        """The log directory that it was last seen in."""
-        return self.last_seen.directory.parent if self.last_seen is not None else None
+        """The log directory that it was last seen in; None where it never was."""
+        return self.last_seen.directory.parent if self.last_seen is not None else self._listed_in
 
     def publish(self, look: Look) -> None:
         """Take over a look that was taken elsewhere, unless it began before the last one."""

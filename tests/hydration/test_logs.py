@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwater_core.epochs import EpochHistory
+from headwater_core.errors import TransientError
 from headwater_core.segments.log_dirs import Roster, partition_directory, small_files
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LOOK_S
@@ -68,6 +69,20 @@ def test_metadata_opens_nothing_while_the_log_directories_are_not_known(a_world:
     logs.refresh()
     epoch = logs.try_leader_epoch(TOPIC, 0)
     assert isinstance(epoch, Pending) or epoch == 3
+
+
+def test_what_is_gone_before_anyone_looked_at_it_is_unknown_until_the_next_listing(a_world: AWorld) -> None:
+    """It may have held more than the archive does."""
+    world = a_world()
+    world.archive.append(a_segment(0, 10))
+    world.broker.write(0, a_segment(0, 20))
+    world.broker.set_high_watermark(20)
+    log = world.log
+    world.broker.directory.rename(world.broker.root.with_name("away"))
+    with pytest.raises(TransientError):
+        log.bounds()
+    world.logs.refresh()
+    assert world.log.bounds().high_watermark == 10
 
 
 def test_a_listing_reads_no_segments_and_only_what_has_changed(a_world: AWorld, monkeypatch: pytest.MonkeyPatch) -> None:
