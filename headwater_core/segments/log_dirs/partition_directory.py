@@ -51,12 +51,12 @@ def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, met
     Unauthorised and TransientError.
     """
     try:
-        before = _segments(path, owned)
+        before: _Names | _Listing = _names(path, owned)
         for _ in range(_LOOKS):
-            topic_id = _topic_id(path, before)
+            topic_id = _topic_id(path, owned)
             epochs = _epochs(path)
             after = _segments(path, owned)
-            if before.same_files(after):
+            if before.files() == after.files():
                 return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs, owned=owned)
             before = after
     except FileNotFoundError as error:
@@ -139,7 +139,7 @@ def identify(path: Path, known: Identity | None, *, owned: bool) -> Identity:
         return known
     try:
         raw = read_optional(path / checkpoints.PARTITION_METADATA)
-        topic_id = _topic_id(path, _segments(path, owned)) if not raw else _decode_topic_id(path, raw)
+        topic_id = _decode_topic_id(path, raw) if raw else _topic_id(path, owned)
         newest = _epochs(path).newest
     except FileNotFoundError as error:
         raise NotFound(f"{path} is gone") from error
@@ -185,11 +185,35 @@ class _Listing(NamedTuple):
     settled: bool
     leftovers: tuple[str, ...]
 
-    def same_files(self, other: "_Listing") -> bool:
-        return (self.settled, self.leftovers, self._files()) == (other.settled, other.leftovers, other._files())
+    def files(self) -> "_Files":
+        return self.settled, self.leftovers, [(each.base_offset, each.generation.inode) for each in self.segments]
 
-    def _files(self) -> list[tuple[int, int]]:
-        return [(each.base_offset, each.generation.inode) for each in self.segments]
+
+_Files = tuple[bool, tuple[str, ...], list[tuple[int, int]]]
+
+
+class _Names(NamedTuple):
+    """A listing that costs no stat of each file. Where a file system's directories tell other inodes than its files, it is no other
+    listing's equal, and the next one is a whole one."""
+
+    settled: bool
+    leftovers: tuple[str, ...]
+    inodes: dict[int, int]
+
+    def files(self) -> _Files:
+        return self.settled, self.leftovers, sorted(self.inodes.items())
+
+
+def _names(directory: Path, owned: bool) -> _Names:
+    unsettled: list[str] = []
+    inodes: dict[int, int] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if match := _SEGMENT_NAME.fullmatch(entry.name):
+                inodes[int(match[1])] = entry.inode()
+            elif entry.name.endswith(_SWAP):
+                unsettled.append(entry.name)
+    return _Names(not unsettled, tuple(sorted(unsettled)) if owned else (), inodes)
 
 
 def _segments(directory: Path, owned: bool) -> _Listing:
@@ -224,13 +248,13 @@ def _segments(directory: Path, owned: bool) -> _Listing:
     )
 
 
-def _topic_id(directory: Path, listing: "_Listing") -> str:
+def _topic_id(directory: Path, owned: bool) -> str:
     """Raises SourceChanged while a broker may still have to write it: a moment after it has made the directory."""
     path = directory / checkpoints.PARTITION_METADATA
     raw = read_optional(path)
     if raw:
         return _decode_topic_id(directory, raw)
-    if time.time() < directory.stat().st_mtime + _YOUNG_S or not any(each.size_bytes for each in listing.segments):
+    if time.time() < directory.stat().st_mtime + _YOUNG_S or not any(each.size_bytes for each in _segments(directory, owned).segments):
         raise SourceChanged(f"{directory} has no {checkpoints.PARTITION_METADATA} yet")
     raise CorruptData(str(directory), 0, f"no {checkpoints.PARTITION_METADATA}: its topic id is not known")
 

@@ -223,3 +223,16 @@ def test_metadata_of_another_incarnation_says_nothing_about_a_directory(tmp_path
     (root / "menu.prices-0" / "partition.metadata").write_bytes(encode_partition_metadata(TOPIC_ID))
     log = LogDirs([root]).look(TopicPartition("menu.prices", 0))
     assert (log.leadership, log.compacted, log.partition.topic_id) == (None, False, TOPIC_ID)
+
+
+def test_a_file_system_whose_directories_tell_other_inodes_is_looked_at_too(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that are laid over others may do."""
+    broker.partition("soup-0", 0, 10)
+    names = partition_directory._names
+
+    def other(path: Path, owned: bool) -> partition_directory._Names:
+        found = names(path, owned)
+        return found._replace(inodes={base: inode + 1 for base, inode in found.inodes.items()})
+
+    monkeypatch.setattr(partition_directory, "_names", other)
+    assert [each.base_offset for each in broker.logs.look(SOUP).segments] == [0, 10]
