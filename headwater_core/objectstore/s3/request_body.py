@@ -45,6 +45,7 @@ class RequestBody:
         self._window = memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
         self._passed = Digest()
         self._ended_early = False
+        self._furthest = 0  # that a window was asked for, which is when all before it has gone
         while self._next_window():
             pass
         if self._ended_early:
@@ -71,7 +72,9 @@ class RequestBody:
 
     def read(self, _size: int = -1) -> memoryview:
         """The next window, whatever size was requested: the caller hands it to the socket before it reads again. Valid until then."""
-        self._progressed()
+        if self._passed.size_bytes > self._furthest:  # what an earlier attempt has sent is no progress
+            self._furthest = self._passed.size_bytes
+            self._progressed()
         piece = self._next_window()
         if self._ended_early:
             raise SourceChanged(self.difference())  # or the server would wait for the rest

@@ -10,6 +10,7 @@ from headwater_core.errors import (
     TransientError,
 )
 from headwater_core.objectstore.s3 import S3Store
+from headwater_core.objectstore.s3.request_body import RequestBody
 from tests.headwater_core.objectstore.badnetwork import Answer, BadNetwork
 from tests.headwater_core.objectstore.s3.calls import WRITES
 
@@ -54,3 +55,23 @@ def test_bytes_damaged_on_their_way_are_refused(far: S3Store, network: BadNetwor
             write(far)
         with pytest.raises(NotFound):
             far.stat("new")
+
+
+def test_bytes_that_go_again_are_no_progress() -> None:
+    """A server that is silent lets each attempt put as much into the network's buffers as the one before."""
+    content = memoryview(bytes(3 << 20))
+    moved: list[int] = []
+
+    def read_at(window: memoryview, at: int) -> int:
+        piece = content[at : at + len(window)]
+        window[: len(piece)] = piece
+        return len(piece)
+
+    body = RequestBody(read_at, len(content), "a", lambda: moved.append(body.tell()), lambda size_bytes: None)
+    for upto in (1 << 20, 1 << 20, 2 << 20):
+        body.seek(0)
+        while body.tell() <= upto:
+            body.read()
+    assert moved == sorted(set(moved))
+    assert moved[0] > 0
+    assert moved[-1] == 2 << 20
