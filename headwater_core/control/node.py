@@ -9,6 +9,7 @@
 """
 
 import threading
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -144,7 +145,7 @@ class ControlNode:
         call = _Call()
         self._waiting.add(call)
         try:
-            self._replica.apply(encode(records), callback=call.answer)
+            self._replica.apply(encode(records), callback=partial(self._answer, call))
             self._wake.set()
             if not call.answered.wait(timeout_s):
                 raise UnknownOutcome(f"control log: no answer in {timeout_s:g} s")
@@ -155,6 +156,11 @@ class ControlNode:
         if call.reason != FAIL_REASON.SUCCESS:
             self._check_running()
             raise UnknownOutcome(f"control log: the answer is not known (reason {call.reason})")
+
+    def _answer(self, call: "_Call", outcome: object, reason: int | str | None) -> None:
+        """In the library's thread, which has no more to do for it from then on: it must not tick until the caller gets its turn."""
+        call.answer(outcome, reason)
+        self._waiting.discard(call)
 
     def compact(self) -> None:
         """Write a snapshot and shorten the journal at the next tick, without waiting for it to grow."""
