@@ -113,8 +113,7 @@ class Catalogue:
 
     def _take_own(self, archived: dict[str, TopicManifest]) -> None:
         """Where a topic is here and its name means another incarnation in the bucket, take the manifest of the one that is here."""
-        for each in self._found.values():
-            local = each.partition
+        for local in {(each.partition.topic, each.partition.topic_id): each.partition for each in self._found.values()}.values():
             known = archived.get(local.topic)
             if known is None or known.topic_id != local.topic_id:
                 own = self._own_manifest(local)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from headwater_core.errors import CorruptData, ForeignOwner, NotFound, UsageError
+from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from tests.headwater_core.segments.builders import a_segment
-from tests.hydration.world import PARTITION, TOPIC, Archive, World, a_topic
+from tests.hydration.world import PARTITION, TOPIC, Archive, Broker, World, a_topic
 
 AWorld = Callable[..., World]
 
@@ -30,6 +31,18 @@ def test_an_unmounted_disk_proves_no_absence_and_keeps_its_partitions_listed(a_w
         dirs.look(PARTITION.topic_partition)
     world.logs.refresh()
     assert TOPIC in world.logs.topics()
+
+
+def test_a_topic_that_is_only_here_costs_one_request_however_many_partitions_it_has(a_world: AWorld) -> None:
+    world = a_world()
+    for number in range(1, 20):
+        Broker(world.broker.root, PartitionId(PARTITION.cluster_id, PARTITION.topic_id, number, TOPIC))
+    Archive(world.store).repository.ensure_topic(a_topic(PartitionId(PARTITION.cluster_id, topic_id_text(bytes(16)), 0, "other")))
+    world.logs.refresh()
+    before = world.store.calls["get"]
+    world.logs.refresh()
+    owner, other, own = 1, 2, 1
+    assert world.store.calls["get"] - before == owner + other + own
 
 
 def test_another_clusters_bucket_is_refused(a_world: AWorld) -> None:
