@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,8 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from bench.partitions import WRITER, Partitions
+from bench.partitions import WRITER, Partitions, a_batch
+from headwater_core.files import sync_path
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import PartitionId
 
@@ -37,6 +39,7 @@ AIMED_FOR = 10_000  # partitions
 SEGMENTS = 50
 FIRST_SEGMENTS = 5
 CHECKPOINT_S = 5.0
+WORKERS = 4  # as the agent has
 SETTLED_S = 5.0  # without a store call
 SETTLED_CPU = 0.1  # of a core
 
@@ -138,7 +141,29 @@ def first_archive(root: Path, count: int, *, owned: bool) -> Iterator[Row]:
     yield Row("  CPU per segment", f"{(ended.cpu_s - began.cpu_s) / segments * 1e3:.2f} ms", "")
     yield Row("  store calls", _calls(ended.calls), "")
     yield Row("  memory", f"{agent.rss_max / 2**20:.0f} MiB", "")
+    plain_s = plain_copies(root / "plain", 2 * segments)
+    yield Row(f"  {2 * segments:,} files of as many bytes, each synced, and its name", f"{plain_s:.1f} s", "")
     shutil.rmtree(root)
+
+
+def plain_copies(directory: Path, count: int) -> float:
+    """Seconds for that many small files in as few directories: what a disk takes for what is durable one by one, whoever writes it."""
+    content = a_batch()
+
+    def write(folder: int) -> None:
+        path = directory / str(folder)
+        path.mkdir(parents=True)
+        for number in range(2 * FIRST_SEGMENTS):
+            with (path / str(number)).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_path(path)
+
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(WORKERS) as workers:
+        list(workers.map(write, range(count // (2 * FIRST_SEGMENTS))))
+    return time.monotonic() - began_s
 
 
 def known(root: Path, count: int, idle_s: float, *, owned: bool) -> Iterator[Row]:
