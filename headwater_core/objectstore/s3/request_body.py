@@ -12,6 +12,8 @@ from headwater_core.objectstore.paced_file import PacedFile
 
 _WINDOW_BYTES = 256 << 10  # what goes to the socket at once; urllib3's own 16 KiB cost as much CPU as the copying
 
+_HELD_BYTES = 1 << 20  # a connection takes about so many while nobody reads at its other end
+
 
 class PutEnded(BaseException):
     """`error` is why the put has to end. No Exception: botocore would send the request again, and again, for some seconds."""
@@ -45,7 +47,7 @@ class RequestBody:
         self._window = memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
         self._passed = Digest()
         self._ended_early = False
-        self._furthest = 0  # that a window was asked for, which is when all before it has gone
+        self._furthest = _HELD_BYTES  # that a window was asked for, which is when all before it has gone
         while self._next_window():
             pass
         if self._ended_early:
