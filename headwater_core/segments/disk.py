@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import wait
+from concurrent.futures import Future
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
@@ -53,14 +53,17 @@ class Disk:
             finally:
                 self._forget(errand)
 
-        future = self._threads.submit(run)
-        while not wait((future,), max(0.0, errand.touched_s + self._patience_s - monotonic())).done:
+        future: Future[T] = self._threads.submit(run)
+        while True:
+            try:
+                return future.result(max(0.0, errand.touched_s + self._patience_s - monotonic()))
+            except TimeoutError:
+                if future.done():  # the work's own, as a network file system may raise
+                    return future.result()
             if self._is_late(errand):
                 if future.cancel():  # it was queued after others that hang
                     self._forget(errand)
                 raise self._hangs()
-        outcome: T = future.result()
-        return outcome
 
     def _is_late(self, errand: "_Errand") -> bool:
         return monotonic() - errand.touched_s >= self._patience_s

@@ -131,3 +131,11 @@ def test_who_leads_is_what_the_metadata_log_said_last(tmp_path: Path) -> None:
         assert within(20, lambda: logs.look(place)) == before
         fresh = within(20, lambda: LogDirs([first, second], patience_s=1.0).look(place))
     assert (fresh.leadership, fresh.leadership_unread) == (None, True)
+
+
+def test_a_time_out_of_the_file_system_is_no_hanging_disk() -> None:
+    def timed_out(_: object) -> None:
+        raise TimeoutError(110, "Connection timed out")
+
+    with pytest.raises(TimeoutError, match="Connection"):
+        Disk(Path("/"), patience_s=30.0).ask("a", timed_out)
