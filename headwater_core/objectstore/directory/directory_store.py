@@ -256,7 +256,7 @@ class DirectoryStore:
             return
         private = self._root / _PRIVATE
         self._names.make_directories(private)
-        self._names.sync(self._root, *self._root.parents)
+        self._names.sync(self._root)
         remove_stale(private)
         self._prepared = True
 

@@ -36,14 +36,16 @@ class DurableNames:
     def settle(self, key: str, directory: Path) -> None:
         """Make what was named in `directory` durable. It is visible already, so a failure raises UnknownOutcome."""
         try:
-            self.sync(directory, *directory.parents)
+            self.sync(directory)
         except OSError as error:
             raise UnknownOutcome(f"{key}: {error.strerror} while syncing its directory") from error
 
-    def sync(self, directory: Path, *above: Path) -> None:
-        """Sync `directory`, and those `above` in which names were made that may not be on disk. Raises OSError."""
+    def sync(self, directory: Path) -> None:
+        """Sync `directory`, and those above it in which names were made that may not be on disk. Raises OSError."""
         with self._lock:
-            due = {each: self._unsynced.get(each) for each in (directory, *above) if each == directory or each in self._unsynced}
+            due = {directory: self._unsynced.get(directory)}
+            if self._unsynced:  # seldom: paths are slow, and there are many above an object
+                due |= {each: self._unsynced[each] for each in directory.parents if each in self._unsynced}
         while due:
             each, made = next(iter(due.items()))
             try:
