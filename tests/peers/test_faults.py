@@ -1,5 +1,5 @@
 """A real S3 server behind a network that loses, delays, cuts and holds up three requests in ten: the agent archives its backlog all the
-same, each run once, and its readers get the right bytes or an error that clients retry.
+same, each run once, and releases what is archived; its readers get the right bytes or an error that clients retry.
 
 FAULTS_S sets for how long the network is bad (seconds).
 """
@@ -108,6 +108,10 @@ def _write_log(directory: Path, segments: int, batches: int, value_bytes: int) -
     return Log(bytes(content), positions)
 
 
+def local_segments(root: Path, place: TopicPartition) -> list[Path]:
+    return sorted((root / f"{place.topic}-{place.partition}").glob("*.log"))
+
+
 class Reader(threading.Thread):
     """Reads through the agent's gateway, at random offsets below `ends`, until `stop` is set."""
 
@@ -189,7 +193,7 @@ def test_a_backlog_is_archived_once_over_a_network_that_fails_three_times_in_ten
         closing(S3Store(bucket, PREFIX, endpoint_url=s3_environ.endpoint_url)) as store,
     ):
         place = f'url = "s3://{bucket}/{PREFIX}"\nendpoint_url = "{network.endpoint_url}"'
-        headwater = Headwater(tmp_path / "headwater", tmp_path / "kafka", store=place)
+        headwater = Headwater(tmp_path / "headwater", tmp_path / "kafka", owned=True, store=place)
         text = headwater.file.read_text().replace('cache_bytes = "64MiB"', 'cache_bytes = "1MiB"\nchunk_bytes = "64KiB"')
         headwater.file.write_text(text + f'[topics."{SMALL}"]\nread_priority = "offloaded-only"\n')
         with Agent(headwater) as agent:
@@ -214,12 +218,15 @@ def test_a_backlog_is_archived_once_over_a_network_that_fails_three_times_in_ten
             read_everything(agent, logs)
             agent.stop()
             told = events(agent)
+        kept = {each: {path.name: path.read_bytes() for path in local_segments(tmp_path / "kafka", each)} for each in logs}
         reads = sum((reader.outcomes for reader in readers), Counter[str]())
         uploads = check_uploads(network)
         orphans = check_archive(store, logs)
+        assert all(logs[each].content.endswith(b"".join(files.values())) for each, files in kept.items())
         met, begun, whole = sum(faults.met.values()), sum(early.values()), sum(log.end for log in logs.values())
         print(f"\n{met} of {faults.passed + met} requests met faults: {dict(faults.met)}")
         print(f"meanwhile {begun} of {whole} offsets were archived, the others within {drained_s:.1f} s after it")
+        print(f"{sum(map(len, kept.values()))} of {sum(len(log.positions) for log in logs.values()) // BATCHES} segments were not released")
         print(f"reads {dict(reads)}, the slowest in {max(each.slowest_s for each in readers):.1f} s; {uploads} objects, {orphans} orphans")
         print("\n".join(f"{count} {kind}" for kind, count in Counter(map(kind_of, told)).most_common()))
         assert [reader.failure for reader in readers if reader.failure or reader.is_alive()] == []
