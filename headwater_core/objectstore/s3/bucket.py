@@ -109,9 +109,11 @@ def _refuse_incomplete(operation_model: Any, response_dict: Any, **_: object) ->
     without its body that of no object store. The body of GetObject is no bytes yet; its reader counts them.
     """
     body, announced, status = response_dict["body"], response_dict["headers"].get("content-length"), response_dict["status_code"]
-    has_body = operation_model.http["method"] != "HEAD" and status not in (204, 304)
-    if has_body and announced is not None and isinstance(body, bytes) and len(body) != int(announced):
-        message = f"the answer, of status {status}, ended after {len(body)} of {announced} bytes"
+    method = operation_model.http["method"]
+    if method == "HEAD" or status in (204, 304) or not isinstance(body, bytes):
+        return
+    if len(body) != int(announced) if announced is not None else method == "GET" and not body:
+        message = f"the answer, of status {status}, ended after {len(body)} of {announced or 'some'} bytes"
         response_dict["status_code"] = 500  # as botocore's own handlers do with an error in an answer of status 200
         response_dict["body"] = f"<Error><Code>IncompleteAnswer</Code><Message>{message}</Message></Error>".encode()
 

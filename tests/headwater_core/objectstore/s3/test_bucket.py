@@ -1,5 +1,7 @@
 """Places and credentials."""
 
+import socket
+import threading
 from contextlib import closing
 
 import pytest
@@ -51,6 +53,23 @@ def test_an_answer_that_ends_early_says_nothing(far: S3Store, network: BadNetwor
     network.plan.append(Answer(received=received))
     with pytest.raises(UnknownOutcome):
         far.create("doc", b"2")
+
+
+def test_a_listing_of_no_announced_length_and_no_bytes_is_none(s3_environ: S3Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        endpoint_url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with closing(S3Store("bucket", endpoint_url=endpoint_url, attempts=1)) as store, pytest.raises(TransientError):
+            list(store.list(""))
+        answering.join()
 
 
 def test_an_answer_that_ends_early_is_asked_for_again(bucket: str, place: str, network: BadNetwork) -> None:
