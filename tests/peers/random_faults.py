@@ -13,6 +13,8 @@ class RandomFaults:
 
     rate    the share of requests that meet a fault
     hang_s  how long a silence lasts at most; most are far shorter
+
+    `passed` and `met`, by kind, count the requests until then.
     """
 
     def __init__(self, seed: int, rate: float, hang_s: float) -> None:
@@ -26,10 +28,10 @@ class RandomFaults:
     def __call__(self) -> Answer:
         with self._lock:
             name, fate = self._draw()
-            if not name:
-                self.passed += 1
-            else:
+            if name:
                 self.met[name] += 1
+            elif not self._stopped:
+                self.passed += 1
             return fate
 
     def _draw(self) -> tuple[str, Answer]:
