@@ -1,7 +1,9 @@
 """What one agent knows of its partitions: what is released, what is damaged, and what is forgotten when it is gone."""
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.checkpoints import encode_epochs
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import LogDirs, partition_directory
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
 from tests.archival.builders import SEALED
@@ -230,3 +234,44 @@ def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_whi
     path.write_bytes(sound)
     later(PAUSE_MAX_S)
     assert (bench.fleet.troubles, bench.last_offset("bad", 0)) == ({}, 10 * (len(bench.broker.segments("bad", 0)) - 1) - 1)
+
+
+def test_an_event_for_one_partition_looks_at_that_partition_alone(bench: Bench, looks: list[TopicPartition]) -> None:
+    bench.broker.partition("soup", *range(9), segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    looks.clear()
+    bench.broker.roll("soup", 4)
+    bench.scheduler.add([TopicPartition("soup", 4)])
+    bench.turns()
+    assert set(looks) == {TopicPartition("soup", 4)}
+
+
+def test_an_idle_round_looks_at_no_partition(bench: Bench, looks: list[TopicPartition], monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.broker.partition("soup", *range(9), segments=3)
+    bench.broker.wait()
+    for path in bench.broker.root.iterdir():
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    for _ in range(2):
+        bench.scheduler.rescan()
+        bench.turns()
+    looks.clear()
+    monkeypatch.setattr(partition_directory, "_segments", lambda *_: pytest.fail("segments were listed"))
+    for _ in range(3):
+        bench.scheduler.rescan()
+        assert bench.turns() == 0
+    assert not looks
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
+    """The partitions that are looked at."""
+    made: list[TopicPartition] = []
+    look = LogDirs.look
+
+    def noted(dirs: LogDirs, place: TopicPartition) -> LocalLog:
+        made.append(place)
+        return look(dirs, place)
+
+    monkeypatch.setattr(LogDirs, "look", noted)
+    return made
