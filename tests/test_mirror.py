@@ -22,7 +22,6 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
     "values, errors or a Protocol without a decision of their own": {
         "archival/steps.py": "tests/test_values.py",
         "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
-        "headwater_core/objectstore/store.py": "tests/headwater_core/objectstore/contract.py",
         "hydration/answers.py": "tests/hydration/test_partition_log.py",
     },
     "part of a command, which is tested as a user runs it": {

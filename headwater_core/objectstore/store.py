@@ -94,13 +94,13 @@ class ObjectStore(Protocol):
         ...
 
 
-_KEY_PART = re.compile(r"[A-Za-z0-9._=-]+")
+_KEY = re.compile(r"(?:(?!\.\.?(?:/|\Z))[A-Za-z0-9._=-]+(?:/(?=[^/])|\Z))+")  # each entry of a head has two
 _KEY_CHARS_MAX = 1000  # S3 takes 1,024 bytes; a prefix of ours goes in front
 
 
 def check_key(key: str) -> str:
     """`key`, when every store can hold it safely; UsageError otherwise. Components are [A-Za-z0-9._=-]+, none "." or ".."."""
-    if len(key) <= _KEY_CHARS_MAX and all(_KEY_PART.fullmatch(part) and part not in (".", "..") for part in key.split("/")):
+    if len(key) <= _KEY_CHARS_MAX and _KEY.fullmatch(key):
         return key
     raise UsageError(f"not an object key: {key[:200]!r}")
 
