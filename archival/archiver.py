@@ -332,7 +332,8 @@ class PartitionArchiver:
         if sum(entry.size_bytes for entry in listed) + step.segment.size_bytes > RUNS_BYTES_MAX:
             return None
         try:
-            more = self._transfer(step, run.head, log, policy)
+            check_room(run.head, self._held.size_bytes)
+            more = self._runs.transfer(step, run.head, log, stale_keys_below=policy.stale_keys_below)
         except (CorruptData, SuspectedGap, UnsupportedFormat, ManifestFull):
             return None
         return more if isinstance(more, Transferred) else None

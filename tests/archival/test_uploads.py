@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 import archival.archiver
 import manifests.head
 from archival.policy import Policy
+from archival.source import open_segment
 from headwater_core.errors import (
     CorruptData,
+    Fenced,
     HeadwaterError,
     ManifestFull,
     NeedsUpgrade,
@@ -28,6 +30,7 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
+from headwater_core.segments.local_log import LocalSegment
 from manifests import keys
 from manifests.document import FORMAT, seal
 from manifests.head import decode_head
@@ -368,6 +371,24 @@ def test_an_outcome_names_all_that_its_commit_made_live(directory: Directory, ga
     outcome = gathering.step(SEALED)
     assert outcome.entry is not None
     assert ranges([*outcome.before, outcome.entry]) == [(0, 9), (10, 19), (20, 29)]
+
+
+def test_a_claim_that_comes_between_two_runs_is_met_by_their_commit(directory: Directory, store: FlakyStore) -> None:
+    """And known of by then, from the control log."""
+    fill(directory, 0, 10, 20, end=25)
+    other, opened = Agent(directory.root, store=store, writer="agent-b"), list[int]()
+
+    def open_meanwhile(segment: LocalSegment) -> BinaryIO:
+        opened.append(segment.base_offset)
+        if opened == [0]:
+            assert other.step(SEALED).action == "claimed"
+        return open_segment(segment)
+
+    agent = Agent(directory.root, store=store, control=other.control, open_segment=open_meanwhile, runs_max=3)
+    agent.step(SEALED)
+    with pytest.raises(Fenced):
+        agent.step(SEALED)
+    assert opened == [0, 10]
 
 
 def test_large_segments_are_listed_one_by_one(directory: Directory, gathering: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
