@@ -71,7 +71,7 @@ def claim(s: State, i: int) -> Steps:
     assert found  # its pages are there: I2
     follows = on("stamp") and not behind(r, found) and dead_from(r, found) is None
     new = h._replace(version=h.version + 1, fence=f, writer=i, epoch=max(h.epoch, r.lead) if follows else h.epoch)
-    paged = s.with_agent(i, fence=f, head=h, job=Job("cas", live=found.live, dead=found.dead, epoch=new.epoch))
+    paged = s.with_agent(i, fence=f, head=h, job=Job("cas", live=found.live, dead=found.dead, epoch=new.epoch, start=found.start))
     if isinstance(proposal(paged, i), PageNeeded):  # a head of the old format is carried over: pages under the fence that it asks for
         yield ("agent", i, "claim: pages first", f"fence {f}"), paged.spend(claim=1)
         return
@@ -85,9 +85,10 @@ def idle(s: State, i: int) -> Steps:
     found = view_of(s, i, a.head) if r.lead else None
     if r.lead and not found:
         yield ("agent", i, "page not found: reload"), reload(s, i)
-    for job in plan(r, found, left.merge > 0) if found else ():
+    for job in plan(r, found, left.merge > 0, left.trim > 0) if found else ():
         merges = job.kind == "run" and job.base < a.head.end and len(job.epochs) > 1
-        t = (s.spend(merge=1) if merges else s).with_agent(i, job=job)
+        trims = job.kind == "cas" and job.start > a.head.start
+        t = s.spend(merge=int(merges), trim=int(trims)).with_agent(i, job=job)
         if not (left.gc or left.fault):  # nobody can look at what is not listed: one step
             if job.kind == "run":
                 label, t = next(upload(t, i))
@@ -188,6 +189,10 @@ def proposal(s: State, i: int) -> Head | PageNeeded | None:
         new = Entry(job.base, job.epochs, job.uid)
         after = after._replace(live=(*after.live, new) if on("refused_not_read_back") else place(after.live, new))
     h = h._replace(version=h.version + 1, fence=a.fence, writer=i, epoch=job.epoch)
+    if job.kind == "cas":
+        gone = [x for x in found.live if x.end <= job.start]
+        trimmed = {(o, e) for x in gone for o, e in enumerate(x.epochs, x.base)} | set(h.trimmed)
+        h = h._replace(start=job.start, trimmed=tuple(sorted(trimmed)))
     if not knows_pages(s, i):
         return h._replace(live=after.live, dead=after.dead, format=1)
     try:

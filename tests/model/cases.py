@@ -16,6 +16,7 @@ class Left(NamedTuple):
     release: int = 1
     retain: int = 0
     merge: int = 0
+    trim: int = 0  # the archive's own retention lets its oldest entry go
     recreate: int = 0
     lag: int = 1  # the follower drops out of the in-sync set
     load: int = 0  # a reader loads the head
@@ -39,6 +40,8 @@ RULES = {
     "revive": "a superseded entry that lies on the history again becomes live again",
     "ownkey": "a commit adds only objects whose key carries its own fence",
     "ownpage": "the same of pages: one that is left from a commit that did not come about is used again under the same fence only",
+    "keepone": "the archive's own retention leaves the newest entry",
+    "restart": "a cut that leaves nothing live moves the archive start back to the log start",
     "look": "gc remembers as unreferenced only what carries a lower fence than the one it has raised: nothing else stays unreferenced",
 }
 SCENARIOS = {
@@ -63,6 +66,7 @@ SCENARIOS = {
     "pages_revive": Left(write=0, elect=2, unclean=2, claim=2, release=0, gc=1, begun=3, inline=1),
     "pages_reader": Left(write=2, elect=0, unclean=0, claim=0, release=0, gc=2, merge=1, load=1, begun=2, inline=1),
     "pages_lease": Left(write=1, elect=1, unclean=0, claim=1, release=0, gc=2, merge=1, load=1, begun=2, inline=1, lease=1),
+    "pages_trim": Left(write=1, elect=1, unclean=1, claim=1, release=1, lag=0, trim=3, begun=3, inline=1),
     "pages_old": Left(write=1, elect=2, unclean=0, claim=2, release=1, gc=1, begun=2, inline=1, old=1),
     "pages_claim": Left(write=0, elect=1, unclean=0, claim=2, release=0, fault=1, gc=1, crash=1, upgrade=1, begun=2, inline=1, old=1),
     "pages_upgrade": Left(write=2, elect=0, unclean=0, claim=0, release=0, gc=1, upgrade=3, begun=1, inline=1, old=1),
@@ -126,6 +130,8 @@ MUTANTS = {
     "release_by_reference": Mutant("what a page lists is released by its reference alone", "pages_gap", ""),
     "release_by_gap_mark": Mutant("the same, but references say where their first gap is", "pages", ""),
     "lineage_of_newest": Mutant("pages are read for lineage only when the oldest entry listed by the head is off the history", "pages", ""),
+    "trim_everything": Mutant("the archive's retention takes the newest entry too", "pages_trim", "keepone"),
+    "start_stays": Mutant("a cut never moves the archive start", "pages_trim", "restart"),
     "old_agent_commits": Mutant("an old agent takes what a head with pages lists itself for all", "pages_old", ""),
     "old_agent_restarts": Mutant(
         "an old agent looks at the format when it claims, not when it starts with its own fence", "pages_upgrade", ""

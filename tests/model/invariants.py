@@ -31,15 +31,17 @@ def settle(r: Replica, view: View, stored: tuple[Object, ...], inc: int) -> str 
             uid = ("settled", n)
             objs.append(Object(uid, 0, job.base, job.epochs, inc))
             live, dead = place(view.live, Entry(job.base, job.epochs, uid)), view.dead
-        view = view._replace(live=live, dead=dead, epoch=job.epoch)
+        view = view._replace(live=live, dead=dead, epoch=job.epoch, start=job.start if job.kind == "cas" else view.start)
     served = {o: x for x in view.live for o in range(x.base, x.end)}
     for o in range(r.hw):
+        if o < view.start and (o < r.policy or (o, r.recs[o]) in view.trimmed):
+            continue
         if o not in served:
             return f"I15 archiver stuck: offset {o} below the high watermark is never archived"
         if served[o].uid == GAP:
             if o >= r.policy:
                 return f"I4 a gap hides offset {o}, which no broker retention removed"
-        elif content(objs, inc, served[o], o) != r.recs[o]:
+        elif o >= r.policy and content(objs, inc, served[o], o) != r.recs[o]:  # what retention took, nobody can compare any more
             return f"I5 offset {o} would be served as epoch {content(objs, inc, served[o], o)}, the log says {r.recs[o]}"
     return None
 
@@ -53,7 +55,7 @@ def broken(s: State) -> str | None:
         return s.reader.wrong
     if on("fence_from_epoch") and r.lead < s.head.fence:
         return "I15 the leader can never claim"
-    expected = 0
+    expected = head.start
     for x in head.live:
         if x.base != expected:
             return f"I4 live entries do not abut at {expected}: {head.live}"
@@ -67,7 +69,9 @@ def broken(s: State) -> str | None:
         return f"I6 epochs of live entries go back: {head.live}"
     listed = head.live + head.dead
     for o in range(r.policy, r.start):
-        if not any(x.uid != GAP and x.base <= o < x.end and x.epochs[o - x.base] == r.recs[o] for x in listed):
+        if (o, r.recs[o]) not in head.trimmed and not any(
+            x.uid != GAP and x.base <= o < x.end and x.epochs[o - x.base] == r.recs[o] for x in listed
+        ):
             return f"I1 offset {o} (epoch {r.recs[o]}) was released and is in neither log nor archive"
     key = (r, head, s.objs, s.inc)
     if key not in _SETTLED:
@@ -99,7 +103,7 @@ def broken_step(s: State, t: State) -> str | None:
         return None  # broken() says why
     had = {(o, e) for x in was.live for o, e in enumerate(x.epochs, x.base) if x.uid != GAP}
     has = {(o, e) for x in now.live + now.dead for o, e in enumerate(x.epochs, x.base)}
-    gone = {(o, e) for o, e in had - has if o < r.hw and r.recs[o] == e}
+    gone = {(o, e) for o, e in had - has if o < r.hw and r.recs[o] == e and (o, e) not in b.trimmed}
     return f"I8 published records left the head: {sorted(gone)}" if gone else None
 
 
@@ -174,5 +178,8 @@ WITNESSES: dict[str, Callable[[State], bool]] = {
         and len(a.job.epochs) == 1
         for a in s.ags
     ),
+    "archive trimmed inside a page": lambda s: any(isinstance(x, Ref) and x.base == s.head.start > 0 for x in s.head.live),
+    "nothing left live": lambda s: bool(s.head.trimmed) and not s.head.live,
+    "archive start moved back": lambda s: any(o >= s.head.start for o, _ in s.head.trimmed),
     "old agent before a head with pages": lambda s: s.ags[0].old and s.head.format == 2 and s.ags[0].fence > 0,
 }

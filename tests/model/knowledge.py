@@ -18,4 +18,4 @@ def view_of(s: State, i: int, head: Head) -> View | None:
     """What `head` says to this agent; None when a page of it is not found."""
     if knows_pages(s, i):
         return page_tree.view(head, s.pages)
-    return View(head.epoch, listed(head.live), listed(head.dead))
+    return View(head.epoch, listed(head.live), listed(head.dead), 0, head.start, head.trimmed)

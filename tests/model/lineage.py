@@ -65,23 +65,25 @@ def cut(view: View, at: int) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
     return tuple(live), () if on("forget_superseded") else tuple(sorted(dead))
 
 
-def plan(r: Replica, view: View, merge: bool = False) -> list[Job]:
+def plan(r: Replica, view: View, merge: bool = False, trim: bool = False) -> list[Job]:
     """What the agent beside replica `r` may do next."""
     hist = history(r)
     now = hist[-1][0] if hist else 0
+    same = Job("cas", live=view.live, dead=view.dead, epoch=now, start=view.start)
     if behind(r, view):
         return []
     at = dead_from(r, view)
     if at is not None:
         if not on("no_cut"):
             live, dead = cut(view, at)
-            return [Job("cas", live=live, dead=dead, epoch=now)]
+            start = min(view.start, r.start) if not live and on("restart") else view.start
+            return [same._replace(live=live, dead=dead, start=start)]
     elif not on("diverge") and not on("no_behind"):
         newest = max((e for x in view.live for e in x.epochs), default=0)
         if newest and newest not in [e for e, _ in hist]:
             return []
     if on("stamp") and r.lead > view.epoch:
-        return [Job("cas", live=view.live, dead=view.dead, epoch=r.lead)]
+        return [same._replace(epoch=r.lead)]
     if on("refill"):
         for x in view.live:
             if x.uid == GAP and r.start <= x.base < r.hw and not (on("refill_in_head_only") and x.base < view.inline):
@@ -89,9 +91,9 @@ def plan(r: Replica, view: View, merge: bool = False) -> list[Job]:
     if on("revive"):
         revived = revival(r, view)
         if revived:
-            return [revived._replace(epoch=now)]
+            return [same._replace(live=revived[0], dead=revived[1])]
     if view.end < r.start:
-        return [Job("cas", live=(*view.live, Entry(view.end, (GAP,), GAP)), dead=view.dead, epoch=now)]
+        return [same._replace(live=(*view.live, Entry(view.end, (GAP,), GAP)))]
     hw = len(r.recs) if on("archive_above_hw") else r.hw
     out = []
     if view.end < hw:
@@ -100,11 +102,13 @@ def plan(r: Replica, view: View, merge: bool = False) -> list[Job]:
         for a, b in zip(view.live, view.live[1:], strict=False):
             if GAP not in (a.uid, b.uid):
                 out.append(Job("run", a.base, a.epochs + b.epochs, epoch=now))
+    if trim and len(view.live) > (1 if on("keepone") else 0):
+        out.append(same._replace(live=view.live[1:], start=view.live[0].end))
     return out
 
 
-def revival(r: Replica, view: View) -> Job | None:
-    """A superseded entry that lies on the history again, where the live ones end, is live again: as far as it does."""
+def revival(r: Replica, view: View) -> tuple[tuple[Entry, ...], tuple[Entry, ...]] | None:
+    """Live and superseded entries once a superseded one that lies on the history again, where the live ones end, is live again."""
     hist, end = history(r), view.end
     for x in sorted(view.dead, key=lambda x: -x.epochs[0]):
         n = 0
@@ -113,7 +117,7 @@ def revival(r: Replica, view: View) -> Job | None:
         if n:
             rest = {Entry(end + n, x.epochs[n:], x.uid)} if n < len(x.epochs) else set()
             live = (*view.live, Entry(end, x.epochs[:n], x.uid))
-            return Job("cas", live=live, dead=tuple(sorted(set(view.dead) - {x} | rest)))
+            return live, tuple(sorted(set(view.dead) - {x} | rest))
     return None
 
 

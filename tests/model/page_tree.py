@@ -63,7 +63,8 @@ def view(head: Head, pages: tuple[Page, ...]) -> View | None:
     live, dead = entries(head.live, pages), entries(head.dead, pages)
     if live is None or dead is None:
         return None
-    return View(head.epoch, live, dead, max((x.end for x in head.live if isinstance(x, Ref)), default=0))
+    inline = max((x.end for x in head.live if isinstance(x, Ref)), default=0)
+    return View(head.epoch, live, dead, inline, head.start, head.trimmed)
 
 
 def layout(before: Head, pages: tuple[Page, ...], after: View, spare: tuple[Page, ...], left: Left) -> Head:

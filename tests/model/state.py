@@ -56,10 +56,12 @@ class View(NamedTuple):
     live: tuple[Entry, ...]
     dead: tuple[Entry, ...]
     inline: int = 0  # from here on the head lists the live entries itself
+    start: int = 0
+    trimmed: tuple[tuple[int, int], ...] = ()  # ghost: (offset, epoch) of what the archive's own retention took
 
     @property
     def end(self) -> int:
-        return self.live[-1].end if self.live else 0
+        return self.live[-1].end if self.live else self.start
 
 
 class Replica(NamedTuple):
@@ -75,14 +77,16 @@ class Head(NamedTuple):
     version: int = 0
     fence: int = 0
     writer: int = -1
-    live: tuple[Item, ...] = ()  # the archive starts at 0
+    live: tuple[Item, ...] = ()
     dead: tuple[Item, ...] = ()  # superseded entries, still listed
     epoch: int = 0  # highest leader epoch whose history a commit has followed
     format: int = 1  # 2: there may be pages
+    start: int = 0  # of the archive, which may be empty
+    trimmed: tuple[tuple[int, int], ...] = ()  # ghost, see View
 
     @property
     def end(self) -> int:
-        return self.live[-1].end if self.live else 0
+        return self.live[-1].end if self.live else self.start
 
 
 class Job(NamedTuple):
@@ -94,6 +98,7 @@ class Job(NamedTuple):
     live: tuple[Entry, ...] = ()
     dead: tuple[Entry, ...] = ()
     epoch: int = 0
+    start: int = 0  # of the archive then
     uid: Uid = None
     stage: str = ""  # of the run's upload: "", sent, confirmed
     bound: int = 0  # delete: everything below
