@@ -5,9 +5,10 @@ from collections.abc import Generator, Sequence
 from typing import BinaryIO
 
 from headwater_core import milestones
-from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, UnknownOutcome
+from headwater_core.errors import CorruptData
 from headwater_core.layouts.offloader import Offloaded
-from headwater_core.objectstore.digest import digest_in_store, digest_of
+from headwater_core.objectstore.confirmed_put import put_confirmed
+from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
 from headwater_core.segments.run_scan import RunScan
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
@@ -20,11 +21,11 @@ class SegmentLayout:
 
     def offload(self, store: ObjectStore, key: str, index_key: str, source: BinaryIO, scan: RunScan) -> Offloaded:
         source.seek(scan.start_position)
-        _put(store, key, source, scan.size_bytes, scan.digest)
+        put_confirmed(store, key, source, scan.size_bytes, scan.digest)
         milestones.reached("archive.data_put")
         index = encode_index(scan.index)
         index_digest = digest_of(index)
-        _put(store, index_key, io.BytesIO(index), len(index), index_digest)
+        put_confirmed(store, index_key, io.BytesIO(index), len(index), index_digest)
         milestones.reached("archive.index_put")
         return Offloaded(size_bytes=scan.size_bytes, digest=scan.digest, index_bytes=len(index), index_digest=index_digest)
 
@@ -48,26 +49,3 @@ class SegmentLayout:
     def delete_offloaded(self, store: ObjectStore, key: str, index_key: str) -> None:
         store.delete(index_key)
         store.delete(key)
-
-
-def _put(store: ObjectStore, key: str, data: BinaryIO, size_bytes: int, digest: str) -> None:
-    try:
-        sent = store.put(key, data, size_bytes=size_bytes)
-    except (AlreadyExists, UnknownOutcome) as error:
-        _confirm(store, key, size_bytes, digest, error)
-        return
-    if sent != digest:
-        raise SourceChanged(f"{key}: {digest} was scanned, {sent} was sent")
-
-
-def _confirm(store: ObjectStore, key: str, size_bytes: int, digest: str, why: AlreadyExists | UnknownOutcome) -> None:
-    """Return when `key` holds exactly these bytes, no matter whose request put them there."""
-    try:
-        info = store.stat(key)
-        found = info.digest
-        if info.size_bytes == size_bytes and (found is None or not found.startswith("crc64nvme:")):
-            found = digest_in_store(store, key, size_bytes)  # it keeps no digest of ours: read everything back
-    except NotFound as missing:
-        raise UnknownOutcome(f"{key} may yet appear: {why}") from missing
-    if info.size_bytes != size_bytes or found != digest:
-        raise SourceChanged(f"{key} holds {info.size_bytes} bytes, {found}; {size_bytes} bytes, {digest} were meant") from why
