@@ -1,9 +1,9 @@
 """The archiver of one partition: one step at a time, it claims, executes what is planned, commits and announces (design §4)."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as dataclass_replace
+from itertools import chain
 
 import structlog
 from msgspec.structs import replace
@@ -27,14 +27,14 @@ from archival.tails import Tails
 from archival.topics import TopicRecords
 from archival.uploads import Uploads
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, Fenced, ManifestFull, NeedsReplacement, SuspectedGap, UnknownOutcome, UnsupportedFormat
+from headwater_core.errors import CorruptData, Fenced, NeedsReplacement, SuspectedGap, UnknownOutcome, UnsupportedFormat
 from headwater_core.files import disk_errors
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
-from manifests.document import check_ours
-from manifests.head import Entry, Head, check_room, fullness
+from manifests.entry import Entry
+from manifests.head import Head, check_writable
 from manifests.repository import CommitLost, ManifestRepository
 
 MILESTONES = (
@@ -49,7 +49,6 @@ MILESTONES = (
 )
 """The points that a step passes, in order."""
 
-_FULLNESS_REPORTED = 0.5  # of a manifest's room
 RUNS_BYTES_MAX = 4 << 20  # of what one commit may list: from a size on a commit costs little beside the upload, and a step should be short
 
 
@@ -115,7 +114,6 @@ class PartitionArchiver:
         self._runs = RunTransfer(self._source, self._looks, archived, self._uploads, self._branches)
         self._draft: Draft | None = None
         self._reported_irreplaceable: tuple[Entry, ...] = ()
-        self._reported_fullness = _FULLNESS_REPORTED
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=self._writer)
 
     @property
@@ -135,7 +133,7 @@ class PartitionArchiver:
         pace  is called before each piece of an upload: see PacedFile
 
         Raises Fenced when another writer has claimed the partition; SuspectedGap, CorruptData, UnrelatedLog, UnfinishedSwap,
-        NeedsReplacement, NeedsUpgrade and ManifestFull when a person must look at it; and TransientError (SourceChanged and
+        NeedsReplacement and NeedsUpgrade when a person must look at it; and TransientError (SourceChanged and
         UnknownOutcome among them) when the same call may succeed later.
         """
         with self.lock, disk_errors(self.partition):
@@ -145,7 +143,7 @@ class PartitionArchiver:
                     log = self._source.look()
                 elif self._looks.is_due(log):
                     self._source.look()  # the caller's look may have waited long for the lock
-                return self._with_fullness(self._step(policy, log))
+                return self._step(policy, log)
             except CommitLost as error:
                 return Outcome(action="outrun", reason=str(error))
             except (Fenced, UnknownOutcome):
@@ -186,7 +184,7 @@ class PartitionArchiver:
         """Do it; None when it turns out to be without substance, CutAt when what is archived from there on turns out to be dead."""
         head = self.head
         if head:
-            check_ours(head.format, f"manifest of {self.partition}")  # before anything is uploaded
+            check_writable(head)  # before anything is uploaded
         if isinstance(step, Stop):
             return self._stop(step, log)
         if isinstance(step, ClaimPartition):
@@ -256,7 +254,7 @@ class PartitionArchiver:
         revived = self._branches.revive(head, step, log.epochs)
         if revived is None:
             return None
-        (live,) = revived.entries
+        live = revived.entries[-1]
         self._source.look_again(log, live)
         self._commit(revived.head)
         self._log.info("branch_revived", base_offset=step.entry.base_offset, last_offset=live.last_offset)
@@ -272,7 +270,7 @@ class PartitionArchiver:
             if reason := self._looks.overtaken(log, draft.head, upload.read_from, policy.stale_keys_below):
                 self._draft = None
                 raise NeedsReplacement(reason)
-            run = self._transfer(upload, draft.head, log, policy, (*head.entries, *head.superseded))
+            run = self._transfer(upload, draft.head, log, policy, chain(head.entries, head.superseded))
             if isinstance(run, (Outcome, CutAt)):
                 return run
             if run:
@@ -287,7 +285,6 @@ class PartitionArchiver:
         return Outcome(action="replaced", reason=f"offsets from {step.first} on are archived again")
 
     def _begin_draft(self, step: Replace, head: Head, log: LocalLog) -> Draft:
-        check_room(head, 2 * self._held.size_bytes)  # what is replaced stays listed
         first = self._source.batch_base(log, step.first) if step.first > head.start_offset else 0
         return Draft.begin(head, step.first, log.epochs, *self._branches.split(head.entries, first))
 
@@ -332,9 +329,8 @@ class PartitionArchiver:
         if sum(entry.size_bytes for entry in listed) + step.segment.size_bytes > RUNS_BYTES_MAX:
             return None
         try:
-            check_room(run.head, self._held.size_bytes)
             more = self._runs.transfer(step, run.head, log, stale_keys_below=policy.stale_keys_below)
-        except (CorruptData, SuspectedGap, UnsupportedFormat, ManifestFull):
+        except (CorruptData, SuspectedGap, UnsupportedFormat):
             return None
         return more if isinstance(more, Transferred) else None
 
@@ -344,11 +340,10 @@ class PartitionArchiver:
             self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
 
     def _transfer(
-        self, step: Upload, head: Head, log: LocalLog, policy: Policy, listed: Sequence[Entry] = ()
+        self, step: Upload, head: Head, log: LocalLog, policy: Policy, listed: Iterable[Entry] = ()
     ) -> Transferred | CutAt | Outcome | None:
         if self._announcer.known_version(self.partition) > head.version and self._held.reload():
             return Outcome(action="outrun", reason="the control log knows of a newer commit")
-        check_room(head, self._held.size_bytes)
         return self._runs.transfer(step, head, log, stale_keys_below=policy.stale_keys_below, listed=listed)
 
     # What else a step needs, and what it reports
@@ -356,17 +351,6 @@ class PartitionArchiver:
     def _tail_age_ms(self, log: LocalLog) -> int:
         head = self.head
         return self._tails.age_since(self.partition, head.next_offset, log.high_watermark) if head else 0
-
-    def _with_fullness(self, outcome: Outcome) -> Outcome:
-        """From half on, the reason says how full the manifest is, and the log does at each further twentieth."""
-        full = fullness(self._held.size_bytes)
-        if full < _FULLNESS_REPORTED:
-            return outcome
-        if full >= self._reported_fullness:
-            self._reported_fullness = full + 0.05
-            self._log.warning("manifest_grew", percent=int(full * 100), size_bytes=self._held.size_bytes)
-        note = f"the manifest is {full:.0%} full"
-        return dataclass_replace(outcome, reason=f"{outcome.reason}; {note}" if outcome.reason else note)
 
     def _report_irreplaceable(self, head: Head, log: LocalLog) -> None:
         found = irreplaceable(log, head)

@@ -31,7 +31,8 @@ from archival.lineage import written_epochs
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
-from manifests.head import Entry, EpochOffset, Head
+from manifests.entry import Entry, EpochOffset
+from manifests.head import Head
 
 CLOCK_STEP_MS = 60_000  # a look dated later than that from now was dated by a clock that has been put back: it says nothing
 
@@ -92,7 +93,7 @@ def displaced_by(entry: Entry, scan: RunScan, log: LocalLog) -> EpochOffset | No
 
 
 def holds_records(head: Head) -> bool:
-    return any(not entry.gap for entry in head.entries)
+    return head.entries.objects > 0
 
 
 def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[CleanerLook], now_ms: int, *, stale_keys_below: int | None) -> str:

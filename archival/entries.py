@@ -1,36 +1,34 @@
 """How the live entries of a head change: a run is placed, an entry is cut, what is dead leaves. Values in, values out."""
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from archival.lineage import clip_epochs
 from headwater_core.segments.run_scan import RunScan
-from manifests.head import Entry
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
 
 
-def place(entries: tuple[Entry, ...], entry: Entry, refills: Entry | None) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+def place(entries: EntryTree, entry: Entry, refills: Entry | None) -> tuple[EntryTree, EntryTree]:
     """The live entries up to the new one, which comes after the last or in place of the part of a gap that it fills; and those after it.
 
     What a run leaves of a gap stays one between live entries; at the end of the list it goes, since the log holds, or
     will hold, those offsets.
     """
     if refills is None:
-        return (*entries, entry), ()
-    at = entries.index(refills)
-    before, following = entries[:at], entries[at + 1 :]
+        return entries.followed_by(entry), EntryTree()
+    before, following = entries.split_at(refills.base_offset)[0], entries.split_at(refills.next_offset)[1]
     if entry.base_offset > refills.base_offset:
-        before = (*before, replace(refills, last_offset=entry.base_offset - 1))
+        before = before.followed_by(replace(refills, last_offset=entry.base_offset - 1))
     if following and entry.last_offset < refills.last_offset:
-        following = (replace(refills, base_offset=entry.next_offset), *following)
-    return (*before, entry), following
+        following = EntryTree((replace(refills, base_offset=entry.next_offset),)) + following
+    return before.followed_by(entry), following
 
 
-def with_gap(entries: Sequence[Entry], first: int, last: int) -> tuple[Entry, ...]:
+def with_gap(entries: EntryTree, first: int, last: int) -> EntryTree:
     """`entries`, which end before `first`, and the gap [first, last] after them: one gap, however often its end moved."""
     if entries and entries[-1].gap:
-        return (*entries[:-1], replace(entries[-1], last_offset=last))
-    return (*entries, Entry(base_offset=first, last_offset=last, gap=True))
+        return entries.without_last().followed_by(replace(entries[-1], last_offset=last))
+    return entries.followed_by(Entry(base_offset=first, last_offset=last, gap=True))
 
 
 def part_of(entry: Entry, scan: RunScan, end: int) -> Entry:
@@ -53,12 +51,11 @@ def part_of(entry: Entry, scan: RunScan, end: int) -> Entry:
     )
 
 
-def entries_before(entries: tuple[Entry, ...], refills: Entry | None, base_offset: int) -> tuple[Entry, ...]:
+def entries_before(entries: EntryTree, refills: Entry | None, base_offset: int) -> EntryTree:
     """The entries that a new one from `base_offset` on follows, what it leaves of a gap included."""
     if refills is None:
         return entries
-    at = entries.index(refills)
-    return entries[: at + 1] if base_offset > refills.base_offset else entries[:at]
+    return entries.split_at(refills.next_offset if base_offset > refills.base_offset else refills.base_offset)[0]
 
 
 def rest_of(entry: Entry, base_offset: int) -> Entry:
@@ -77,7 +74,3 @@ def rest_of(entry: Entry, base_offset: int) -> Entry:
         aborted_from=None,
         cleaned=False,
     )
-
-
-def in_order(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    return tuple(sorted(entries, key=lambda entry: (entry.base_offset, entry.key)))

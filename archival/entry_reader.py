@@ -12,7 +12,8 @@ from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.transactions import OpenTransaction
 from manifests.archivedrun import ArchivedRun
-from manifests.head import Entry
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
 
 
 class ArchivedEntries:
@@ -59,15 +60,14 @@ class ArchivedEntries:
             raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
         return scan
 
-    def open_after(self, entries: Sequence[Entry]) -> tuple[OpenTransaction, ...]:
+    def open_after(self, entries: EntryTree) -> tuple[OpenTransaction, ...]:
         """The transactions open after the last of `entries`: from its index, or from its bytes when it was cut."""
-        if not entries or entries[-1].gap or entries[-1].open_from is None:
+        if not entries or (entry := entries[-1]).gap or entry.open_from is None:
             return ()
-        entry = entries[-1]
         if self._last_open and self._last_open[0] == entry:
             return self._last_open[1]
         if entry.is_cut:
-            scan = self.scan(entry, entry.next_offset, self.open_after(entries[:-1]))
+            scan = self.scan(entry, entry.next_offset, self.open_after(entries.without_last()))
             found = scan.open_transactions if scan else ()
         else:
             found = self._read_index(entry).open_transactions

@@ -7,10 +7,13 @@ history is the leader epoch checkpoint of the broker that may archive it.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory, EpochStart
-from manifests.head import Entry, Head
+from manifests.entry import OFFSET_MAX, Entry
+from manifests.entry_tree import EntryTree
+from manifests.epoch_spans import EpochSpan
+from manifests.head import Head
+from manifests.page import PageRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def ends_at(history: EpochHistory, epoch: int, offset: int) -> int | None:
     return history.starts[at].first_offset if at < len(history.starts) else None
 
 
-def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
+def branches_at(history: EpochHistory, entries: EntryTree) -> int | None:
     """The first offset of `entries`, which abut, that does not lie on `history`; None when all of them do.
 
     An entry knows where each epoch's records begin, not where they end: compaction may have left a gap before the next
@@ -66,7 +69,10 @@ def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
     otherwise. What follows in the next entry proves nothing: it may be of another log, whose history was silent below it, and
     an entry reaches no further than its last epoch did.
     """
-    spans = _spans(entries)
+    return _spans_branch_at(history, entries.spans())
+
+
+def _spans_branch_at(history: EpochHistory, spans: Sequence[EpochSpan]) -> int | None:
     for at, (epoch, first, last, ends_entry) in enumerate(spans):
         if not lies_on(history, epoch, first):
             return first
@@ -79,23 +85,31 @@ def branches_at(history: EpochHistory, entries: Sequence[Entry]) -> int | None:
     return None
 
 
-def resumes_at(history: EpochHistory, entries: Sequence[Entry], branch: int) -> int | None:
+def resumes_at(history: EpochHistory, entries: EntryTree, branch: int) -> int | None:
     """Base of the first entry after `branch` from which on everything is proven to lie on `history`; None when there is none.
 
     So it is where a dead run was joined with a log that was silent about it.
     """
     silent_below = history.first_offset or 0
-    for at, entry in enumerate(entries):
-        proven = entry.epochs and entry.epochs[0].first_offset >= silent_below and branches_at(history, entries[at:]) is None
-        if proven and entry.base_offset > branch:
+    following = entries.split_at(branch + 1)[1]
+    for entry in following:
+        if entry.epochs and entry.epochs[0].first_offset >= silent_below and branches_at(history, following) is None:
             return entry.base_offset
+        following = following.split_at(entry.next_offset)[1]
     return None
 
 
-def may_lack(history: EpochHistory, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Those of `entries` that may lack a record which counts again: compaction had dropped some for later ones when they were read,
-    and those reached to where `history` has gone another way since."""
-    return tuple(each for each in entries if each.displaced_by and not lies_on(history, *each.displaced_by))
+def may_lack(history: EpochHistory, entries: EntryTree, first: int = 0) -> tuple[Entry, ...]:
+    """Those of `entries` from offset `first` on that may lack a record which counts again: compaction had dropped some for later ones
+    when they were read, and those reached to where `history` has gone another way since."""
+
+    def may_hold(ref: PageRef) -> bool:
+        return ref.displaced is None or not all(
+            lies_on(history, each.leader_epoch, each.least) and lies_on(history, each.leader_epoch, each.greatest) for each in ref.displaced
+        )
+
+    found = entries.within(first, OFFSET_MAX, may_hold)
+    return tuple(each for each in found if each.displaced_by and not lies_on(history, *each.displaced_by))
 
 
 def written_epochs(history: EpochHistory) -> frozenset[int]:
@@ -104,50 +118,30 @@ def written_epochs(history: EpochHistory) -> frozenset[int]:
     return frozenset(epoch for at, (epoch, first) in enumerate(starts) if at + 1 == len(starts) or first < starts[at + 1].first_offset)
 
 
-def is_proven(history: EpochHistory, entries: Sequence[Entry], end: int) -> bool:
+def is_proven(history: EpochHistory, entries: EntryTree, end: int) -> bool:
     """Does a record of `entries` below offset `end` lie on `history` where that speaks of single offsets? Then all before
     it do. Where only "not newer" can be said, a dead branch looks like the log that retention has removed."""
     first = history.first_offset
     return first is not None and any(
         first <= last and max(start, first) < end and lies_on(history, epoch, max(start, first))
-        for epoch, start, last, _ in _spans(entries)
+        for epoch, start, last, _ in entries.spans()
     )
 
 
-def epoch_in(entries: Sequence[Entry], offset: int) -> int | None:
+def epoch_in(entries: EntryTree, offset: int) -> int | None:
     """The leader epoch of what is archived at `offset`; None when nothing is."""
-    epochs = [epoch for epoch, first, last, _ in _spans(entries) if first <= offset <= last]
+    entry = entries.at(offset)
+    before = entries.at(entry.base_offset - 1) if entry else None  # where its epoch began, if compaction left nothing of it before `offset`
+    epochs = [epoch for epoch, first, last, _ in EntryTree(filter(None, (before, entry))).spans() if first <= offset <= last]
     return epochs[-1] if epochs else None
 
 
-def newer_from(entries: Sequence[Entry], epoch: int) -> int | None:
+def newer_from(entries: EntryTree, epoch: int) -> int | None:
     """Where `entries` first have a newer leader epoch than that."""
-    return next((first for newer, first, *_ in _spans(entries) if newer > epoch), None)
+    return next((span.first_offset for span in entries.spans() if span.epoch > epoch), None)
 
 
-class _EpochSpan(NamedTuple):
-    """The records of one leader epoch, both offsets inclusive; is it the last epoch of its entry?"""
-
-    epoch: int
-    first_offset: int
-    last_offset: int
-    ends_entry: bool
-
-
-def _spans(entries: Sequence[Entry]) -> list[_EpochSpan]:
-    """An epoch that continues in the next entry is one span."""
-    spans: list[_EpochSpan] = []
-    for entry in entries:
-        for at, (epoch, first) in enumerate(entry.epochs):
-            ends_entry = at + 1 == len(entry.epochs)
-            last = entry.last_offset if ends_entry else entry.epochs[at + 1].first_offset - 1
-            if spans and spans[-1].epoch == epoch:
-                first = spans.pop().first_offset
-            spans.append(_EpochSpan(epoch, first, last, ends_entry))
-    return spans
-
-
-def newest_epoch(entries: Sequence[Entry]) -> int:
+def newest_epoch(entries: EntryTree) -> int:
     """The newest leader epoch of live records; -1 when there are none."""
     return next((entry.epochs[-1].epoch for entry in reversed(entries) if entry.epochs), -1)
 

@@ -101,7 +101,6 @@ def status_of(
         )
     if trouble:
         state, reason = next((name for name in _NEEDS if trouble.startswith(f"{name}: ")), "stopped"), trouble
-    live = [entry for entry in head.entries if not entry.gap] if head else []
     return PartitionStatus(
         topic=partition.topic,
         partition=partition.partition,
@@ -112,8 +111,8 @@ def status_of(
         high_watermark=log.high_watermark if log else None,
         lag_bytes=lag.size_bytes if lag else None,
         lag_s=lag.age_s(now_ms) if lag else None,
-        archived_bytes=sum(entry.live_bytes for entry in live),
-        objects=len(live),
+        archived_bytes=head.entries.live_bytes if head else 0,
+        objects=head.entries.objects if head else 0,
         cached_bytes=cached_bytes,
         known_age_s=0.0,
         state=state,

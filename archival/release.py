@@ -64,13 +64,13 @@ def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, s
     refusal = _refusal(log, head, writer, acting)
     if refusal:
         return nothing, refusal
-    if not head.entries or head.entries[0].base_offset > start:
+    if not head.entries or head.entries.base_offset > start:
         return nothing, f"the archive begins at {head.start_offset}, the log at {start}"
-    if lacking := [entry for entry in may_lack(log.epochs, head.entries) if entry.next_offset > start]:
+    if lacking := may_lack(log.epochs, head.entries, start):
         return nothing, f"what is archived from {lacking[0].base_offset} on may lack records that the log holds"
     branch = branches_at(log.epochs, head.entries)
     bound = start
-    for entry in head.entries:
+    for entry in head.entries.within(start, log.high_watermark):
         if entry.gap and entry.last_offset >= start:
             return bound, f"offsets from {max(entry.base_offset, start)} on are a gap in the archive"
         if not entry.gap and not entry.digest:

@@ -6,13 +6,14 @@ from dataclasses import replace as dataclass_replace
 
 from msgspec.structs import replace
 
-from archival.entries import in_order
 from archival.lineage import may_lack
 from archival.steps import Replace, Stop, Upload
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement
 from headwater_core.segments.local_log import LocalLog
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 
 Overtaken = Callable[[int], str]
 """Why what lies from an offset on must not follow what is archived below it, compaction having gone past it; "" when it may."""
@@ -25,7 +26,7 @@ def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: 
     been past that for too long.
     """
     start = log.start_offset
-    lacking = [entry for entry in may_lack(log.epochs, head.entries) if entry.next_offset > start]
+    lacking = may_lack(log.epochs, head.entries, start)
     if not lacking or high_watermark < head.next_offset or not log.topic_policy_proves_compaction:
         return None
     if start <= head.start_offset:
@@ -33,7 +34,7 @@ def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: 
     first = next((max(entry.base_offset, start) for entry in lacking if _first_batch(entry) >= start), None)
     if first is None:
         return None
-    stays = any(not entry.gap and entry.base_offset < first for entry in head.entries)
+    stays = any(not entry.gap for entry in head.entries.within(0, first))
     if stays and (reason := overtaken(first)):
         why = f"what is archived from {first} on may lack records that count again since an unclean election"
         return Stop(NeedsReplacement(f"needs replacement: {why}; {reason.removeprefix('needs replacement: ')}"))
@@ -61,7 +62,7 @@ def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
         if segment.base_offset >= head.next_offset:
             return
         last_end = head.next_offset if segment_end is None else min(segment_end, head.next_offset)
-        for end in (*(entry.next_offset for entry in head.entries if read_from < entry.next_offset < last_end), last_end):
+        for end in (*(entry.next_offset for entry in head.entries.within(read_from, last_end) if entry.next_offset < last_end), last_end):
             yield Upload(segment=segment, first=first, read_from=read_from, end=end, cover_end=end)
 
 
@@ -79,14 +80,14 @@ class Draft:
     first: int
     epochs: EpochHistory
     head: Head
-    dead: tuple[Entry, ...]
+    dead: EntryTree
 
     @classmethod
-    def begin(cls, of: Head, first: int, epochs: EpochHistory, live: tuple[Entry, ...], dead: tuple[Entry, ...]) -> "Draft":
+    def begin(cls, of: Head, first: int, epochs: EpochHistory, live: EntryTree, dead: EntryTree) -> "Draft":
         """live, dead  the entries of `of` that stay, and those that are replaced; what ends before the archive's start does not stay"""
-        if live and live[-1].next_offset <= of.start_offset:
-            live, dead = (), of.entries
-        last_offset = live[-1].last_offset if live else of.start_offset - 1
+        if live and live.next_offset <= of.start_offset:
+            live, dead = EntryTree(), of.entries
+        last_offset = live.next_offset - 1 if live else of.start_offset - 1
         return cls(of, first, epochs, replace(of, entries=live, last_offset=last_offset), dead)
 
     def is_for(self, head: Head, first: int, epochs: EpochHistory) -> bool:
@@ -104,13 +105,18 @@ class Draft:
     @property
     def replaced(self) -> tuple[Entry, ...]:
         """The runs that were live and are not listed any more. One whose bytes are the same stays."""
-        return tuple(entry for entry in self.dead if not entry.gap and _name(entry) not in self._names)
+        names = self._names
+        return tuple(entry for entry in self.dead if not entry.gap and _name(entry) not in names)
 
     @property
     def result(self) -> Head:
         """What to commit."""
-        listed = [entry for entry in self.of.superseded if _name(entry) not in self._names]
-        return replace(self.head, superseded=in_order([*listed, *self.replaced]))
+        names = self._names
+        superseded = self.of.superseded
+        for entry in self.of.superseded:
+            if _name(entry) in names:
+                superseded = superseded.without(entry)
+        return replace(self.head, superseded=superseded.with_branch(self.replaced))
 
     @property
     def _names(self) -> set[tuple[str, int]]:

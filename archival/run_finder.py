@@ -13,7 +13,8 @@ from headwater_core.errors import CorruptData, SuspectedGap, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.transactions import OpenTransaction
-from manifests.head import Entry
+from manifests.entry import ENTRY_EPOCHS_MAX
+from manifests.entry_tree import EntryTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,12 @@ class RunEnd:
         return (self.path, self.inode, self.next_offset) == (segment.path, segment.generation.inode, next_offset)
 
 
-OpenAfter = Callable[[Sequence[Entry]], Sequence[OpenTransaction]]
+OpenAfter = Callable[[EntryTree], Sequence[OpenTransaction]]
 """The transactions that are open after the last of some entries."""
 
 
 def find_run(
-    step: Upload, file: BinaryIO, log: LocalLog, entries: tuple[Entry, ...], open_after: OpenAfter, last_run: RunEnd | None = None
+    step: Upload, file: BinaryIO, log: LocalLog, entries: EntryTree, open_after: OpenAfter, last_run: RunEnd | None = None
 ) -> Run | CutAt | None:
     """The run in `file` that `step` means, verified; None when there is no whole batch for it.
 
@@ -74,6 +75,9 @@ def find_run(
         return None
     before = entries_before(entries, step.refills, min(step.first, found.base_offset))
     scan = scan_run(file, start=found.position, end=size_bytes, open_before=open_after(before), end_offset=step.end, where=where)
+    if scan is not None and len(scan.epochs) > ENTRY_EPOCHS_MAX:  # the rest is the next run
+        end = scan.epochs[ENTRY_EPOCHS_MAX].first_offset
+        scan = scan_run(file, start=found.position, end=size_bytes, open_before=open_after(before), end_offset=end, where=where)
     if scan is None:
         return None
     if scan.first_gap is not None and not log.topic_policy_proves_compaction:
@@ -109,10 +113,10 @@ def _continuation(step: Upload, file: BinaryIO, last_run: RunEnd, size_bytes: in
     return found if found and found.base_offset == step.read_from else None
 
 
-def _crosses_end(step: Upload, scan: RunScan, entries: tuple[Entry, ...]) -> bool:
+def _crosses_end(step: Upload, scan: RunScan, entries: EntryTree) -> bool:
     if not entries or scan.base_offset >= (step.refills.base_offset if step.refills else step.first):
         return False
-    if epoch_in(entries, scan.base_offset) != scan.epochs[0].epoch:
+    if scan.epochs and epoch_in(entries, scan.base_offset) != scan.epochs[0].epoch:
         return True
     reason = f"the batch at offset {scan.base_offset} reaches across the end of the archive, in the same leader epoch"
     raise CorruptData(str(step.segment.path), scan.start_position, reason)

@@ -1,13 +1,13 @@
 """One run's way from the local log into the store: found, verified, uploaded, and placed in a head that is still to be committed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from archival.branches import Branches
 from archival.cleaner import clean_with, displaced_by, is_clean
-from archival.entries import in_order, place
+from archival.entries import place
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import CutAt
 from archival.looks import CleanerLooks
@@ -18,7 +18,8 @@ from archival.uploads import Uploads
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged
 from headwater_core.segments.local_log import LocalLog
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 
 
 class Transferred(NamedTuple):
@@ -38,7 +39,7 @@ class RunTransfer:
         self._last_run: RunEnd | None = None
 
     def transfer(
-        self, step: Upload, head: Head, log: LocalLog, *, stale_keys_below: int | None = None, listed: Sequence[Entry] = ()
+        self, step: Upload, head: Head, log: LocalLog, *, stale_keys_below: int | None = None, listed: Iterable[Entry] = ()
     ) -> Transferred | CutAt | None:
         """`head` with the run that `step` means; None when there is no whole batch for it, CutAt where `head` turns out to end in a dead
         branch.
@@ -77,5 +78,5 @@ class RunTransfer:
         self._archived.remember_open(entry, run.scan.open_transactions)  # the rest of a gap is next, and reindexing has read others
         self._last_run = RunEnd.of(step.segment, run.scan)
         entries += reindexed.live
-        superseded = in_order([*head.superseded, *reindexed.dead])
-        return replace(head, entries=entries, superseded=superseded, last_offset=entries[-1].last_offset, clean_to=clean_to)
+        superseded = head.superseded.with_branch(reindexed.dead)
+        return replace(head, entries=entries, superseded=superseded, last_offset=entries.next_offset - 1, clean_to=clean_to)

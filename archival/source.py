@@ -13,7 +13,8 @@ from headwater_core.errors import CorruptData, SourceChanged, SuspectedGap, Tran
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from manifests.head import Entry
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
 
 
 class LocalLogs(Protocol):
@@ -141,7 +142,7 @@ def check_same(log: LocalLog, again: LocalLog, entry: Entry | None = None, segme
         raise SourceChanged(f"{partition}: the leader epochs or the log start changed")
     if (again.high_watermark or 0) < (log.high_watermark or 0):
         raise SourceChanged(f"{partition}: the high watermark fell")
-    if entry and branches_at(log.epochs, (entry,)) is not None:
+    if entry and branches_at(log.epochs, EntryTree((entry,))) is not None:
         raise SourceChanged(f"{partition}: leader epochs {entry.epochs} are not on the log's history")
     if segment and _files_from(segment.base_offset, again, log.segments[-1]) != _files_from(segment.base_offset, log, log.segments[-1]):
         raise SourceChanged(f"{partition}: segments were replaced or removed meanwhile")

@@ -12,7 +12,9 @@ from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, 
 from headwater_core.errors import NeedsReplacement, UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 
 
 def next_steps(
@@ -90,7 +92,7 @@ def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Pol
     """
     written = written_epochs(log.epochs)
     consented = policy.begin_anew_epoch is not None and min(written) <= policy.begin_anew_epoch
-    if consented or not written.isdisjoint(epoch for entry in head.entries for epoch, _ in entry.epochs):
+    if consented or not written.isdisjoint(span.epoch for span in head.entries.spans()):
         return CutEntries(at, leader_epoch, resumes_at(log.epochs, head.entries, at))
     reason = (
         f"the archive holds offsets {head.start_offset} to {head.last_offset}, of leader epochs up to {newest_epoch(head.entries)}; "
@@ -103,11 +105,11 @@ def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Pol
 
 def _refills(log: LocalLog, head: Head, high_watermark: int, overtaken: Overtaken) -> Iterator[Step]:
     """A gap gives way as soon as the log holds its offsets."""
-    for entry in head.entries:
+    for entry in head.entries.within(log.start_offset, high_watermark, lambda ref: ref.gaps > 0):
         if not entry.gap:
             continue
         first = max(entry.base_offset, log.start_offset)
-        end = high_watermark if entry is head.entries[-1] else min(high_watermark, entry.next_offset)
+        end = high_watermark if entry.next_offset == head.next_offset else min(high_watermark, entry.next_offset)
         if first > entry.last_offset or first >= end or overtaken(first):
             continue
         for segment, segment_end in log.segments_from(first):
@@ -124,12 +126,12 @@ def _revivals(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:
     next_offset = head.next_offset
     if log.topic_policy_proves_compaction and log.start_offset <= next_offset:
         return
-    for entry in sorted(head.superseded, key=lambda each: -each.epochs[0].epoch if each.epochs else 1):
-        if entry.base_offset != next_offset or not entry.epochs or not continues(head, entry):
+    for entry in sorted(head.superseded.at_base(next_offset), key=lambda each: -each.epochs[0].epoch if each.epochs else 1):
+        if not entry.epochs or not continues(head, entry):
             continue
-        branch = branches_at(log.epochs, (entry,))
+        branch = branches_at(log.epochs, EntryTree((entry,)))
         end = min(high_watermark, entry.next_offset if branch is None else branch)
-        if is_proven(log.epochs, (entry,), end):
+        if is_proven(log.epochs, EntryTree((entry,)), end):
             yield Revive(entry, end)
 
 
@@ -137,7 +139,7 @@ def continues(head: Head, entry: Entry) -> bool:
     """Can `entry`, superseded, be listed right after the live entries? An entry's bytes begin at its object's start, so it
     must be its object's first part, or continue where the same object was cut."""
     name = keys.parse_data(entry.key)
-    return (head.entries and head.entries[-1].uid == entry.uid) or (name is not None and name.base_offset == entry.base_offset)
+    return (bool(head.entries) and head.entries[-1].uid == entry.uid) or (name is not None and name.base_offset == entry.base_offset)
 
 
 def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken) -> Iterator[Step]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headwater_core.errors import HeadwaterError
 from headwater_core.segments.local_log import LocalSegment
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 @dataclass(frozen=True, slots=True)

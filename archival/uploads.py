@@ -17,7 +17,7 @@ from headwater_core.partition import PartitionId
 from headwater_core.segments.run_scan import RunScan
 from headwater_core.segments.runindex import encode_index
 from manifests import keys
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 class Uploads:

@@ -13,7 +13,9 @@ from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 
@@ -128,7 +130,7 @@ class Partitions:
             leader_epoch=0,
             start_offset=0,
             last_offset=self.end - 1,
-            entries=tuple(entries),
+            entries=EntryTree(entries),
         )
 
     def _path(self, partition: PartitionId) -> Path:

@@ -105,10 +105,6 @@ class NeedsUpgrade(UnsupportedFormat):
     """A document was last written by a newer version, in a format whose new fields this one would drop. It is read, and left alone."""
 
 
-class ManifestFull(HeadwaterError):
-    """A partition's manifest has no room for more entries. What is archived stays readable; nothing was uploaded."""
-
-
 class SuspectedGap(HeadwaterError):
     """A log lacks offsets it should hold and nothing proves compaction. Archiving stops here and nothing is released."""
 

@@ -97,11 +97,6 @@ class Logs:
         """Why there may be topics that are not known; None where directories and bucket were all listed at least once."""
         return self._catalogue.unlisted
 
-    @property
-    def has_listed_dirs(self) -> bool:
-        """Whether each log directory was listed at least once."""
-        return self._catalogue.has_dirs
-
     def refresh(self) -> None:
         """List directories and bucket again. What cannot be listed now stays as it was; raises only when nothing can be,
         and ForeignOwner when the bucket is another cluster's than the directories.
@@ -238,8 +233,8 @@ class Logs:
         listed_in = local.directory.parent if local is not None else None
         tier = LocalTier(look, self._files, self._clock, last, listed_in) if dirs is not None else None
 
-        def run(load: Callable[[], None]) -> Future[None]:
-            return self.hydrator.join(("head", partition), load)
+        def run(name: str, load: Callable[[], None]) -> Future[None]:
+            return self.hydrator.join(("manifest", partition, name), load)
 
         return PartitionLog(
             partition,

@@ -103,17 +103,20 @@ class PartitionTransactions:
         if local.end > archive.end or not local.start < known_from <= local.end:
             return Carried(())
         still, known_to = yield from self._local_ending(view)
-        unknown = tuple(each for each in still if each.first_offset < known_from and not self._is_denied(each))
+        unknown = []
+        for each in still:
+            if each.first_offset < known_from and not (yield from self._is_denied(each)):
+                unknown.append(each)
         if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
-            return Carried(unknown)
+            return Carried(tuple(unknown))
         assert self._archive is not None
-        return (yield from self._archive.carried(unknown, known_to, archive.end))
+        return (yield from self._archive.carried(tuple(unknown), known_to, archive.end))
 
-    def _is_denied(self, begun: OpenTransaction) -> bool:
+    def _is_denied(self, begun: OpenTransaction) -> Resumable[bool]:
         """Whether the archive has where it began, and knows nothing of it: files below a log start may be of a dead branch, and no
         history shows it."""
         assert self._tiers.manifest is not None
-        entry = self._tiers.manifest.entry_at(begun.first_offset)
+        entry = yield from self._tiers.manifest.entry_at(begun.first_offset)
         return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
 
     def _local_ending(self, view: View) -> Resumable[Ending]:

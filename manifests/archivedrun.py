@@ -5,7 +5,7 @@ import io
 from headwater_core.errors import CorruptData, NotFound, TruncatedData
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 class ArchivedRun(io.RawIOBase):

@@ -1,6 +1,6 @@
 """How every document of the bucket is written: JSON for people, with a format version and a digest against bit rot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +11,16 @@ from headwater_core.objectstore.digest import digest_of
 FORMAT_MAJOR = 1
 FORMAT = (FORMAT_MAJOR, 2)
 
-_WRONG = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, UsageError)
+WRONG: tuple[type[Exception], ...] = (
+    msgspec.MsgspecError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    UsageError,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -33,36 +42,65 @@ def seal(value: msgspec.Struct) -> bytes:
     return msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n"
 
 
+def seal_lines(fields: dict[str, Any], lists: dict[str, list[bytes]]) -> bytes:
+    """As `seal`, from plain values and from lists of items that are JSON already: each item on a line of its own."""
+    body = {**fields, **{name: [msgspec.Raw(line) for line in lines] for name, lines in lists.items()}}
+    digest = _digest(msgspec.json.decode(msgspec.json.encode(body)))
+    parts = [f" {_text(name)}: {_text(value)}" for name, value in fields.items()]
+    for name, lines in lists.items():
+        rows = ",\n".join(f"  {line.decode()}" for line in lines)
+        parts.append(f" {_text(name)}: [\n{rows}\n ]" if rows else f" {_text(name)}: []")
+    parts.append(f' "digest": {_text(digest)}')
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
 def unseal(raw: bytes, kind: type[T], where: str, check: Callable[[T], object] = lambda _: None) -> T:
-    """A `kind` from bytes; fields it does not know are covered by the digest and otherwise ignored.
+    """A `kind` from bytes. Raises as `unseal_body`.
 
     check  raises what is wrong with a value that could be made
-
-    Raises UnsupportedFormat for an unknown major version, CorruptData for everything else that is wrong.
     """
+    body = unseal_body(raw, where)
     try:
-        body: Any = msgspec.json.decode(raw)
-        version = body["format"]
-        if type(version[0]) is not int:
-            raise CorruptData(where, 0, f"no format version: {str(version)[:40]!r}")
-        if version[0] != FORMAT_MAJOR:
-            raise UnsupportedFormat(f"{where} has format {str(version)[:40]!r}; this version reads {FORMAT_MAJOR}.x")
-        digest = body.pop("digest")
-        if digest != _digest(body):
-            raise CorruptData(where, 0, f"its digest says {str(digest)[:40]!r}, its content {_digest(body)}")
         value = msgspec.convert(body, kind)
         check(value)
         return value
-    except _WRONG as error:
+    except WRONG as error:
         raise CorruptData(where, 0, str(error)[:200]) from error
 
 
-def check_ours(format_: tuple[int, int], where: str) -> None:
+def unseal_body(raw: bytes, where: str, majors: Collection[int] = (FORMAT_MAJOR,)) -> dict[str, Any]:
+    """What the document says, as plain values; fields that nobody knows are covered by the digest and otherwise ignored.
+
+    majors  of the format that the caller reads
+
+    Raises UnsupportedFormat for another major version, CorruptData for everything else that is wrong.
+    """
+    try:
+        body: dict[str, Any] = msgspec.json.decode(raw)
+        version = body["format"]
+        if type(version[0]) is not int:
+            raise CorruptData(where, 0, f"no format version: {str(version)[:40]!r}")
+        if version[0] not in majors:
+            reads = " and ".join(f"{major}.x" for major in majors)
+            raise UnsupportedFormat(f"needs upgrade: {where} has format {str(version)[:40]!r}; this version reads {reads}")
+        digest = body.pop("digest")
+        if digest != _digest(body):
+            raise CorruptData(where, 0, f"its digest says {str(digest)[:40]!r}, its content {_digest(body)}")
+        return body
+    except WRONG as error:
+        raise CorruptData(where, 0, str(error)[:200]) from error
+
+
+def check_ours(format_: tuple[int, int], where: str, writes: tuple[int, int] = FORMAT) -> None:
     """Raises NeedsUpgrade for a document that this version must not write over: it would lose what a newer one has put there."""
-    if format_ > FORMAT:
-        wrote, writes = (".".join(map(str, version)) for version in (format_, FORMAT))
+    if format_ > writes:
+        wrote, ours = (".".join(map(str, version)) for version in (format_, writes))
         raise NeedsUpgrade(
-            f"needs upgrade: {where} was written by a newer version of headwater, in format {wrote}; this one writes {writes}. "
+            f"needs upgrade: {where} was written by a newer version of headwater, in format {wrote}; this one writes {ours}. "
             "It is read and left as it is; upgrade this agent"
         )
 

@@ -4,20 +4,23 @@ An LMDB file trusts its own pages, and a damaged one can kill the process that m
 the mark beside it, written by a clean `close`, holds its checksum; `open` takes the mark away. After a crash, or any
 change by others, the index starts empty and fills again from heads, and therefore it never needs to sync.
 
-Keys begin with the partition: 8 bytes BLAKE2b of the cluster id, the topic id (16), the partition number (u32). Then
+Every list of items is a section: the head's is found by its partition (8 bytes BLAKE2b of the cluster id, the topic id (16), the
+partition number (u32)), a page's by its uid (16 bytes), with one byte in front that tells the two apart. Then
 
-    entries    base offset (u64)                          → MessagePack of the Entry
-    times      highest last_timestamp_ms so far (i64 + 2^63), base offset (u64)   → nothing; where that highest rises
-    heads      nothing                                    → manifest version (u64)
+    items      section, base offset (u64)                 → "e" and MessagePack of an Entry, or "r" and that of a PageRef
+    times      section, highest timestamp so far (i64 + 2^63), base offset (u64)   → nothing; where that highest rises
+    heads      section of the head                        → manifest version (u64)
+
+A new head replaces what has changed of its own section. Pages never change: one is added when it is first wanted, and goes when the
+head refers to it no more.
 """
 
 import hashlib
 import shutil
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,7 +31,9 @@ import msgspec
 from headwater_core.errors import DiskFull, TransientError, UsageError
 from headwater_core.files import disk_errors, partial_of
 from headwater_core.partition import PartitionId, topic_id_bytes
-from manifests.head import OFFSET_MAX, Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
+from manifests.page import Item, PageRef
 
 MAP_BYTES = 16 << 30  # address space, not disk: about 100 million entries
 _PARTITION = struct.Struct(">8s16sI")
@@ -37,10 +42,12 @@ _TIME = struct.Struct(">QQ")
 _TIME_BIAS = 1 << 63  # so that timestamps before 1970 sort first
 _PIECE_BYTES = 1 << 20
 _FREE_BYTES_MIN = 1 << 20
+_ENTRY, _REFERENCE = b"e", b"r"
+_VERSION = 2  # of the keys: an index of an older one starts empty
 
 
 class ManifestIndex:
-    """The entries of each partition's newest known head. Safe to use from many threads of one process.
+    """The entries of each partition's newest known head, as far as they were wanted. Safe to use from many threads of one process.
 
     `path` is a directory of its own, used by one process at a time (the caller holds the data directory's lock).
     `kept` says whether an index of an earlier run could be trusted. Raises DiskFull and TransientError.
@@ -58,80 +65,105 @@ class ManifestIndex:
             path.mkdir(parents=True, exist_ok=True)
         with self._lmdb_errors():
             self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=3, sync=False, metasync=False, max_readers=512)
-            self._heads, self._entries, self._times = (self._env.open_db(name) for name in (b"heads", b"entries", b"times"))
+            self._heads, self._items, self._times = (self._env.open_db(name) for name in (b"heads", b"items", b"times"))
 
     def _is_trusted(self) -> bool:
         return self._mark.exists() and self._data.exists() and self._mark.read_text("ascii", "replace") == _fingerprint(self._data)
 
     def replace(self, head: Head) -> bool:
-        """Make the partition's entries those of `head`, in one transaction; False when a newer head is already there."""
-        partition = _partition_key(head.partition_id)
-        entries = {partition + _U64.pack(entry.base_offset): msgspec.msgpack.encode(entry) for entry in head.entries}
-        times = {partition + key: b"" for key in _rises(head)}
+        """Make the partition's items those of `head`, in one transaction; False when a newer head is already there."""
+        section = _head_section(head.partition_id)
         with self._lmdb_errors(), self._env.begin(write=True) as txn:
-            held = txn.get(partition, db=self._heads)
+            held = txn.get(section, db=self._heads)
             if held is not None and _U64.unpack(held)[0] >= head.version:
                 return False
-            for database, wanted in ((self._entries, entries), (self._times, times)):
-                known = dict(_scan(txn.cursor(database), partition))
-                for key in known.keys() - wanted.keys():
-                    txn.delete(key, db=database)
-                for key in sorted(wanted):
-                    if known.get(key) != wanted[key]:
-                        txn.put(key, wanted[key], db=database)
-            txn.put(partition, _U64.pack(head.version), db=self._heads)
+            gone = self._put(txn, section, head.entries.items)
+            stays = {ref.uid for ref in head.entries.references}
+            for ref in gone:
+                if ref.uid not in stays:
+                    self._put(txn, _page_section(ref), ())
+            txn.put(section, _U64.pack(head.version), db=self._heads)
         return True
 
-    def forget(self, partition: PartitionId) -> None:
-        """Drop one partition, so that any head of it counts as new."""
-        key = _partition_key(partition)
+    def add_page(self, ref: PageRef, items: Sequence[Item]) -> None:
+        """Keep what the page lists, so that the next look-up below `ref` finds it here."""
         with self._lmdb_errors(), self._env.begin(write=True) as txn:
-            for database in (self._heads, self._entries, self._times):
-                for held, _ in list(_scan(txn.cursor(database), key)):
-                    txn.delete(held, db=database)
+            self._put(txn, _page_section(ref), items)
+
+    def forget(self, partition: PartitionId) -> None:
+        """Drop one partition, so that any head of it counts as new. Pages that were loaded stay: they are true for ever."""
+        section = _head_section(partition)
+        with self._lmdb_errors(), self._env.begin(write=True) as txn:
+            self._put(txn, section, ())
+            txn.delete(section, db=self._heads)
 
     def version(self, partition: PartitionId) -> int | None:
         """The manifest version whose entries are here; None when the partition is not."""
         with self._lmdb_errors(), self._env.begin() as txn:
-            held = txn.get(_partition_key(partition), db=self._heads)
+            held = txn.get(_head_section(partition), db=self._heads)
         return None if held is None else _U64.unpack(held)[0]
 
-    def floor(self, partition: PartitionId, offset: int) -> Entry | None:
-        """The entry that holds `offset`, gap entries included; None when no entry known here does (ask the head)."""
+    def floor(self, partition: PartitionId, offset: int) -> Item | None:
+        """The entry that holds `offset`, gap entries included; None when no entry known here does (ask the head).
+
+        A reference means that its page is not here: load it, `add_page` it, and look again.
+        """
         if not 0 <= offset < 1 << 63:
             return None
-        key = _partition_key(partition)
-        wanted = key + _U64.pack(offset)
+        section, found = _head_section(partition), None
         with self._lmdb_errors(), self._env.begin() as txn:
-            cursor = txn.cursor(self._entries)
-            if cursor.set_range(wanted):
-                at_or_below = cursor.key() == wanted or cursor.prev()
-            else:
-                at_or_below = cursor.last()
-            if not at_or_below or not cursor.key().startswith(key):
-                return None
-            entry = msgspec.msgpack.decode(cursor.value(), type=Entry)
-        return entry if offset in entry else None
+            cursor = txn.cursor(self._items)
+            while True:
+                below = self._floor(cursor, section, offset)
+                if below is None or isinstance(below, Entry):
+                    return below or found
+                found, section = below, _page_section(below)
 
-    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None:
-        """The first entry whose last timestamp is `timestamp_ms` or later; None when no entry known here is."""
-        key = _partition_key(partition)
+    def _floor(self, cursor: lmdb.Cursor, section: bytes, offset: int) -> Item | None:
+        wanted = section + _U64.pack(offset)
+        if cursor.set_range(wanted):
+            at_or_below = cursor.key() == wanted or cursor.prev()
+        else:
+            at_or_below = cursor.last()
+        if not at_or_below or not bytes(cursor.key()).startswith(section):
+            return None
+        item = _unpacked(bytes(cursor.value()))
+        return item if item.base_offset <= offset <= item.last_offset else None
+
+    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Item | None:
+        """The first entry whose last timestamp is `timestamp_ms` or later; None when no entry known here is. A reference as for `floor`."""
         biased = min(max(timestamp_ms + _TIME_BIAS, 0), (1 << 64) - 1)
+        section, found = _head_section(partition), None
         with self._lmdb_errors(), self._env.begin() as txn:
             cursor = txn.cursor(self._times)
-            if not cursor.set_range(key + _TIME.pack(biased, 0)) or not cursor.key().startswith(key):
-                return None
-            held = txn.get(key + cursor.key()[-_U64.size :], db=self._entries)
-        return None if held is None else msgspec.msgpack.decode(held, type=Entry)
+            while cursor.set_range(section + _TIME.pack(biased, 0)) and bytes(cursor.key()).startswith(section):
+                held = txn.get(section + cursor.key()[-_U64.size :], db=self._items)
+                if held is None:
+                    break
+                found = _unpacked(held)
+                if isinstance(found, Entry):
+                    break
+                section = _page_section(found)
+        return found
 
-    def entries(self, partition: PartitionId, from_offset: int, count: int = 1_000) -> list[Entry]:
-        """At most `count` entries in offset order, from the one that holds `from_offset` or else the first past it."""
-        key = _partition_key(partition)
-        first = self.floor(partition, from_offset)
-        start = key + _U64.pack(first.base_offset if first else min(max(from_offset, 0), OFFSET_MAX))
-        with self._lmdb_errors(), self._env.begin() as txn:
-            held = islice(_scan(txn.cursor(self._entries), key, start), count)
-            return [msgspec.msgpack.decode(value, type=Entry) for _, value in held]
+    def _put(self, txn: lmdb.Transaction, section: bytes, items: Sequence[Item]) -> list[PageRef]:
+        """Make the section's items these; the references that were among them and are not any more."""
+        wanted = {section + _U64.pack(each.base_offset): _packed(each) for each in items}
+        rises = {section + key: b"" for key in _rises(items)}
+        gone: list[PageRef] = []
+        for database, now in ((self._items, wanted), (self._times, rises)):
+            known = dict(_scan(txn.cursor(database), section))
+            for key, value in known.items():
+                if now.get(key) == value:
+                    continue
+                if value[:1] == _REFERENCE:
+                    gone.append(msgspec.msgpack.decode(value[1:], type=PageRef))
+                if key not in now:
+                    txn.delete(key, db=database)
+            for key in sorted(now):
+                if known.get(key) != now[key]:
+                    txn.put(key, now[key], db=database)
+        return gone
 
     def close(self) -> None:
         """Leave a mark that lets the next run trust the file; where there is no room for one, that run fills a new index. May be
@@ -161,19 +193,32 @@ class ManifestIndex:
             raise (DiskFull if full else TransientError)(f"manifest index {self.path}: {error}") from error
 
 
-def _partition_key(partition: PartitionId) -> bytes:
+def _head_section(partition: PartitionId) -> bytes:
     cluster = hashlib.blake2b(partition.cluster_id.encode(), digest_size=8).digest()
-    return _PARTITION.pack(cluster, topic_id_bytes(partition.topic_id), partition.partition)
+    return b"h" + _PARTITION.pack(cluster, topic_id_bytes(partition.topic_id), partition.partition)
 
 
-def _rises(head: Head) -> Iterator[bytes]:
-    """The keys of `times`: one for each entry that raises the highest timestamp. The first entry to reach a timestamp is
+def _page_section(ref: PageRef) -> bytes:
+    return b"p" + bytes.fromhex(ref.uid)
+
+
+def _packed(item: Item) -> bytes:
+    return (_ENTRY if isinstance(item, Entry) else _REFERENCE) + msgspec.msgpack.encode(item)
+
+
+def _unpacked(value: bytes) -> Item:
+    kind: type[Item] = Entry if value[:1] == _ENTRY else PageRef
+    return msgspec.msgpack.decode(memoryview(value)[1:], type=kind)
+
+
+def _rises(items: Iterable[Item]) -> Iterator[bytes]:
+    """The keys of `times`: one for each item that raises the highest timestamp. The first one to reach a timestamp is
     always one of them, in whatever order timestamps come."""
     highest = None
-    for entry in head.entries:
-        if entry.last_timestamp_ms is not None and (highest is None or entry.last_timestamp_ms > highest):
-            highest = entry.last_timestamp_ms
-            yield _TIME.pack(highest + _TIME_BIAS, entry.base_offset)
+    for item in items:
+        if item.last_timestamp_ms is not None and (highest is None or item.last_timestamp_ms > highest):
+            highest = item.last_timestamp_ms
+            yield _TIME.pack(highest + _TIME_BIAS, item.base_offset)
 
 
 def _scan(cursor: lmdb.Cursor, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
@@ -185,9 +230,9 @@ def _scan(cursor: lmdb.Cursor, prefix: bytes, start: bytes | None = None) -> Ite
 
 
 def _fingerprint(path: Path) -> str:
-    """Length and CRC-32 of a whole file, 74 MB for a million entries."""
+    """Version of the keys, length and CRC-32 of the whole file."""
     crc, size = 0, 0
     with open(path, "rb") as file:
         while piece := file.read(_PIECE_BYTES):
             crc, size = zlib.crc32(piece, crc), size + len(piece)
-    return f"{size} {crc:08x}\n"
+    return f"{_VERSION} {size} {crc:08x}\n"

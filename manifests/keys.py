@@ -13,6 +13,8 @@ OWNER = "headwater.json"
 META = "meta/"
 DATA = "data/"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_UID = re.compile(r"[0-9a-f]{32}")
+_PAGE_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9])-([0-9]{10})-([0-9a-f]{32})\.jsonl\.gz")
 _DATA_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.(log|index)")
 
 
@@ -56,6 +58,40 @@ def parse_manifest(key: str) -> ManifestName | None:
     except UsageError:
         pass
     return None
+
+
+def page(partition: PartitionId, base_offset: int, last_offset: int, level: int, fence: int, uid: str) -> str:
+    """A page of the partition's manifest: what it lists, its level above the entries, and the fence of its commit."""
+    name = f"{base_offset:020}-{last_offset:020}-{level}-{fence:010}-{uid}.jsonl.gz"
+    return check_key(f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/{name}")
+
+
+class PageName(NamedTuple):
+    """What the key of a page says."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    level: int
+    fence: int
+    uid: str
+
+
+def parse_page(key: str) -> PageName | None:
+    """The parts of a page's key; None for anything else."""
+    try:
+        match key.split("/"):
+            case ["meta", topic, topic_id, number, name] if _NUMBER.fullmatch(number) and (found := _PAGE_NAME.fullmatch(name)):
+                place = TopicPartition(topic, int(number))
+                return PageName(place.topic, check_topic_id(topic_id), place.partition, int(found[3]), int(found[4]), found[5])
+    except UsageError:
+        pass
+    return None
+
+
+def is_uid(text: str) -> bool:
+    """Whether `text` is a unique name as objects and pages have one."""
+    return _UID.fullmatch(text) is not None
 
 
 def parse_current(key: str) -> str | None:

@@ -6,6 +6,7 @@ without an answer may have happened. So a commit ends in one of three ways: it i
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -22,9 +23,13 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
-from manifests import keys
-from manifests.document import FORMAT, check_ours
-from manifests.head import Head, decode_head, encode_head
+from manifests import keys, page_limits
+from manifests.document import check_ours
+from manifests.entry_tree import EntryTree, SupersededEntries, refers_to
+from manifests.head import HEAD_FORMAT, Head, check_head, check_writable, decode_head, encode_head, parse_head
+from manifests.page import PageRef
+from manifests.page_limits import PageLimits, pack, pack_superseded
+from manifests.page_store import PageStore, PartitionPages
 from manifests.topic import (
     NO_METADATA,
     Current,
@@ -95,7 +100,7 @@ def _encoded(before: Current | None, after: Current | None) -> bytes | None:
     return encode_current(after)
 
 
-def new_commit_id() -> str:
+def new_unique_id() -> str:
     return uuid4().hex
 
 
@@ -105,11 +110,15 @@ def _is_fenced(mine: Head, theirs: Head) -> bool:
 
 
 class ManifestRepository:
-    """Loads and commits the documents of one bucket. Holds no state; safe to use from many threads."""
+    """Loads and commits the documents of one bucket. Holds nothing but pages, which never change; safe to use from many threads.
 
-    def __init__(self, store: ObjectStore, *, new_id: Callable[[], str] = new_commit_id) -> None:
+    new_id  32 hex digits that were never given before
+    """
+
+    def __init__(self, store: ObjectStore, *, new_id: Callable[[], str] = new_unique_id, limits: PageLimits | None = None) -> None:
         self._store = store
-        self._new_id = new_id
+        self._new_id, self._limits = new_id, limits or page_limits.LIMITS
+        self._pages = PageStore(store, new_id, self._still_refers)
 
     @property
     def store(self) -> ObjectStore:
@@ -118,7 +127,8 @@ class ManifestRepository:
     # Heads
 
     def load(self, partition: PartitionId) -> Versioned | None:
-        """The head; None only when the store definitely says that there is none.
+        """The head; None only when the store definitely says that there is none. The pages that it refers to are read when they are
+        wanted.
 
         Raises CorruptData, UnsupportedFormat and ForeignOwner for what is there and is no head of `partition`, and what the store raises.
         """
@@ -126,20 +136,27 @@ class ManifestRepository:
             raw, tag = self._store.get(keys.head(partition))
         except NotFound:
             return None
-        return Versioned(decode_head(raw, partition), tag, len(raw))
+        return Versioned(decode_head(raw, partition, PartitionPages(self._pages, partition)), tag, len(raw))
+
+    def load_unchecked(self, key: str) -> Head:
+        """The head at `key`, whosesoever it is and whatever it lists. Raises NotFound, CorruptData for what is no head at all,
+        UnsupportedFormat, and what the store raises."""
+        return parse_head(self._store.get(key)[0], key, partial(PartitionPages, self._pages))
 
     def commit(self, before: Versioned | None, after: Head) -> Versioned:
-        """Publish `after` as the successor of `before`, None to create. Version and commit id are set here.
+        """Publish `after` as the successor of `before`, None to create. Version and commit id are set here, and what does not fit into
+        the head goes to pages first, each confirmed before the head names it.
 
         Raises Fenced when a newer claim is there, CommitLost when another commit is, and UnknownOutcome when it stays
         open whether this one is or will be: then load and plan again; should it arrive late, it finds its place taken
         or is the place that the next commit loses to.
 
-        Raises NeedsUpgrade when `before` was written by a newer version, and ManifestFull; then nothing was sent.
+        Raises NeedsUpgrade when `before` was written by a newer version; then nothing was sent. What a failed commit leaves are pages
+        that nothing refers to: garbage collection's.
         """
         self._check_succession(before, after)
         version = before.head.version + 1 if before else 1
-        head = msgspec.structs.replace(after, version=version, commit_id=self._new_id(), format=FORMAT)
+        head = msgspec.structs.replace(self._packed(after), version=version, commit_id=self._new_id(), format=HEAD_FORMAT)
         key, document = keys.head(head.partition_id), encode_head(head)
         expected = before.tag if before else None
         cause: Exception | None = None
@@ -162,13 +179,29 @@ class ManifestRepository:
             raise CommitLost(head.partition_id, current) from cause
         raise UnknownOutcome(f"{head.partition_id}: commit {head.commit_id} is neither there nor refused") from cause
 
+    def _packed(self, head: Head) -> Head:
+        """`head` with pages of its own fence for what does not fit."""
+        check_head(head)
+        partition = head.partition_id
+        reader, write = PartitionPages(self._pages, partition), partial(self._pages.write, partition, head.fence)
+        return msgspec.structs.replace(
+            head,
+            entries=pack(EntryTree(head.entries.items, reader), self._limits, write),
+            superseded=pack_superseded(SupersededEntries(head.superseded.items, reader), self._limits, write),
+        )
+
+    def _still_refers(self, partition: PartitionId, ref: PageRef) -> bool:
+        """Is the page listed by the head as it is now? A page that is not there proves no damage: it may have been replaced."""
+        held = self.load(partition)
+        return held is not None and (refers_to(held.head.entries, ref) or refers_to(held.head.superseded, ref))
+
     @staticmethod
     def _check_succession(before: Versioned | None, after: Head) -> None:
         """Our own mistakes, caught before they reach the bucket: the fence is a claim's alone, an identity never changes."""
         if before is None:
             return
         held = before.head
-        check_ours(held.format, f"manifest of {held.partition_id}")
+        check_writable(held)
         if after.partition_id != held.partition_id or after.fence < held.fence:
             raise ValueError(f"not a successor: {held.partition_id} fence {held.fence}, {after.partition_id} fence {after.fence}")
         if after.fence == held.fence and after.writer != held.writer:

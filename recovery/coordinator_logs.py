@@ -8,7 +8,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import walk
 from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import decode_batch
-from manifests.head import Entry
+from manifests.entry import Entry
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States
 from recovery.log_ends import Place
 from recovery.open_transactions import DAMAGE

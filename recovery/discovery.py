@@ -17,7 +17,8 @@ from headwater_core.errors import (
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, parse_incarnation
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from manifests.topic_survey import survey_topics

@@ -8,7 +8,7 @@ from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints, markers
 from headwater_core.segments.encoder import encode_batch, encode_marker
-from manifests.head import Entry
+from manifests.entry import Entry
 from recovery.indexes import INTERVAL, INTERVAL_BYTES, Indexes
 from recovery.initial_metadata import bootstrap_checkpoint
 from recovery.recovery_plan import PartitionPlan, RecoveryPlan, TopicPlan, Written

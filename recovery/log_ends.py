@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from archival.entries import part_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
-from manifests.head import Entry
+from manifests.entry import Entry
 from recovery.open_transactions import DAMAGE, Open, open_after, open_before
 from recovery.recovery_plan import Abort, PartitionPlan, RecoveryPlan, TopicPlan, Written
 from recovery.runs import fetched

@@ -9,7 +9,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import RunIndex, decode_index
 from headwater_core.segments.transactions import OpenTransaction
-from manifests.head import Entry
+from manifests.entry import Entry
 from recovery.runs import fetched
 
 DAMAGE = (CorruptData, NotFound, UnsupportedFormat)

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from headwater_core.errors import HeadwaterError, UsageError, VerificationFailed
 from headwater_core.partition import check_cluster_id
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 from manifests.topic import PARTITIONS_MAX
 from recovery.discovery import ArchivedTopic, Found
 from recovery.recovery_plan import (

@@ -11,7 +11,7 @@ import msgspec
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.partition import PartitionId, check_cluster_id
 from manifests.document import FORMAT, seal, unseal
-from manifests.head import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
+from manifests.entry import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
 
 SEGMENT_BYTES_MAX = 2**31 - 1  # a broker's positions in a segment are int32
 SEGMENT_OFFSETS_MAX = 2**31 - 1  # and so are its offsets, relative to the segment's base

@@ -15,7 +15,7 @@ from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batch_walk import BatchWalk
 from headwater_core.segments.batches import CONTROL
-from manifests.head import Entry
+from manifests.entry import Entry
 from recovery.indexes import INTERVAL_BYTES, Indexes
 from recovery.target_files import publish
 

@@ -22,6 +22,8 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
     "values, errors or a Protocol without a decision of their own": {
         "archival/steps.py": "tests/test_values.py",
         "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
+        "manifests/document.py": "tests/manifests/test_head.py",
+        "manifests/entry.py": "tests/manifests/test_head.py",
         "hydration/answers.py": "tests/hydration/test_partition_log.py",
     },
     "part of a command, which is tested as a user runs it": {

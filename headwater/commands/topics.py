@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from heapq import merge
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,16 +149,15 @@ def _partitions(bucket: "Bucket", partitions: "Iterable[PartitionId]", problems:
             problems.append(f"{partition}: {error}")
             continue
         if head is not None:
-            live = [entry for entry in head.entries if not entry.gap]
             yield asdict(partition) | {
                 "start_offset": head.start_offset,
                 "last_offset": head.last_offset,
                 "leader_epoch": head.leader_epoch,
                 "manifest_version": head.version,
-                "objects": len(live),
-                "gaps": len(head.entries) - len(live),
+                "objects": head.entries.objects,
+                "gaps": head.entries.gaps,
                 "superseded": len(head.superseded),
-                "archived_bytes": sum(entry.live_bytes for entry in live),
+                "archived_bytes": head.entries.live_bytes,
                 "fence": head.fence,
                 "writer": head.writer,
             }
@@ -206,17 +207,16 @@ def _entries(bucket: "Bucket", selection: str | None, problems: list[str]) -> It
     from headwater.wiring import load_head
 
     for partition in _selected(bucket, selection, problems):
+        identity = {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.partition}
         try:
             head = load_head(bucket, partition)
+            superseded = sorted(head.superseded, key=lambda entry: entry.base_offset) if head is not None else []
+            live = head.entries if head is not None else ()
+            rows = (zip(live, repeat(False)), zip(superseded, repeat(True)))
+            for entry, is_superseded in merge(*rows, key=lambda row: (row[0].base_offset, row[1])):
+                yield identity | entry.fields() | {"superseded": is_superseded}
         except (CorruptData, ForeignOwner, UnsupportedFormat) as error:
             problems.append(f"{partition}: {error}")
-            continue
-        if head is not None:
-            identity = {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.partition}
-            live = ((entry, False) for entry in head.entries)
-            superseded = ((entry, True) for entry in head.superseded)
-            for entry, is_superseded in sorted([*live, *superseded], key=lambda row: (row[0].base_offset, row[1])):
-                yield identity | entry.fields() | {"superseded": is_superseded}
 
 
 def _selected(bucket: "Bucket", selection: str | None, problems: list[str]) -> "Iterator[PartitionId]":

@@ -15,7 +15,7 @@ from hydration.ranges import Boundary, cut, first_at, headers
 from hydration.resumption import Resumable
 from hydration.runfile import RunFile
 from hydration.scope import Span
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 class ArchiveTier:
@@ -38,7 +38,7 @@ class ArchiveTier:
         """
         requested, begun, refreshes = answer.next_offset, cursor, 0
         while cursor < end and answer.size_bytes < max_bytes:
-            entry = self.manifest.entry_at(cursor)
+            entry = yield from self.manifest.entry_at(cursor)
             if entry is not None and entry.gap:
                 if answer.slices or (local is not None and cursor in local and cursor > begun):
                     break
@@ -57,7 +57,7 @@ class ArchiveTier:
                     break
                 yield from self.manifest.refresh(0.0)
                 refreshes += 1
-                if refreshes > 2 or self.manifest.entry_at(cursor) == entry:
+                if refreshes > 2 or (yield from self.manifest.entry_at(cursor)) == entry:
                     if entry is None:
                         raise
                     raise missing(entry, error) from error
@@ -125,7 +125,7 @@ class ArchiveTier:
         ranges = ahead.ranges(chunk.number, len(plan.chunks))
         self._get_ready(entry, plan, ranges)
         left = ahead.gets - sum(1 for each in ranges if each.start % ahead.chunks == 0)
-        following = self.manifest.entry_at(entry.next_offset) if left else None
+        following = self.manifest.entry_now(entry.next_offset) if left else None
         if following is not None and not following.gap:
             following_plan = self._hydrator.plan_now(following)
             if following_plan is None:

@@ -6,7 +6,7 @@ from hydration.archive.manifest_view import ManifestView
 from hydration.resumption import Resumable
 from hydration.scope import Span
 from hydration.times import RecordTime, first_not_older
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 class ArchiveTimes:
@@ -17,14 +17,14 @@ class ArchiveTimes:
 
     def first_not_older(self, timestamp_ms: int, span: Span) -> Resumable[RecordTime | None]:
         """The first record in `span` that is not older than `timestamp_ms`."""
-        entry = self.manifest.entry_for_time(timestamp_ms)
+        entry = yield from self.manifest.entry_for_time(timestamp_ms)
         while entry is not None and entry.base_offset < span.end:
             newest = entry.last_timestamp_ms
             if newest is not None and newest >= timestamp_ms and entry.next_offset > span.start:
                 found = yield from self._first_in(entry, timestamp_ms, span)
                 if found is not None:
                     return found
-            entry = self.manifest.entry_at(entry.next_offset)
+            entry = yield from self.manifest.entry_at(entry.next_offset)
         return None
 
     def _first_in(self, entry: Entry, timestamp_ms: int, span: Span) -> Resumable[RecordTime | None]:

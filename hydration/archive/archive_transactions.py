@@ -13,7 +13,7 @@ from hydration.local.header_walk import HeaderWalk
 from hydration.local.scan_budget import ScanBudget
 from hydration.resumption import Resumable
 from hydration.scope import Span, parting_offset
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 class Carried(NamedTuple):
@@ -52,7 +52,7 @@ class ArchiveTransactions:
         found: list[AbortedTransaction] = []
         cursor = since
         while cursor < end:
-            entry = self._manifest.entry_at(cursor)
+            entry = yield from self._manifest.entry_at(cursor)
             if entry is None:
                 raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
             if entry.gap:
@@ -74,7 +74,7 @@ class ArchiveTransactions:
 
         end   of what is live. An index that describes more than that cannot say it: the batches before `offset` are walked then.
         """
-        entry = self._manifest.entry_at(offset - 1) if offset else None
+        entry = (yield from self._manifest.entry_at(offset - 1)) if offset else None
         if entry is None or entry.gap:
             return ()
         plan = yield from self._runs.plan(entry)
@@ -98,7 +98,7 @@ class ArchiveTransactions:
             kept = _Followed(question, self._manifest.extent, since, Carried(open_at))
         extent, cursor, (still, aborted) = self._manifest.extent, kept.reached, kept.found
         while still and cursor < end:
-            entry = self._manifest.entry_at(cursor)
+            entry = yield from self._manifest.entry_at(cursor)
             if entry is None:
                 raise SourceChanged(f"{self._partition}: the manifest no longer lists offset {cursor}")
             if entry.gap:

@@ -6,7 +6,7 @@ from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import ManifestView
 from hydration.resumption import Resumable
 from hydration.runfile import RunFile
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 class ArchivedRuns:
@@ -35,7 +35,7 @@ class ArchivedRuns:
 
     def _gone(self, entry: Entry, error: NotFound) -> Resumable[CorruptData | TransientError]:
         yield from self._manifest.refresh(0.0)
-        if self._manifest.entry_at(entry.base_offset) == entry:
+        if (yield from self._manifest.entry_at(entry.base_offset)) == entry:
             return missing(entry, error)
         return TransientError(f"{entry.key} was replaced while it was read; ask again")
 

@@ -20,7 +20,7 @@ from hydration.cache.blocks import Blocks, write_all, write_past_page_cache
 from hydration.cache.chunk_cache import ChunkCache
 from hydration.counters import ReadCounters
 from hydration.runfile import RunFile
-from manifests.head import Entry
+from manifests.entry import Entry
 from manifests.keys import partition_of
 
 PIECE_BYTES = 8 << 20  # one GET of a chunk that is larger than a block, because it holds a larger batch

@@ -21,7 +21,7 @@ from hydration.counters import ReadCounters
 from hydration.disk_threads import DiskThreads
 from hydration.resumption import Resumable
 from hydration.runfile import RunFile
-from manifests.head import Entry
+from manifests.entry import Entry
 
 SCAN_WORKERS = 2  # local scans of each log directory, bound by disk and CPU
 HEAD_WORKERS = 8  # loads of manifests

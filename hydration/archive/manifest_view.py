@@ -1,9 +1,12 @@
 """What the bucket's manifest says of one partition, kept near: a small summary here, the entries in the index."""
 
+import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -13,10 +16,16 @@ from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId
 from hydration.resumption import Resumable
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import NO_PAGES, PageReader
+from manifests.head import Head
+from manifests.page import Item, PageRef
 from manifests.repository import Versioned
 
 RETRY_S = 1.0  # after a failure no request goes to the store for so long: all callers get the same error at once
+
+_LOOK_UPS_MAX = 12  # a tree has a few levels; a head that changes again and again meanwhile ends the wait
+_PAGES_HELD = 64
 
 log = structlog.get_logger()
 
@@ -36,12 +45,16 @@ class EntryIndex(Protocol):
         """Take the head's entries for those of its partition. Raises HeadwaterError when that is not possible."""
         ...
 
-    def floor(self, partition: PartitionId, offset: int) -> Entry | None:
-        """The entry that holds `offset`."""
+    def floor(self, partition: PartitionId, offset: int) -> Item | None:
+        """The entry that holds `offset`, or a reference to a page that is needed for the answer."""
         ...
 
-    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None:
-        """The first entry whose last timestamp is at or after `timestamp_ms`."""
+    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Item | None:
+        """The first entry whose last timestamp is at or after `timestamp_ms`, or a reference to a page that is needed for the answer."""
+        ...
+
+    def add_page(self, ref: PageRef, items: Sequence[Item]) -> None:
+        """Take what the page lists. Raises HeadwaterError when that is not possible."""
         ...
 
 
@@ -82,6 +95,10 @@ class Extent:
     def __contains__(self, offset: int) -> bool:
         return self.start_offset <= offset <= self.last_offset
 
+    def lists(self, offset: int) -> bool:
+        """Whether an entry with data holds `offset`."""
+        return offset in self and not any(gap.start <= offset < gap.end for gap in self.gaps)
+
     def knows_from(self, offset: int) -> int:
         """From where on entries know of the transactions that are open at `offset`: the last gap before it, or the start."""
         at = bisect_right(self.gaps, offset, key=lambda gap: gap.end)
@@ -89,9 +106,11 @@ class Extent:
 
 
 def extent_of(head: Head) -> Extent:
+    """May read pages: those whose references do not say their epochs, or their gaps."""
     steps: list[EpochStart] = []
-    for entry in head.entries:
-        steps.extend(step for step in entry.epochs if not steps or step.epoch > steps[-1].epoch)
+    for span in head.entries.spans():
+        if not steps or span.epoch > steps[-1].epoch:
+            steps.append(EpochStart(span.epoch, span.first_offset))
     last = head.entries[-1] if head.entries else None
     return Extent(
         version=head.version,
@@ -101,30 +120,46 @@ def extent_of(head: Head) -> Extent:
         epochs=EpochHistory(tuple(steps)),
         open_from=last.open_from if last else None,
         gap_from=last.base_offset if last and last.gap else None,
-        gaps=tuple(GapSpan(entry.base_offset, entry.next_offset) for entry in head.entries if entry.gap),
+        gaps=tuple(GapSpan(base_offset, last_offset + 1) for base_offset, last_offset in head.entries.gap_spans()),
     )
 
 
 class HeldEntries:
-    """An EntryIndex in memory, where there is no LMDB or no room for it."""
+    """An EntryIndex in memory, where there is no LMDB or no room for it. Of pages it keeps those that were wanted last."""
 
     def __init__(self) -> None:
-        self._heads: dict[PartitionId, Head] = {}
+        self._heads: dict[PartitionId, tuple[Item, ...]] = {}
+        self._pages: OrderedDict[str, tuple[Item, ...]] = OrderedDict()  # by uid
+        self._lock = threading.Lock()
 
     def replace(self, head: Head) -> None:
-        self._heads[head.partition_id] = head
+        self._heads[head.partition_id] = head.entries.items
 
-    def floor(self, partition: PartitionId, offset: int) -> Entry | None:
-        head = self._heads.get(partition)
-        if head is None:
-            return None
-        at = bisect_right(head.entries, offset, key=lambda entry: entry.base_offset) - 1
-        return head.entries[at] if at >= 0 and offset <= head.entries[at].last_offset else None
+    def add_page(self, ref: PageRef, items: Sequence[Item]) -> None:
+        with self._lock:
+            self._pages[ref.uid] = tuple(items)
+            while len(self._pages) > _PAGES_HELD:
+                self._pages.popitem(last=False)
 
-    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Entry | None:
-        head = self._heads.get(partition)
-        entries = head.entries if head else ()
-        return next((each for each in entries if each.last_timestamp_ms is not None and each.last_timestamp_ms >= timestamp_ms), None)
+    def floor(self, partition: PartitionId, offset: int) -> Item | None:
+        return self._descend(partition, lambda items: _holding(items, offset))
+
+    def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Item | None:
+        def found(items: Sequence[Item]) -> Item | None:
+            return next((each for each in items if each.last_timestamp_ms is not None and each.last_timestamp_ms >= timestamp_ms), None)
+
+        return self._descend(partition, found)
+
+    def _descend(self, partition: PartitionId, choose: Callable[[Sequence[Item]], Item | None]) -> Item | None:
+        item = choose(self._heads.get(partition, ()))
+        while isinstance(item, PageRef) and (below := self._pages.get(item.uid)) is not None:
+            item = choose(below)
+        return item
+
+
+def _holding(items: Sequence[Item], offset: int) -> Item | None:
+    at = bisect_right(items, offset, key=lambda item: item.base_offset) - 1
+    return items[at] if at >= 0 and offset <= items[at].last_offset else None
 
 
 class ManifestView:
@@ -136,14 +171,15 @@ class ManifestView:
         heads: Heads,
         index: EntryIndex,
         clock: Clock,
-        run: Callable[[Callable[[], None]], Future[None]],
+        run: Callable[[str, Callable[[], None]], Future[None]],
     ) -> None:
-        """run   does blocking work elsewhere, one at a time; all callers share its future while it is in flight"""
+        """run   does blocking work elsewhere, one at a time under each name; all callers share its future while it is in flight"""
         self.partition = partition
         self.extent: Extent | None = None
         self._heads, self._index, self._clock, self._run = heads, index, clock, run
         self._seen_s: float | None = None
         self._failure: tuple[float, HeadwaterError] | None = None
+        self._pages: PageReader = NO_PAGES
         self._recent: tuple[Extent, Entry] | None = None  # the entry looked up last: most reads continue where the last one ended
 
     @property
@@ -160,7 +196,7 @@ class ManifestView:
         if self.age_s() >= max_age_s:
             if self._failure is not None and self._clock.monotonic_s() - self._failure[0] < RETRY_S:
                 raise self._failure[1].with_traceback(None)  # raised again and again, it would gather frames
-            yield self._run(self.load)
+            yield self._run("head", self.load)
 
     def was_seen_since(self, moment_s: float) -> bool:
         """Whether what is known was requested at that moment of the monotonic clock or later."""
@@ -174,7 +210,7 @@ class ManifestView:
     def refresh_soon(self, max_age_s: float) -> None:
         """The same as refresh without waiting for it."""
         if self.age_s() >= max_age_s and (self._failure is None or self._clock.monotonic_s() - self._failure[0] >= RETRY_S):
-            self._run(self.load)
+            self._run("head", self.load)
 
     def load(self) -> None:
         """Load the head; blocks. Raises what the store does, and TransientError when a manifest that was there is gone."""
@@ -194,40 +230,81 @@ class ManifestView:
         if head is None:
             self.extent = None
         elif self.extent is None or head.version > self.extent.version:
+            extent = extent_of(head)
             try:
                 self._index.replace(head)
             except HeadwaterError as error:
-                log.warning("manifest_index_bypassed", partition=str(self.partition), reason=str(error))
-                self._index = HeldEntries()
+                self._bypass_index(error)
                 self._index.replace(head)
-            self.extent = extent_of(head)
+            self._pages, self.extent = head.entries.pages, extent
         self._recent = None
         self._seen_s = self._clock.monotonic_s() if seen_s is None else seen_s
 
-    def entry_at(self, offset: int) -> Entry | None:
-        """The live entry that holds `offset`, gap entries included."""
+    def entry_at(self, offset: int) -> Resumable[Entry | None]:
+        """The live entry that holds `offset`, gap entries included; waits where its page is not here. Raises what reading that does."""
+        found = self.entry_now(offset)
+        if found is None and self.extent is not None:
+            found = yield from self._entry(lambda: self._index.floor(self.partition, offset))
+            if found is not None and self.extent is not None:
+                self._recent = self.extent, found
+        return found
+
+    def entry_now(self, offset: int) -> Entry | None:
+        """As entry_at, without waiting: None where its page is not here too."""
         extent, recent = self.extent, self._recent
         if extent is None:
             return None
         if recent is not None and recent[0] is extent and offset in recent[1]:
             return recent[1]
-        entry = self._index.floor(self.partition, offset)
-        if entry is not None:
-            self._recent = extent, entry
-        return entry
+        found = self._index.floor(self.partition, offset)
+        if not isinstance(found, Entry):
+            return None
+        self._recent = extent, found
+        return found
 
     def next_held(self, offset: int, end: int) -> int:
         """The first offset in [offset, end) for which the manifest lists data; `end` when there is none."""
-        while offset < end and (entry := self.entry_at(offset)) is not None and entry.gap:
-            offset = entry.next_offset
+        for gap in self.extent.gaps if self.extent is not None else ():
+            if gap.start <= offset < gap.end:
+                offset = gap.end
         return min(offset, end)
 
     def first_gap(self, offset: int, end: int) -> int:
         """The first offset in [offset, end) for which the manifest lists no data; `end` when there is none."""
-        while offset < end and (entry := self.entry_at(offset)) is not None and not entry.gap:
-            offset = entry.next_offset
-        return min(offset, end)
+        extent = self.extent
+        if extent is None or not extent.lists(offset):
+            return min(offset, end)
+        return min(next((max(gap.start, offset) for gap in extent.gaps if gap.end > offset), extent.next_offset), end)
 
-    def entry_for_time(self, timestamp_ms: int) -> Entry | None:
-        """The first entry that lists a timestamp at or after `timestamp_ms`."""
-        return self._index.floor_time(self.partition, timestamp_ms) if self.extent is not None else None
+    def entry_for_time(self, timestamp_ms: int) -> Resumable[Entry | None]:
+        """The first entry that lists a timestamp at or after `timestamp_ms`; waits as entry_at does."""
+        if self.extent is None:
+            return None
+        return (yield from self._entry(lambda: self._index.floor_time(self.partition, timestamp_ms)))
+
+    def _entry(self, look_up: Callable[[], Item | None]) -> Resumable[Entry | None]:
+        """What `look_up` finds once all pages that it needs are here."""
+        for attempt in range(_LOOK_UPS_MAX):
+            found = look_up()
+            if not isinstance(found, PageRef):
+                return found
+            try:
+                yield self._run(found.uid, partial(self._load_page, found))
+            except TransientError:
+                if attempt:
+                    raise
+                yield from self.refresh(0.0)  # another head may have replaced the page
+        raise TransientError(f"{self.partition}: its manifest changes while it is read; ask again")
+
+    def _load_page(self, ref: PageRef) -> None:
+        items = self._pages.read(ref)
+        try:
+            self._index.add_page(ref, items)
+        except HeadwaterError as error:
+            self._bypass_index(error)
+
+    def _bypass_index(self, error: HeadwaterError) -> None:
+        """Continue in memory, without what the index knew; the next head, or look-up, fills it again."""
+        log.warning("manifest_index_bypassed", partition=str(self.partition), reason=str(error))
+        self._index = HeldEntries()
+        self.extent, self._seen_s = None, None

@@ -15,7 +15,7 @@ from hydration.archive.chunks import ChunkPlan, plan_chunks
 from hydration.cache.blocks import write_all
 from hydration.cache.cache_directory import index_name
 from hydration.cache.chunk_cache import ChunkCache
-from manifests.head import Entry
+from manifests.entry import Entry
 
 PLANS_BYTES_MAX = 64 << 20  # decoded indexes kept in memory
 

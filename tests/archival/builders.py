@@ -1,6 +1,6 @@
 """A broker's directory to write into, and an agent beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +21,8 @@ from headwater_core.segments import checkpoints
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
 from headwater_core.segments.log_dirs import LogDirs
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.manual_clock import ManualClock
@@ -214,7 +215,7 @@ def load(store: ObjectStore, partition: PartitionId) -> Head:
     return held.head
 
 
-def ranges(entries: Sequence[Entry]) -> list[tuple[int, int]]:
+def ranges(entries: Iterable[Entry]) -> list[tuple[int, int]]:
     return [(entry.base_offset, entry.last_offset) for entry in entries]
 
 

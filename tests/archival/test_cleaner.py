@@ -16,7 +16,7 @@ from archival.source import open_segment
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk

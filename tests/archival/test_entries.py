@@ -1,38 +1,44 @@
 """How live entries change, value by value: nothing but what is said of offsets is looked at here."""
 
-from archival.entries import entries_before, in_order, place, rest_of, with_gap
+from archival.entries import entries_before, place, rest_of, with_gap
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
 from tests.manifests.builders import a_gap, an_entry
 
 FIRST, GAP, LAST = an_entry(0, 9), a_gap(10, 29), an_entry(30, 39)
-LIST = (FIRST, GAP, LAST)
+LIST = EntryTree((FIRST, GAP, LAST))
+
+
+def trees(before: tuple[Entry, ...], following: tuple[Entry, ...]) -> tuple[EntryTree, EntryTree]:
+    return EntryTree(before), EntryTree(following)
 
 
 def test_a_run_that_follows_the_last_entry_comes_after_it() -> None:
     new = an_entry(40, 49)
-    assert place(LIST, new, None) == ((*LIST, new), ())
+    assert place(LIST, new, None) == trees((*LIST, new), ())
     assert entries_before(LIST, None, 40) == LIST
 
 
 def test_a_run_that_fills_a_gap_takes_its_place() -> None:
     new = an_entry(10, 29)
-    assert place(LIST, new, GAP) == ((FIRST, new), (LAST,))
+    assert place(LIST, new, GAP) == trees((FIRST, new), (LAST,))
     assert entries_before(LIST, GAP, 10) == (FIRST,)
 
 
 def test_what_a_run_leaves_of_a_gap_stays_one_on_both_sides() -> None:
     new = an_entry(15, 19)
-    assert place(LIST, new, GAP) == ((FIRST, a_gap(10, 14), new), (a_gap(20, 29), LAST))
+    assert place(LIST, new, GAP) == trees((FIRST, a_gap(10, 14), new), (a_gap(20, 29), LAST))
     assert entries_before(LIST, GAP, 15) == (FIRST, GAP)
 
 
 def test_what_a_run_leaves_of_a_gap_at_the_end_goes() -> None:
     """The log holds those offsets, or will."""
     new = an_entry(10, 19)
-    assert place((FIRST, GAP), new, GAP) == ((FIRST, new), ())
+    assert place(EntryTree((FIRST, GAP)), new, GAP) == trees((FIRST, new), ())
 
 
 def test_a_gap_whose_end_moves_stays_one_gap() -> None:
-    once = with_gap((FIRST,), 10, 19)
+    once = with_gap(EntryTree((FIRST,)), 10, 19)
     assert once == (FIRST, a_gap(10, 19))
     assert with_gap(once, 10, 29) == (FIRST, a_gap(10, 29))
 
@@ -44,8 +50,3 @@ def test_the_rest_of_an_entry_has_its_epochs_from_there_on_and_nothing_of_its_re
     assert (rest.records, rest.first_timestamp_ms, rest.last_timestamp_ms, rest.aborted, rest.aborted_from) == (0, None, None, 0, None)
     assert (rest.key, rest.live_bytes) == (whole.key, whole.live_bytes)
     assert rest_of(whole, 0) is whole
-
-
-def test_entries_are_in_order_by_offset_and_then_by_key() -> None:
-    other = an_entry(0, 9, fence=2)
-    assert in_order([LAST, other, FIRST]) == (*sorted([FIRST, other], key=lambda entry: entry.key), LAST)

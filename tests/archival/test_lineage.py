@@ -15,6 +15,7 @@ from archival.lineage import (
     written_epochs,
 )
 from headwater_core.epochs import EpochHistory
+from manifests.entry_tree import EntryTree
 from tests.manifests.builders import a_gap, a_head, an_entry
 
 HISTORY = EpochHistory.of([(2, 10), (4, 47)])
@@ -35,7 +36,7 @@ def test_below_the_history_only_a_newer_epoch_is_dead(epoch: int, lies: bool) ->
 
 def test_nothing_lies_on_an_empty_history() -> None:
     assert not lies_on(EpochHistory(), 0, 0)
-    assert branches_at(EpochHistory(), (an_entry(0, 9),)) == 0
+    assert branches_at(EpochHistory(), EntryTree((an_entry(0, 9),))) == 0
 
 
 def test_an_epoch_without_data_hands_its_offset_on() -> None:
@@ -46,40 +47,40 @@ def test_an_epoch_without_data_hands_its_offset_on() -> None:
 
 
 def test_a_branch_begins_where_the_newer_epoch_does() -> None:
-    assert branches_at(HISTORY, (an_entry(10, 136, epochs=((2, 10),)),)) == 47
+    assert branches_at(HISTORY, EntryTree((an_entry(10, 136, epochs=((2, 10),)),))) == 47
 
 
 def test_a_branch_begins_in_the_right_one_of_many_entries() -> None:
     entries = (an_entry(0, 29, epochs=((0, 0), (2, 10))), an_entry(30, 59, epochs=((2, 30),)), an_entry(60, 99, epochs=((3, 60),)))
-    assert branches_at(HISTORY, entries) == 47
-    assert branches_at(HISTORY, entries[:1]) is None
+    assert branches_at(HISTORY, EntryTree(entries)) == 47
+    assert branches_at(HISTORY, EntryTree(entries[:1])) is None
 
 
 def test_a_gap_before_the_next_epoch_is_no_branch() -> None:
     """Compaction took the first records of epoch 4; its next one proves all before it."""
-    assert branches_at(HISTORY, (an_entry(10, 80, epochs=((2, 10), (4, 60))),)) is None
-    assert branches_at(HISTORY, (an_entry(10, 30, epochs=((2, 10),)), an_entry(31, 80, epochs=((2, 31), (4, 60))))) is None
+    assert branches_at(HISTORY, EntryTree((an_entry(10, 80, epochs=((2, 10), (4, 60))),))) is None
+    assert branches_at(HISTORY, EntryTree((an_entry(10, 30, epochs=((2, 10),)), an_entry(31, 80, epochs=((2, 31), (4, 60)))))) is None
 
 
 def test_what_follows_in_another_entry_proves_nothing() -> None:
     """It was archived from a log that no longer had what came before, and so could not know it for a dead branch."""
-    assert branches_at(HISTORY, (an_entry(10, 55, epochs=((2, 10),)), an_entry(56, 80, epochs=((4, 60),)))) == 47
-    assert branches_at(HISTORY, (an_entry(10, 46, epochs=((2, 10),)), an_entry(47, 80, epochs=((4, 60),)))) is None
+    assert branches_at(HISTORY, EntryTree((an_entry(10, 55, epochs=((2, 10),)), an_entry(56, 80, epochs=((4, 60),))))) == 47
+    assert branches_at(HISTORY, EntryTree((an_entry(10, 46, epochs=((2, 10),)), an_entry(47, 80, epochs=((4, 60),))))) is None
 
 
 def test_a_gap_before_a_dead_epoch_proves_nothing() -> None:
-    assert branches_at(HISTORY, (an_entry(10, 80, epochs=((2, 10), (3, 60))),)) == 47
+    assert branches_at(HISTORY, EntryTree((an_entry(10, 80, epochs=((2, 10), (3, 60))),))) == 47
 
 
 def test_what_lies_on_the_history_after_a_dead_run_is_where_it_resumes() -> None:
     dead, proven = an_entry(10, 55, epochs=((2, 10),)), an_entry(56, 80, epochs=((4, 60),))
-    assert resumes_at(HISTORY, (dead, proven), 47) == 56
-    assert resumes_at(HISTORY, (dead, proven, an_entry(81, 90, epochs=((3, 81),))), 47) is None
-    assert resumes_at(EpochHistory.of([(4, 61)]), (dead, proven), 47) is None
+    assert resumes_at(HISTORY, EntryTree((dead, proven)), 47) == 56
+    assert resumes_at(HISTORY, EntryTree((dead, proven, an_entry(81, 90, epochs=((3, 81),)))), 47) is None
+    assert resumes_at(EpochHistory.of([(4, 61)]), EntryTree((dead, proven)), 47) is None
 
 
 def test_a_gap_has_no_epoch_to_be_wrong() -> None:
-    assert branches_at(HISTORY, (a_gap(0, 99),)) is None
+    assert branches_at(HISTORY, EntryTree((a_gap(0, 99),))) is None
 
 
 def test_a_log_behind_what_the_head_has_followed_says_nothing() -> None:
@@ -104,10 +105,10 @@ def test_an_archive_without_entries_follows_anyone_who_is_not_behind() -> None:
 
 def test_where_only_not_newer_can_be_said_nothing_is_proven() -> None:
     entry = an_entry(0, 19, epochs=((1, 0),))
-    assert branches_at(EpochHistory.of([(3, 20)]), (entry,)) is None
-    assert not is_proven(EpochHistory.of([(3, 20)]), (entry,), 20)
-    assert is_proven(EpochHistory.of([(1, 5), (3, 20)]), (entry,), 20)
-    assert not is_proven(EpochHistory.of([(1, 5), (3, 20)]), (entry,), 5)
+    assert branches_at(EpochHistory.of([(3, 20)]), EntryTree((entry,))) is None
+    assert not is_proven(EpochHistory.of([(3, 20)]), EntryTree((entry,)), 20)
+    assert is_proven(EpochHistory.of([(1, 5), (3, 20)]), EntryTree((entry,)), 20)
+    assert not is_proven(EpochHistory.of([(1, 5), (3, 20)]), EntryTree((entry,)), 5)
 
 
 def test_an_epoch_whose_offset_went_to_the_next_wrote_nothing() -> None:
@@ -117,7 +118,7 @@ def test_an_epoch_whose_offset_went_to_the_next_wrote_nothing() -> None:
 
 def test_the_epoch_of_an_archived_offset() -> None:
     entries = (an_entry(0, 9, epochs=((0, 0), (1, 5))), a_gap(10, 19), an_entry(20, 29, epochs=((3, 22),)))
-    assert [epoch_in(entries, offset) for offset in (0, 4, 5, 9, 15, 20, 22, 29, 30)] == [0, 0, 1, 1, None, None, 3, 3, None]
+    assert [epoch_in(EntryTree(entries), offset) for offset in (0, 4, 5, 9, 15, 20, 22, 29, 30)] == [0, 0, 1, 1, None, None, 3, 3, None]
 
 
 def test_epochs_are_clipped_to_a_range() -> None:

@@ -14,7 +14,8 @@ from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import Leadership, LocalLog
 from manifests.document import FORMAT, check_ours
-from manifests.head import EpochOffset, Head
+from manifests.entry import EpochOffset
+from manifests.head import Head
 from tests.manifests.builders import an_entry
 
 PARTITION = PartitionId("cluster", "AAAAAAAAAAAAAAAAAAAAAQ", 0, "t")

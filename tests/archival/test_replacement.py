@@ -16,12 +16,13 @@ from archival.replacement import Draft, irreplaceable, rereads
 from archival.step_plan import next_steps
 from archival.steps import Replace, Stop
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import ManifestFull, NeedsReplacement, TransientError
+from headwater_core.errors import NeedsReplacement, TransientError
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.run_scan import scan_run
-from manifests import head as limits
-from manifests.head import EpochOffset, Head
+from manifests.entry import Entry, EpochOffset
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from tests.archival.builders import PARTITION, SEALED, Agent, Directory, a_log, batches_of, ranges
 from tests.headwater_core.segments.builders import a_batch, a_record
@@ -74,13 +75,13 @@ def an_unclean_election(directory: Directory, *first: bytes, at: int = 4) -> Non
 
 def test_what_the_dead_had_displaced_is_archived_again(directory: Directory, agent: Agent) -> None:
     assert agent.head.entries[0].displaced_by == EpochOffset(0, 5)
-    assert [entry.displaced_by for entry in agent.head.entries[1:]] == [None, None, None]
+    assert [entry.displaced_by for entry in tuple(agent.head.entries)[1:]] == [None, None, None]
     kept = agent.head.entries[1]
     an_unclean_election(directory, keyed(0, (0, ALICE, b"1"), (1, BOB, b"1")))
     assert agent.run() == ["cut", "reread", "replaced", "archived", "caught up"]
     assert table(agent) == {ALICE: b"1", BOB: b"1", CAROL: b"2", DAVE: b"1"}
     assert ranges(agent.head.entries) == [(0, 1), (2, 3), (4, 4)]
-    assert ranges(agent.head.superseded) == [(0, 1), (4, 4), (5, 5)]
+    assert sorted(ranges(agent.head.superseded)) == [(0, 1), (4, 4), (5, 5)]
     assert agent.head.entries[1].key == kept.key  # the same bytes are not archived twice
     assert objects(agent) == 6
 
@@ -102,7 +103,7 @@ def test_what_another_log_holds_in_the_same_bytes_stays_where_it_is(directory: D
     before, there = agent.head.entries, objects(agent)
     an_unclean_election(directory, keyed(0, (1, BOB, b"1")))
     assert agent.run() == ["cut", "reread", "replaced", "archived", "caught up"]
-    assert [entry.key for entry in agent.head.entries[:2]] == [entry.key for entry in before[:2]]
+    assert [entry.key for entry in tuple(agent.head.entries)[:2]] == [entry.key for entry in tuple(before)[:2]]
     assert ranges(agent.head.superseded) == [(4, 4), (5, 5)]
     assert objects(agent) == there + 1
     assert agent.head.entries[0].displaced_by == EpochOffset(2, 4)
@@ -191,25 +192,14 @@ def test_what_the_log_does_not_hold_stays_and_is_reported_once(directory: Direct
     assert ranges(agent.head.entries) == [(0, 1), (2, 3), (4, 4)]
 
 
-def test_a_head_that_could_not_list_both_is_left_alone(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    an_unclean_election(directory, keyed(0, (0, ALICE, b"1"), (1, BOB, b"1")))
-    assert agent.step().action == "cut"
-    there = objects(agent)
-    size_bytes = agent.store.stat(next(each.key for each in agent.store.list("meta/") if each.key.endswith("/manifest.json"))).size_bytes
-    monkeypatch.setattr(limits, "HEAD_BYTES_MAX", 2 * size_bytes)
-    with pytest.raises(ManifestFull):
-        agent.step()
-    assert objects(agent) == there
-
-
 # Pure
 
 
-def an_entry(base: int, last: int, by: tuple[int, int] | None = None) -> limits.Entry:
+def an_entry(base: int, last: int, by: tuple[int, int] | None = None) -> Entry:
     return builders.an_entry(base, last, partition=PARTITION, displaced_by=EpochOffset(*by) if by else None)
 
 
-def a_head(*entries: limits.Entry, **fields: object) -> Head:
+def a_head(*entries: Entry, **fields: object) -> Head:
     return builders.a_head(*entries, partition=PARTITION, **{"writer": "me", "leader_epoch": 2, **fields})
 
 
@@ -228,7 +218,7 @@ HEAD = a_head(an_entry(0, 9), an_entry(10, 14, (0, 20)), an_entry(15, 19))
 )
 def test_a_run_lacks_something_when_what_displaced_it_is_on_a_dead_branch(by: tuple[int, int] | None, lacks: bool) -> None:
     entry = an_entry(0, 9, by)
-    assert may_lack(EpochHistory.of(((0, 5), (2, 20))), (entry,)) == ((entry,) if lacks else ())
+    assert may_lack(EpochHistory.of(((0, 5), (2, 20))), EntryTree((entry,))) == ((entry,) if lacks else ())
 
 
 def first_step(log: LocalLog, head: Head, overtaken: str = "") -> object:
@@ -243,7 +233,7 @@ def test_all_is_replaced_where_the_log_holds_all() -> None:
 def test_what_only_the_archive_holds_stays() -> None:
     assert first_step(a_branch(5, 25, start=5), HEAD) == Replace(10)
     assert not isinstance(first_step(a_branch(12, 25, start=12), HEAD), Replace)
-    assert irreplaceable(a_branch(12, 25, start=12), HEAD) == HEAD.entries[1:2]
+    assert irreplaceable(a_branch(12, 25, start=12), HEAD) == tuple(HEAD.entries)[1:2]
     assert irreplaceable(a_branch(5, 25, start=5), HEAD) == ()
 
 
@@ -252,7 +242,7 @@ def test_what_the_cleaner_has_been_past_for_too_long_does_not_follow_what_stays(
     assert isinstance(step, Stop)
     assert isinstance(step.error, NeedsReplacement)
     assert str(step.error).startswith("needs replacement: what is archived from 10 on may lack records")
-    only = a_head(a_gap(0, 9), *HEAD.entries[1:])
+    only = a_head(a_gap(0, 9), *tuple(HEAD.entries)[1:])
     assert first_step(a_branch(5, 25, start=5), only, "needs replacement: it was") == Replace(10)
 
 
@@ -301,7 +291,7 @@ def test_a_draft_leaves_what_is_the_same_and_supersedes_the_rest() -> None:
     first, same, last = HEAD.entries
     new = [an_entry(0, 9, (2, 25)), same, an_entry(15, 19)]
     head = a_head(*HEAD.entries, superseded=(an_entry(20, 24),))
-    draft = Draft.begin(head, 0, LOG.epochs, (), head.entries)
+    draft = Draft.begin(head, 0, LOG.epochs, EntryTree(), head.entries)
     assert draft.is_for(head, 0, LOG.epochs)
     assert not draft.is_complete
     entries = tuple(entry if entry is same else structs.replace(entry, uid="f" * 32) for entry in new)
@@ -313,5 +303,5 @@ def test_a_draft_leaves_what_is_the_same_and_supersedes_the_rest() -> None:
 
 def test_a_draft_keeps_nothing_that_ends_before_the_start() -> None:
     head = a_head(*HEAD.entries, start_offset=10)
-    draft = Draft.begin(head, 10, LOG.epochs, HEAD.entries[:1], HEAD.entries[1:])
-    assert (draft.head.entries, draft.head.last_offset, draft.dead) == ((), 9, HEAD.entries)
+    draft = Draft.begin(head, 10, LOG.epochs, *HEAD.entries.split_at(10))
+    assert (len(draft.head.entries), draft.head.last_offset, draft.dead) == (0, 9, HEAD.entries)

@@ -9,7 +9,8 @@ from archival.source import FoundBatch, find_batch
 from archival.steps import Upload
 from headwater_core.errors import CorruptData, SuspectedGap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog, LocalSegment
-from manifests.head import Entry
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
 from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, ranges
 from tests.headwater_core.segments.builders import a_batch, a_segment
 from tests.manifests.builders import an_entry
@@ -143,7 +144,7 @@ def a_step(directory: Directory, first: int, end: int, **fields: Any) -> tuple[U
 
 def found(step: Upload, log: LocalLog, *entries: Entry, last_run: RunEnd | None = None) -> Run | CutAt | None:
     with step.segment.path.open("rb") as file:
-        return find_run(step, file, log, entries, lambda _: (), last_run)
+        return find_run(step, file, log, EntryTree(entries), lambda _: (), last_run)
 
 
 def test_a_run_ends_below_the_end_of_its_step(directory: Directory) -> None:

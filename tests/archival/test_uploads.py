@@ -9,19 +9,16 @@ from typing import Any, BinaryIO
 
 import msgspec
 import pytest
-import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import archival.archiver
-import manifests.head
 from archival.policy import Policy
 from archival.source import open_segment
 from headwater_core.errors import (
     CorruptData,
     Fenced,
     HeadwaterError,
-    ManifestFull,
     NeedsUpgrade,
     TransientError,
     Unauthorised,
@@ -32,13 +29,14 @@ from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalSegment
 from manifests import keys
-from manifests.document import FORMAT, seal
-from manifests.head import decode_head
+from manifests.document import FORMAT
+from manifests.head import HEAD_FORMAT, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, live_bytes, ranges
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_segment
+from tests.manifests import format_1
 
 
 class FlakyStore(MemoryStore):
@@ -253,9 +251,11 @@ def test_a_control_log_that_is_ahead_of_the_bucket_stops_nothing(directory: Dire
 
 def newer(store: MemoryStore, key: str, document: msgspec.Struct) -> bytes:
     """As a later version would write it: a higher minor format, and a field that this one does not know."""
-    body = msgspec.to_builtins(document) | {"format": [FORMAT[0], FORMAT[1] + 1], "seals": ["wax"]}
-    kind = msgspec.defstruct("Newer", [(name, type(value)) for name, value in body.items()])
-    raw = seal(kind(**body))
+    if isinstance(document, Head):
+        body = format_1.body_of(document, format=[HEAD_FORMAT[0], HEAD_FORMAT[1] + 1])
+    else:
+        body = msgspec.to_builtins(document) | {"format": [FORMAT[0], FORMAT[1] + 1]}
+    raw = format_1.encode_body(body | {"seals": ["wax"]})
     store.replace(key, raw, expected_tag=store.get(key)[1])
     return raw
 
@@ -267,7 +267,7 @@ def test_a_head_that_a_newer_version_wrote_is_read_and_left_alone(directory: Dir
     raw = newer(store, keys.head(PARTITION), agent.head)
     objects = store.runs
     for each in (replace(agent), replace(agent, writer="agent-b")):  # one would upload, one would claim
-        with pytest.raises(NeedsUpgrade, match=r"needs upgrade: manifest of .*format 1\.\d+; this one writes"):
+        with pytest.raises(NeedsUpgrade, match=r"needs upgrade: manifest of .*format 2\.\d+; this one writes"):
             each.run(SEALED)
     assert store.get(keys.head(PARTITION))[0] == raw
     assert store.runs == objects
@@ -277,13 +277,12 @@ def test_a_head_that_a_newer_version_wrote_is_read_and_left_alone(directory: Dir
         agent.repository.commit(held, agent.head)
 
 
-def test_a_head_of_an_older_minor_format_is_carried_over(directory: Directory, agent: Agent, store: FlakyStore) -> None:
+def test_a_head_of_an_older_format_is_carried_over(directory: Directory, agent: Agent, store: FlakyStore) -> None:
     fill(directory, 0, 10, end=20)
     agent.step(SEALED)
-    older = msgspec.structs.replace(agent.head, format=(FORMAT[0], 0))
-    store.replace(keys.head(PARTITION), seal(older), expected_tag=store.get(keys.head(PARTITION))[1])
+    store.replace(keys.head(PARTITION), format_1.encode(agent.head), expected_tag=store.get(keys.head(PARTITION))[1])
     replace(agent).run(SEALED)
-    assert agent.head.format == FORMAT
+    assert agent.head.format == HEAD_FORMAT
 
 
 def test_topic_documents_that_a_newer_version_wrote_are_left_alone() -> None:
@@ -304,45 +303,6 @@ def test_topic_documents_that_a_newer_version_wrote_are_left_alone() -> None:
     with pytest.raises(NeedsUpgrade, match="current incarnation of soup"):
         repository.ensure_topic(msgspec.structs.replace(seen, topic_id=other.topic_id))
     assert store.get(current)[0] == raw
-
-
-# A manifest that is full
-
-
-def test_a_full_manifest_is_reported_before_anything_is_uploaded(
-    directory: Directory, agent: Agent, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manifests.head, "HEAD_BYTES_MAX", 4_000)
-    fill(directory, *range(0, 100, 10), end=100)
-    with structlog.testing.capture_logs() as logs:
-        agent.step(SEALED)
-        reasons = [agent.step(SEALED).reason for _ in range(4)]
-        with pytest.raises(ManifestFull, match=r"is full: \d+ entries .*limit 4000"):
-            agent.run(SEALED)
-    assert reasons[0] == ""
-    assert "% full" in reasons[-1]
-    reported = [each["percent"] for each in logs if each["event"] == "manifest_grew"]
-    assert reported[0] >= 50
-    assert reported == sorted(set(reported))
-    objects = store.runs
-    assert objects == len(agent.head.entries) < 9
-    for each in (agent, replace(agent), agent):
-        with pytest.raises(ManifestFull):
-            each.step(SEALED)
-    assert store.runs == objects
-    assert decode_head(store.get(keys.head(PARTITION))[0], PARTITION) == agent.head
-
-
-def test_claims_and_cuts_fit_into_a_full_manifest(directory: Directory, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests.head, "HEAD_BYTES_MAX", 4_000)
-    fill(directory, *range(0, 100, 10), end=100)
-    with pytest.raises(ManifestFull):
-        agent.run(SEALED)
-    directory.epochs((0, 0), (2, 15))
-    directory.segment(10, a_segment(10, 5), a_segment(15, 5, epoch=2))
-    other = replace(agent, writer="b" * 255)
-    assert [other.step(SEALED).action for _ in range(2)] == ["claimed", "cut"]
-    assert other.head.last_offset == 14
 
 
 # Several small segments in one commit

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from manifests import keys
-from manifests.document import seal
 from manifests.head import Head
 from tests.e2e.sample_topics import SEGMENTS, a_sample_log, read, sample_records
 from tests.e2e.test_kill9 import heads
 from tests.fixtures import KAFKA, expected
 from tests.headwater.conftest import Ran, Stage
 from tests.headwater.test_verbs import as_expected
+from tests.manifests import format_1
 
 VICTIM = "bills"
 HUGE = 1 << 40
@@ -52,16 +51,16 @@ HOSTILE: dict[str, Change] = {
     "a page from elsewhere": of_head(
         pages=[{"key": "../../etc/passwd", "base_offset": 0, "last_offset": 9, "entries": 1, "digest": "crc64nvme:0000000000000000"}]
     ),
-    "a format of the future": of_head(format=[2, 0]),
+    "a format of the future": of_head(format=[3, 0]),
     "another cluster": of_head(cluster_id="AAAAAAAAAAAAAAAAAAAAAA"),
 }
 
 
 def sealed(head: Head, change: Change) -> bytes:
     """`head` with a change that no writer of ours would make, and a digest that is right all the same."""
-    body = msgspec.to_builtins(head)
+    body = format_1.body_of(head)
     change(body)
-    return seal(msgspec.defstruct("Loose", [(name, Any) for name in body], kw_only=True)(**body))
+    return format_1.encode_body(body)
 
 
 def assert_refused_or_right(ran: Ran, place: str) -> None:

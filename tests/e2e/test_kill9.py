@@ -91,7 +91,7 @@ def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
     for head in found:
         assert not head.superseded
         assert not any(entry.gap for entry in head.entries)
-        assert all(entry.next_offset == after.base_offset for entry, after in zip(head.entries, head.entries[1:], strict=False))
+        assert all(entry.next_offset == after.base_offset for entry, after in zip(head.entries, tuple(head.entries)[1:], strict=False))
     store = DirectoryStore(stage.bucket)
     stored = {info.key for head in found for info in store.list(keys.data_prefix(head.partition_id)) if info.key.endswith(".log")}
     assert listed.keys() <= stored

@@ -63,7 +63,6 @@ def test_exit_codes_are_frozen() -> None:
         "DiskFull": 5,
         "OffsetOutOfRange": 1,
         "Superseded": 1,
-        "ManifestFull": 1,
         "NeedsReplacement": 1,
         "NeedsUpgrade": 1,
         "SuspectedGap": 1,

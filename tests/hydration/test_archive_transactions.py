@@ -7,7 +7,7 @@ import pytest
 
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort
 from tests.hydration.test_partition_transactions import ENDED, OPENED, PLAIN
@@ -69,6 +69,6 @@ def test_the_end_of_what_began_in_a_gap_is_looked_for_once(a_world: AWorld) -> N
     world.logs.update_manifest(world.archive.head)
     assert world.log.bounds(COMMITTED).last_stable_offset == 10
     assert world.gets() == gets + 2
-    world.archive.commit(*world.archive.head.entries[:2])
+    world.archive.commit(*tuple(world.archive.head.entries)[:2])
     world.logs.update_manifest(world.archive.head)
     assert world.log.bounds(COMMITTED).last_stable_offset == 2  # a dead branch was cut off, and with it the marker

@@ -13,7 +13,7 @@ from hydration.archive.hydrator import Hydrator
 from hydration.cache.blocks import Blocks
 from hydration.resumption import run_blocking
 from hydration.runfile import RunFile
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.flaky_store import FlakyStore

@@ -21,7 +21,7 @@ class Shelf:
 
 def test_a_manifest_that_is_gone_does_not_empty_an_archive_that_was_there() -> None:
     shelf = Shelf()
-    archived = ManifestView(HEAD.partition_id, shelf, HeldEntries(), ManualClock(), lambda work: Future())
+    archived = ManifestView(HEAD.partition_id, shelf, HeldEntries(), ManualClock(), lambda name, work: Future())
     archived.load()
     shelf.held = None
     with pytest.raises(TransientError, match="gone"):

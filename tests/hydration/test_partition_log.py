@@ -12,7 +12,7 @@ from headwater_core.partition import PartitionId
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
 from hydration.reader import batches, records
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_commit, a_record, a_segment, an_abort
 from tests.hydration.world import CLUSTER, TOPIC, TOPIC_ID, Archive, World, a_topic

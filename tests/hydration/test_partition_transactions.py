@@ -10,7 +10,7 @@ from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.segments.producers import ProducerState
 from headwater_core.segments.transactions import OpenTransaction
 from hydration.answers import Isolation
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.broker_files import encode_snapshot
 from tests.headwater_core.segments.builders import Producer, a_batch, a_commit, an_abort

@@ -8,7 +8,7 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, TransientError
 from hydration.answers import Isolation
 from hydration.config import ReadPriority
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_segment
 from tests.hydration.flaky_store import FlakyStore

@@ -21,7 +21,9 @@ from hydration.logs import Logs, open_logs
 from hydration.partition_log import PartitionLog
 from hydration.reader import records
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 from manifests.index import ManifestIndex
 from manifests.repository import ManifestRepository, Versioned
 from manifests.topic import TopicManifest
@@ -114,7 +116,7 @@ class Archive:
             leader_epoch=max(epochs, default=-1) if leader_epoch is None else leader_epoch,
             start_offset=first,
             last_offset=entries[-1].last_offset if entries else first - 1,
-            entries=entries,
+            entries=EntryTree(entries),
         )
         if self.held is None:
             self.repository.ensure_topic(a_topic(self.partition, partitions=self.partition.partition + 1))

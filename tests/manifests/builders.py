@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from headwater_core.epochs import EpochStart
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
-from manifests.head import EPOCH_MAX, FENCE_MAX, Entry, EpochOffset, Head
+from manifests.entry import EPOCH_MAX, FENCE_MAX, Entry, EpochOffset
+from manifests.entry_tree import EntryTree, SupersededEntries
+from manifests.head import Head
 from manifests.topic import TopicManifest
 
 TOPIC_ID = topic_id_text(bytes(range(16)))
@@ -61,8 +63,9 @@ def a_head(*entries: Entry, partition: PartitionId = PARTITION, **fields: Any) -
             "writer": "agent-a",
             "start_offset": entries[0].base_offset if entries else 0,
             "last_offset": entries[-1].last_offset if entries else -1,
-            "entries": entries,
             **fields,
+            "entries": EntryTree(fields.get("entries", entries)),
+            "superseded": SupersededEntries(fields.get("superseded", ())),
         },
     )
 

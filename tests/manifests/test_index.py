@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,11 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import manifests.index
 from headwater_core.errors import DiskFull
 from headwater_core.partition import PartitionId, topic_id_text
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 from manifests.index import ManifestIndex
+from manifests.page import Item, PageRef
 from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
+from tests.manifests.trees import Pages, grown
 
 OTHERS = (
     PartitionId("cluster-2", PARTITION.topic_id, 3, "orders"),
@@ -38,7 +44,7 @@ def assert_answers_as(index: ManifestIndex, head: Head) -> None:
     offsets = {0, head.start_offset, head.last_offset + 1, 2**63 - 1}
     offsets |= {at for entry in head.entries for at in (entry.base_offset - 1, entry.base_offset, entry.last_offset)}
     for offset in offsets:
-        assert index.floor(partition, offset) == head.entry_at(offset), offset
+        assert index.floor(partition, offset) == head.entries.at(offset), offset
     times = {-(2**63), 0, 2**63 - 1, 2**70}
     times |= {at for entry in head.entries for at in ((entry.last_timestamp_ms or 0), (entry.last_timestamp_ms or 0) + 1)}
     for timestamp in times:
@@ -79,7 +85,6 @@ def test_neighbours_do_not_mix(tmp_path: Path) -> None:
         assert index.version(PARTITION) is None
         assert index.floor(PARTITION, 50) is None
         assert index.floor_time(PARTITION, 50) is None
-        assert index.entries(PARTITION, 0) == []
         index.replace(a_head(start_offset=54, last_offset=53))
         assert index.floor(PARTITION, 53) is None
         assert all(index.floor(partition, 50) is not None for partition in OTHERS)
@@ -103,16 +108,6 @@ def test_timestamps_out_of_order_lead_to_the_first_entry_that_reaches_them(tmp_p
         assert_answers_as(index, head)
         assert index.floor_time(PARTITION, 150) == entries[3]
         assert index.floor_time(PARTITION, 301) is None
-
-
-def test_entries_are_listed_from_the_one_that_holds_an_offset(tmp_path: Path) -> None:
-    entries = [an_entry(at * 10, at * 10 + 9) for at in range(20)]
-    with ManifestIndex(tmp_path / "index") as index:
-        index.replace(a_head(*entries))
-        assert index.entries(PARTITION, 35) == entries[3:]
-        assert index.entries(PARTITION, 35, count=2) == entries[3:5]
-        assert index.entries(PARTITION, 200) == []
-        assert index.entries(PARTITION, -5) == entries
 
 
 def test_a_forgotten_partition_takes_any_head(tmp_path: Path) -> None:
@@ -198,7 +193,7 @@ def test_readers_see_one_version_while_it_is_replaced(tmp_path: Path) -> None:
         def read() -> None:
             while not stop.is_set():
                 entry = index.floor(PARTITION, 60)
-                if entry is None or 60 not in entry:
+                if not isinstance(entry, Entry) or 60 not in entry:
                     missed.append(entry)
 
         readers = [threading.Thread(target=read) for _ in range(2)]
@@ -211,3 +206,42 @@ def test_readers_see_one_version_while_it_is_replaced(tmp_path: Path) -> None:
         for reader in readers:
             reader.join()
         assert missed == []
+
+
+def test_a_tree_answers_page_by_page_and_keeps_what_it_learned(tmp_path: Path) -> None:
+    pages = Pages()
+    entries = [an_entry(at * 10, at * 10 + 9) for at in range(60)]
+    tree = grown(pages, entries)
+    with ManifestIndex(tmp_path / "index") as index:
+        head = a_head(*tree.items, version=7)  # type: ignore[arg-type]
+        index.replace(head)
+
+        def found(look_up: Callable[[], Item | None]) -> tuple[Entry | None, int]:
+            loads = 0
+            while isinstance(item := look_up(), PageRef):
+                index.add_page(item, pages.reader.read(item))
+                loads += 1
+            return item, loads
+
+        for at, entry in enumerate(entries):
+            answer, loads = found(partial(index.floor, PARTITION, at * 10 + 5))
+            assert answer == entry
+            assert loads <= 3
+            assert found(partial(index.floor_time, PARTITION, at * 10_000 + 1)) == (entry, 0)
+        assert found(partial(index.floor, PARTITION, 600)) == (None, 0)
+        assert found(partial(index.floor_time, PARTITION, 700_000)) == (None, 0)
+        more = pages.packed(tree.followed_by(*(an_entry(at * 10, at * 10 + 9) for at in range(60, 70))))
+        index.replace(a_head(*more.items, version=8))  # type: ignore[arg-type]
+        assert [found(partial(index.floor, PARTITION, at * 10 + 5))[0] for at in range(70)] == list(more)
+        index.forget(PARTITION)
+        assert found(partial(index.floor, PARTITION, 5)) == (None, 0)
+
+
+def test_an_index_of_other_keys_starts_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(manifests.index, "_VERSION", 1)
+        with ManifestIndex(tmp_path / "index") as index:
+            index.replace(a_head(an_entry(0, 9)))
+    with ManifestIndex(tmp_path / "index") as index:
+        assert not index.kept
+        assert index.version(PARTITION) is None

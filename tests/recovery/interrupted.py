@@ -9,7 +9,7 @@ import recovery
 from headwater_core.errors import (
     HeadwaterError,
 )
-from manifests.head import Entry
+from manifests.entry import Entry
 from manifests.repository import ManifestRepository
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from headwater_core.epochs import EpochStart
 from headwater_core.partition import PartitionId
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 from manifests.topic import TopicManifest
 from recovery.discovery import ArchivedTopic, Found
 from recovery.planner import make_plan
@@ -56,7 +58,7 @@ def a_head(*entries: Entry, partition: int = 0, **changes: Any) -> Head:
         writer="w",
         start_offset=entries[0].base_offset if entries else 0,
         last_offset=entries[-1].last_offset if entries else -1,
-        entries=entries,
+        entries=EntryTree(entries),
     )
     return replace(plain, **changes)
 

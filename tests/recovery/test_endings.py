@@ -56,6 +56,6 @@ def test_what_recovery_wrote_is_archived_after_what_it_recovered(tmp_path: Path)
     for topic, partition in written:
         held = repository.load(PartitionId(owner.cluster_id, topic.topic_id, partition.partition, topic.topic))
         assert held is not None
-        assert (held.head.next_offset, held.head.superseded) == (partition.log_end, ())
+        assert (held.head.next_offset, len(held.head.superseded)) == (partition.log_end, 0)
         assert held.head.entries[-1].epochs == ((partition.leader_epoch + 1, partition.next_offset),)
         assert held.head.entries[-1].open_from is None

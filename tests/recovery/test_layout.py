@@ -7,7 +7,7 @@ import recovery
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.log_dirs import LogDirs
-from manifests.head import Entry
+from manifests.entry import Entry
 from recovery import layout
 from tests.fixtures import unpack
 from tests.recovery.archived import archive_in_memory

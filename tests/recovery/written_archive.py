@@ -20,7 +20,9 @@ from headwater_core.segments.run_scan import scan_run
 from headwater_core.segments.runindex import encode_index
 from headwater_core.segments.transactions import OpenTransaction
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from recovery.open_transactions import run_index
@@ -96,7 +98,7 @@ class Archive:
             leader_epoch=4,
             start_offset=0,
             last_offset=entries[-1].last_offset,
-            entries=tuple(entries),
+            entries=EntryTree(entries),
         )
         repository.commit(None, head)
         return entries

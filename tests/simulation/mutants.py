@@ -33,6 +33,7 @@ import archival.source
 import archival.step_plan
 import archival.tails
 import headwater_core.layouts.segment
+import headwater_core.objectstore.confirmed_put
 import manifests.repository
 from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
@@ -59,7 +60,9 @@ from hydration.partition_transactions import PartitionTransactions
 from hydration.resumption import Resumable
 from hydration.scope import Span, Tier
 from manifests import keys
-from manifests.head import Entry, Head, decode_head, encode_head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head, decode_head, encode_head
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
 
@@ -115,13 +118,13 @@ def _patch(stack: ExitStack, where: Any, name: str, value: Any) -> None:
 
 @mutant("a run that lies on the history proves the entries before it", theme="gaps", in_race=True)
 def proven_by_the_next_entry(stack: ExitStack) -> None:
-    real = archival.lineage._spans
+    real = EntryTree.spans
 
-    def spans(entries: Any) -> Any:
+    def spans(entries: EntryTree) -> Any:
         found = real(entries)
         return [span._replace(ends_entry=span is found[-1]) for span in found]
 
-    _patch(stack, archival.lineage, "_spans", spans)
+    _patch(stack, EntryTree, "spans", spans)
 
 
 @mutant("a cut takes with it what is proven after the dead run", theme="gaps", in_race=True)
@@ -240,7 +243,7 @@ def one_look(stack: ExitStack) -> None:
 
 @mutant("what is archived after a filled gap keeps what it recorded of transactions before", theme="gaps", rare=True)
 def refill_keeps_followers(stack: ExitStack) -> None:
-    _patch(stack, Branches, "reindex", lambda _, entries, following, fence: Division(tuple(following), ()))
+    _patch(stack, Branches, "reindex", lambda _, entries, following, fence: Division(following, EntryTree()))
 
 
 @mutant("transactions open at the end of an entry are forgotten in the next")
@@ -334,14 +337,14 @@ def digest_not_compared(stack: ExitStack) -> None:
         try:
             store.put(key, data, size_bytes=size_bytes)
         except (AlreadyExists, UnknownOutcome) as error:
-            headwater_core.layouts.segment._confirm(store, key, size_bytes, digest, error)
+            headwater_core.objectstore.confirmed_put._confirm(store, key, size_bytes, digest, error)
 
-    _patch(stack, headwater_core.layouts.segment, "_put", put)
+    _patch(stack, headwater_core.layouts.segment, "put_confirmed", put)
 
 
 @mutant("commits without confirming an upload that got no answer")
 def commit_unconfirmed(stack: ExitStack) -> None:
-    _patch(stack, headwater_core.layouts.segment, "_confirm", lambda *_: None)
+    _patch(stack, headwater_core.objectstore.confirmed_put, "_confirm", lambda *_: None)
 
 
 @mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own", theme="even", rare=True)
@@ -360,7 +363,7 @@ def key_without_uid(stack: ExitStack) -> None:
             return
 
     _patch(stack, Uploads, "new_entry", new_entry)
-    _patch(stack, headwater_core.layouts.segment, "_put", put)
+    _patch(stack, headwater_core.layouts.segment, "put_confirmed", put)
 
 
 # Commit

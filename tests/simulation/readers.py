@@ -500,7 +500,7 @@ class Reader:
             cache = ChunkCache(root, random.choice((0, 2_000, 1 << 20)), 3600.0, self.clock)
             self._hydrator = hydrator = Hydrator(store, cache, chunk_bytes=_CHUNK_BYTES, readahead_chunks=0)
         self._logs = AgreedLogs(self._beside, self._at)
-        self._manifest = ManifestView(partition, self, HeldEntries(), self.clock, lambda load: hydrator.join("head", load))
+        self._manifest = ManifestView(partition, self, HeldEntries(), self.clock, lambda name, load: hydrator.join(name, load))
         self._files = PausingFiles(self._beside)
         self._tier = LocalTier(self._look, self._files, self.clock)
         priority = random.choice((ReadPriority.LOCAL_FIRST, ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST))

@@ -13,7 +13,8 @@ from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, Superseded, UnsupportedFormat, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
-from manifests.head import OFFSET_MAX, Head
+from manifests.entry import OFFSET_MAX
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 
 ADVICE = Advice(

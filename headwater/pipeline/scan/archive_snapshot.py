@@ -14,7 +14,8 @@ from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import check_batch
 from headwater_core.segments.records import decode_batch
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
 
@@ -39,7 +40,7 @@ class OffsetRange:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The live entries, gaps included, that hold some of these offsets."""
-        return tuple(entry for entry in self.head.entries if entry.base_offset < self.end and entry.next_offset > self.first)
+        return tuple(self.head.entries.within(self.first, self.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ def offset_for_time(store: ObjectStore, head: Head, timestamp_ms: int, end: int)
                 found = _first_not_older(store, entry, wanted, timestamp_ms)
             except NotFound as error:
                 head = load_head(ManifestRepository(store), head.partition_id)
-                if any(each.key == entry.key for each in head.entries):
+                if any(each.key == entry.key for each in head.entries.within(entry.base_offset, entry.next_offset)):
                     raise CorruptData(entry.key, 0, f"the manifest lists it, the store does not have it ({error})") from error
                 break
             if found is not None:

@@ -11,7 +11,7 @@ from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater_core.errors import CorruptData, HeadwaterError, NotFound
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.runindex import RunIndex
-from manifests.head import Entry
+from manifests.entry import Entry
 
 AHEAD_BYTES = 2 * PIECE_BYTES  # in flight while a piece is decoded
 AHEAD_GETS = 4  # of small pieces, for which the store's latency counts

@@ -10,7 +10,7 @@ from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.runindex import RunIndex
-from manifests.head import Entry
+from manifests.entry import Entry
 
 DIGEST = "crc64nvme:"
 BATCH_BYTES_MAX = 512 << 20  # a piece exceeds PIECE_BYTES only for one large batch, which is held in memory

@@ -5,7 +5,6 @@ topic, and per partition the leader epoch of the last offset. If the archive has
 than the log, and the stream ends with an error (docs/spark.md, "Streams").
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 from headwater.pipeline.scan.query import Advice
 from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat, UsageError
 from headwater_core.partition import TopicPartition, check_topic_id
-from manifests.head import OFFSET_MAX, Entry, Head
+from manifests.entry import OFFSET_MAX, Entry
+from manifests.head import Head
 
 VERSION = 1
 
@@ -238,16 +238,10 @@ class _Bytes:
         return Admitted(self.end, took)
 
     def _pieces(self) -> list[tuple[Entry, int, int]]:
-        entries = self.head.entries
-        begin = max(bisect_right(entries, self.first, key=lambda entry: entry.base_offset) - 1, 0)
-        pieces = []
-        for at in range(begin, len(entries)):
-            if entries[at].base_offset >= self.end:
-                break
-            first, end = max(entries[at].base_offset, self.first), min(entries[at].next_offset, self.end)
-            if first < end:
-                pieces.append((entries[at], first, end))
-        return pieces
+        return [
+            (entry, max(entry.base_offset, self.first), min(entry.next_offset, self.end))
+            for entry in self.head.entries.within(self.first, self.end)
+        ]
 
 
 def _bytes_of(entry: Entry, first: int, end: int) -> int:

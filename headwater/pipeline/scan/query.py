@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any
 
 from headwater_core.partition import TopicPartition
-from manifests.head import OFFSET_MAX, Entry
+from manifests.entry import OFFSET_MAX, Entry
+from manifests.page import Item
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")  # Spark's own names and order
 END_OF_OFFSETS = OFFSET_MAX + 1  # exclusive: after every possible offset
@@ -94,20 +95,25 @@ class Predicate:
             return False
         return (self.topics is None or topic in self.topics) and (self.partitions is None or partition in self.partitions)
 
-    def may_match(self, entry: Entry) -> bool:
-        """Whether a record of this entry may satisfy it.
+    def may_match(self, item: Item) -> bool:
+        """Whether a record of this entry, or of one below this reference, may satisfy it.
 
         An entry's largest timestamp is exact, so an entry that is too old is known to be. Its smallest timestamp is not exact:
         it comes from batch headers, which have the first record's time, and create times need not rise. So `end_timestamp_ms`
         excludes no entry. The option `endingTimestamp` does: it is resolved to an offset.
         """
-        if entry.base_offset >= self.end_offset or entry.next_offset <= self.first_offset:
+        if item.base_offset >= self.end_offset or item.next_offset <= self.first_offset:
             return False
-        if self.first_timestamp_ms is None or entry.gap:
+        if self.first_timestamp_ms is None:
             return True
-        if entry.last_timestamp_ms is None:
-            return entry.records > 0  # records from before 1970, or without a time
-        return entry.last_timestamp_ms >= self.first_timestamp_ms
+        if not isinstance(item, Entry):
+            if item.gaps or item.untimed:
+                return True
+        elif item.gap:
+            return True
+        elif item.last_timestamp_ms is None:
+            return item.records > 0  # records from before 1970, or without a time
+        return item.last_timestamp_ms is not None and item.last_timestamp_ms >= self.first_timestamp_ms
 
 
 EVERYTHING = Predicate()

@@ -11,7 +11,7 @@ from headwater.pipeline.scan.query import Query
 from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import CorruptData
 from headwater_core.segments.transactions import AbortedTransaction
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 class SplitDecoder:

@@ -18,7 +18,7 @@ from headwater.pipeline.scan.supersession import first_superseded
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.transactions import AbortedTransaction, overlapping
-from manifests.head import Entry
+from manifests.entry import Entry
 from manifests.repository import ManifestRepository
 
 SMALL_BYTES = 1 << 20  # an entry up to this is read as a whole: to fetch its index would take as long
@@ -138,7 +138,7 @@ class _SplitReader:
             raise TransientError(f"{self._split}: {missing.key} was replaced, as were {REPLANS_MAX} objects before it; retry later")
         split, cursor = self._split, self._decoder.cursor
         head = load_head(ManifestRepository(self._store), split.partition_id)
-        if any(entry.key == missing.entry.key for entry in head.entries):
+        if any(entry.key == missing.entry.key for entry in head.entries.within(missing.entry.base_offset, missing.entry.next_offset)):
             first, end = max(cursor, missing.entry.base_offset), min(split.end, missing.entry.next_offset)
             if self._markers is not None:  # it is unknown which records of the split were aborted
                 first, end = cursor, split.end

@@ -1,15 +1,14 @@
 """How a scan is divided into tasks. Pure: from heads alone, without indexes."""
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from headwater.pipeline.scan.archive_snapshot import OffsetRange
 from headwater.pipeline.scan.query import Query
 from headwater_core.errors import DataLoss
 from headwater_core.partition import PartitionId
-from manifests.head import Entry
+from manifests.entry import OFFSET_MAX, Entry
+from manifests.entry_tree import EntryTree
 
 SPLIT_BYTES = 128 << 20  # as Spark cuts files: a task costs some 0.1 s before its first byte
 SPLITS_MAX = 1 << 17  # even if a head claims impossible sizes; splits get larger instead
@@ -78,17 +77,22 @@ def plan_splits(ranges: Iterable[OffsetRange], query: Query, *, cores: int = 1) 
 
 def entries_left_out(ranges: Iterable[OffsetRange], query: Query) -> int:
     """How many entries of `ranges` need not be read at all."""
-    return sum(not entry.gap and not query.predicate.may_match(entry) for each in ranges for entry in each.entries)
+    return sum(each.head.entries.objects_within(each.first, each.end) - _objects_wanted(each, query) for each in ranges)
 
 
-def marker_entries(entries: Sequence[Entry], first: int, end: int) -> tuple[Entry, ...]:
+def _objects_wanted(each: OffsetRange, query: Query) -> int:
+    wanted = each.head.entries.within(each.first, each.end, query.predicate.may_match)
+    return sum(not entry.gap and query.predicate.may_match(entry) for entry in wanted)
+
+
+def marker_entries(entries: EntryTree, first: int, end: int) -> tuple[Entry, ...]:
     """Those of a head's entries whose indexes list the aborted transactions that offsets in [first, end) may belong to.
 
     An abort marker may be in any later entry, so entries are searched as long as a transaction was open. A later entry counts
     only if one of its aborts begins before `end`. Where an entry does not say where its aborts begin, its index must be read.
     """
     found: list[Entry] = []
-    for entry in islice(entries, bisect_right(entries, first, key=lambda entry: entry.last_offset + 1), None):
+    for entry in entries.within(first, OFFSET_MAX):
         if entry.aborted and (entry.aborted_from is None or entry.aborted_from < end):
             found.append(entry)
         if not entry.gap and entry.next_offset >= end and (entry.open_from is None or entry.open_from >= end):
@@ -99,7 +103,7 @@ def marker_entries(entries: Sequence[Entry], first: int, end: int) -> tuple[Entr
 def _wanted(each: OffsetRange, query: Query) -> Iterator[_Part]:
     if not query.predicate.may_hold(each.head.topic, each.head.partition):
         return
-    for entry in each.entries:
+    for entry in each.head.entries.within(each.first, each.end, query.predicate.may_match):
         first, end = max(entry.base_offset, each.first), min(entry.next_offset, each.end)
         first, end = max(first, query.predicate.first_offset), min(end, query.predicate.end_offset)
         if first >= end or not query.predicate.may_match(entry):

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from headwater.pipeline.scan.archive_snapshot import OffsetRange
 from headwater_core.epochs import leader_epoch_at
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 
 
 def first_superseded(planned: Sequence[Entry], head: Head, first: int, end: int) -> int | None:

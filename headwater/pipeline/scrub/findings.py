@@ -20,6 +20,7 @@ class Kind(StrEnum):
     OVERLAP = "overlap"
     EPOCHS = "epochs"  # leader epochs that fall
     HEAD = "head"
+    PAGE = "page"  # of a manifest: missing or damaged
     NO_MANIFEST = "no-manifest"
     DOCUMENT = "document"  # of a topic, or of the bucket
     UNEXAMINED = "unexamined"

@@ -11,7 +11,8 @@ from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
 from manifests import keys
-from manifests.head import Entry, Head, check_entry, check_head
+from manifests.entry import Entry, check_entry
+from manifests.head import Head, check_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

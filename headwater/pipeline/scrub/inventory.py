@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 from headwater.pipeline.scrub.findings import Finding, Kind
 from headwater.pipeline.scrub.head_check import Check, checks_of, extra, extras, faults
-from headwater_core.errors import HeadwaterError, NotFound, TransientError, Unauthorised, UnsupportedFormat
+from headwater.pipeline.scrub.page_check import PageCheck
+from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys
-from manifests.document import unseal
-from manifests.head import Head
 from manifests.prefixes import data_prefixes
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
 from manifests.topic_survey import survey_topics
 
+_ATTEMPTS = 3
 NAMED_MAX = 1000  # partitions of one topic, or orphans, that are reported one by one
 
 
@@ -176,29 +176,39 @@ def take_partition_inventory(store: ObjectStore, place: Place, inventory: Invent
         return PartitionInventory(place=place, findings=(finding,))
 
     listed: dict[str, ObjectInfo] = {}
+    pages: dict[str, ObjectInfo] = {}
     try:
         listed.update((info.key, info) for info in store.list(_prefix(place)))
-        raw, _ = store.get(key)
+        pages.update((info.key, info) for info in store.list(key.removesuffix("manifest.json")) if keys.parse_page(info.key))
+        check = _pages_of_head(store, place)
     except NotFound:
         size_bytes = sum(info.size_bytes for info in listed.values())
         there = f"{len(listed)} objects of {size_bytes} bytes are there" if listed else "it was listed, but it does not exist"
         return found(Kind.NO_MANIFEST, f"no manifest: {there}")
     except (TransientError, Unauthorised) as error:
         return found(Kind.UNEXAMINED, str(error))
-    except HeadwaterError as error:
-        return found(Kind.HEAD, str(error))
-    try:
-        # Without check_head: the objects of an inconsistent head may be undamaged, and `faults` reports the inconsistencies.
-        head = unseal(raw, Head, f"manifest of {place.topic}:{place.partition}")
-        cluster_id = inventory.cluster_id or head.cluster_id
-        if head.partition_id != _partition(place, cluster_id) or head.topic != place.topic:
-            return found(Kind.HEAD, f"belongs to {head.cluster_id} {head.topic} {head.topic_id}:{head.partition}")
     except UnsupportedFormat as error:
         return found(Kind.UNEXAMINED, str(error))
     except HeadwaterError as error:
         return found(Kind.HEAD, str(error))
-    findings = (*faults(head), *extras(head, listed, before_ms=before_ms))
-    return PartitionInventory(place=place, checks=tuple(checks_of(head, listed)), findings=findings, has_head=True)
+    head, cluster_id = check.flat, inventory.cluster_id or check.head.cluster_id
+    if head.partition_id != _partition(place, cluster_id) or head.topic != place.topic:
+        return found(Kind.HEAD, f"belongs to {head.cluster_id} {head.topic} {head.topic_id}:{head.partition}")
+    unused = [extra(info, topic=place.topic, partition=place.partition) for info in check.orphans(pages) if info.modified_ms < before_ms]
+    findings = check.findings or [*faults(head), *extras(head, listed, before_ms=before_ms), *unused]
+    return PartitionInventory(place=place, checks=tuple(checks_of(head, listed)), findings=tuple(findings), has_head=True)
+
+
+def _pages_of_head(store: ObjectStore, place: Place) -> PageCheck:
+    """Raises what reading the head and its pages does."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            # Without check_head: the objects of an inconsistent head may be undamaged, and `faults` reports the inconsistencies.
+            return PageCheck(ManifestRepository(store).load_unchecked(_head_key(place)))
+        except SourceChanged:  # another head has replaced a page meanwhile
+            if attempt + 1 == _ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _prefix(place: Place) -> str:

@@ -18,7 +18,9 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import OpenTransaction, RunScan, scan_run
 from headwater_core.segments.runindex import RunIndex
 from manifests import keys
-from manifests.head import Entry, decode_head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryBag
+from manifests.repository import ManifestRepository
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +178,15 @@ def _diagnosis(store: ObjectStore, check: Check, key: str, size_bytes: int, dige
 def _is_still_listed(store: ObjectStore, check: Check) -> bool:
     """Read before damage is reported: the head may have replaced the object meanwhile, and garbage collection removed it."""
     try:
-        head = decode_head(store.get(keys.head(check.partition))[0], check.partition)
-    except (NotFound, CorruptData, ForeignOwner):
+        held = ManifestRepository(store).load(check.partition)
+        return held is None or any(_lists(bag, check.entry) for bag in (held.head.entries, held.head.superseded))
+    except (CorruptData, ForeignOwner):
         return True
-    return any(each.key == check.entry.key for each in (*head.entries, *head.superseded))
+
+
+def _lists(bag: EntryBag, entry: Entry) -> bool:
+    near = bag.where(lambda ref: ref.base_offset <= entry.last_offset and ref.last_offset >= entry.base_offset)
+    return any(each.key == entry.key for each in near)
 
 
 def _finding(check: Check, kind: Kind, key: str, problem: str, found_digest: str = "") -> Finding:

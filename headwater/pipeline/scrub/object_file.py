@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from headwater.pipeline.scan.buffers import PIECE_BYTES, Buffer
 from headwater_core.objectstore.store import ObjectStore
 from manifests.archivedrun import ArchivedRun
-from manifests.head import Entry
+from manifests.entry import Entry
 
 _KEPT = 2  # pieces: a walk steps back by less than one batch window, which may span two pieces
 

@@ -63,12 +63,11 @@ class BatchQuery(DataSourceReader):
         store = opened(self._query)
         ranges = read_snapshot(store, self._query).ranges(store, self._query)
         splits = plan_splits(ranges, self._query, cores=processors())
-        listed = {entry.key for each in ranges for entry in each.head.entries if not entry.gap}
         wanted = {entry.key for split in splits for entry in split.entries}
         report_to_spark(
             "scan_planned",
             partitions=len(ranges),
-            entries_left_out=len(listed - wanted),
+            entries_left_out=sum(each.head.entries.objects for each in ranges) - len(wanted),
             entries=len(wanted),
             splits=len(splits),
             size_bytes=sum(split.size_bytes for split in splits),

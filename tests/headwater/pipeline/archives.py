@@ -16,7 +16,7 @@ from hydration.answers import Isolation
 from hydration.config import HydrationConfig, ReadPriority
 from hydration.logs import open_logs
 from hydration.reader import records
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.fixtures import unpack
 from tests.headwater.gateway.archives import archive
 from tests.headwater_core.objectstore.memory import MemoryStore

@@ -13,13 +13,14 @@ from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.scrubber import Report, Scrubber, ScrubScope
 from headwater_core.objectstore.store import ObjectStore
 from manifests import keys
-from manifests.document import seal
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
 from tests.fixtures import unpack
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.manifests import format_1
 from tests.recovery.archived import archive
 
 TOPICS = ("thermo-samples", "till.sales", "stock.levels", "compost", "orders.placed")
@@ -59,8 +60,12 @@ class Bucket:
             self.clock.at_ms = now
 
     def rewrite(self, head: Head, change: Callable[[dict[str, Any]], None] | None = None, **fields: Any) -> None:
-        """The head with other fields, valid or not, and the right digest."""
-        self.put(keys.head(head.partition_id), seal(msgspec.structs.replace(head, **fields)))
+        """The head with other fields, valid or not, and the right digest. All that it lists is at hand: its pages go."""
+        document = format_1.encode(msgspec.structs.replace(head, **fields))
+        for info in [*self.store.list(keys.head(head.partition_id).removesuffix("manifest.json"))]:
+            if keys.parse_page(info.key):
+                self.store.delete(info.key)
+        self.put(keys.head(head.partition_id), document)
 
     def write_to(self, directory: Path) -> None:
         """As a directory store would keep it"""

@@ -30,12 +30,12 @@ from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import topic_id_text
 from manifests import keys
-from manifests.document import seal
 from tests.fixtures import expected
 from tests.headwater.pipeline.bucket import TOPICS, Crash, Crashing, a_bucket
 from tests.headwater.pipeline.growing import Growing
 from tests.headwater.test_verbs import as_expected
 from tests.headwater_core.segments.builders import a_segment
+from tests.manifests import format_1
 
 ROOT = Path(__file__).parents[4]
 ONCE = ("export.planned", "export.saved")  # steps that a short run reaches once
@@ -114,7 +114,7 @@ def test_the_second_run_adds_nothing_and_the_third_what_is_new(tmp_path: Path) -
     whole = {head.partition_id: head for head in bucket.heads}
     for head in whole.values():  # as the archive was some time ago
         if len(head.entries) > 1 and head.entries[0].open_from is None:
-            bucket.rewrite(head, entries=head.entries[:1], last_offset=head.entries[0].last_offset)
+            bucket.rewrite(head, entries=tuple(head.entries)[:1], last_offset=head.entries[0].last_offset)
     export(bucket.store, tmp_path / "out")
     some = rows(tmp_path / "out")
     assert 0 < len(some) < len(wanted())
@@ -123,7 +123,7 @@ def test_the_second_run_adds_nothing_and_the_third_what_is_new(tmp_path: Path) -
     assert (again.ranges, again.files.files) == (0, 0)
     assert sorted(tmp_path.rglob("*.parquet")) == before
     for head in whole.values():
-        bucket.put(keys.head(head.partition_id), seal(head))
+        bucket.put(keys.head(head.partition_id), format_1.encode(head))
     export(bucket.store, tmp_path / "out")
     assert rows(tmp_path / "out") == wanted()
     assert set(before) <= set(tmp_path.rglob("*.parquet"))
@@ -184,11 +184,11 @@ def test_a_branch_that_was_exported_and_is_dead_now_is_reported_and_the_others_g
     bucket = a_bucket()
     head = next(head for head in bucket.heads if len(head.entries) > 1)
     late = next(each for each in bucket.heads if each.topic != head.topic and len(each.entries) > 1 and each.entries[0].open_from is None)
-    bucket.rewrite(late, entries=late.entries[:1], last_offset=late.entries[0].last_offset)
+    bucket.rewrite(late, entries=tuple(late.entries)[:1], last_offset=late.entries[0].last_offset)
     export(bucket.store, tmp_path / "out")
     *before, last = head.entries
     bucket.rewrite(head, entries=tuple(before), last_offset=before[-1].last_offset)
-    bucket.put(keys.head(late.partition_id), seal(late))
+    bucket.put(keys.head(late.partition_id), format_1.encode(late))
     summary = export(bucket.store, tmp_path / "out")
     assert failed(summary) == {(head.topic, head.partition)}
     assert "export to another place" in summary.failed[0].error
@@ -201,9 +201,9 @@ def test_a_branch_that_was_exported_and_is_dead_now_is_reported_and_the_others_g
 def test_what_retention_took_before_it_was_exported_is_reported_unless_allowed(tmp_path: Path) -> None:
     bucket = a_bucket()
     head = next(head for head in bucket.heads if head.topic == "thermo-samples" and len(head.entries) > 3)
-    bucket.rewrite(head, entries=head.entries[:1], last_offset=head.entries[0].last_offset)
+    bucket.rewrite(head, entries=tuple(head.entries)[:1], last_offset=head.entries[0].last_offset)
     export(bucket.store, tmp_path / "out", a_query(("thermo-samples",)))
-    bucket.rewrite(head, entries=head.entries[2:], start_offset=head.entries[2].base_offset)
+    bucket.rewrite(head, entries=tuple(head.entries)[2:], start_offset=head.entries[2].base_offset)
     summary = export(bucket.store, tmp_path / "out", a_query(("thermo-samples",)))
     assert failed(summary) == {(head.topic, head.partition)}
     assert "--allow-data-loss" in summary.failed[0].error
@@ -349,7 +349,7 @@ def test_files_that_hold_more_than_could_be_written_again_are_kept(tmp_path: Pat
     with pytest.raises(InterruptedError):
         export(bucket.store, tmp_path / "out", query, runner=Ends())
     there = names(tmp_path / "out")
-    bucket.rewrite(head, entries=head.entries[2:], start_offset=head.entries[2].base_offset)
+    bucket.rewrite(head, entries=tuple(head.entries)[2:], start_offset=head.entries[2].base_offset)
     left = export(bucket.store, tmp_path / "out", query)
     assert "Move these files away" in left.failed[0].error
     assert names(tmp_path / "out") == there

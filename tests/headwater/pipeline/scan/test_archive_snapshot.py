@@ -15,7 +15,7 @@ from headwater_core.errors import CorruptData, DataLoss, NotFound, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
-from manifests.head import Entry
+from manifests.entry import Entry
 from manifests.topic import encode_topic
 from tests.headwater.pipeline.archives import a_copy, fixture, soup, soup_rows
 from tests.headwater.pipeline.scan.damageable import read_quarantine

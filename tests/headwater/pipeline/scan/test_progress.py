@@ -21,7 +21,9 @@ from headwater.pipeline.scan.progress import (
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, DataLoss, Superseded, UnsupportedFormat
 from headwater_core.partition import TopicPartition, topic_id_text
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 
 OLD, NEW = topic_id_text(bytes(16)), topic_id_text(bytes(range(16)))
 SOUP = TopicPartition("soup", 0)
@@ -40,7 +42,7 @@ def a_head(*entries: Entry, start: int | None = None, topic: str = "soup", topic
         writer="test",
         start_offset=first if start is None else start,
         last_offset=entries[-1].last_offset if entries else first - 1,
-        entries=entries,
+        entries=EntryTree(entries),
     )
 
 

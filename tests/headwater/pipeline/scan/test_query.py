@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headwater.pipeline.scan.query import Predicate
-from manifests.head import Entry
+from manifests.entry import Entry
 
 
 def an_entry(**fields: Any) -> Entry:

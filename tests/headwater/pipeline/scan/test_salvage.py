@@ -17,7 +17,7 @@ from headwater.pipeline.scan.split_reader import read_split
 from headwater_core.errors import CorruptData
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.batches import check_batch
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.headwater.pipeline.archives import a_copy, soup, soup_rows
 from tests.headwater.pipeline.scan.damageable import (
     a_query,

@@ -12,7 +12,7 @@ from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.split_reader import read_split
 from headwater_core.errors import CorruptData, DataLoss, Superseded, TransientError
-from manifests.head import Entry
+from manifests.entry import Entry
 from manifests.repository import ManifestRepository
 from tests.headwater.pipeline.archives import a_copy, run, soup, soup_rows
 from tests.headwater.pipeline.scan.damageable import a_query, flipped, offsets, overwrite, plan, position_of
@@ -132,7 +132,7 @@ def test_replacing_for_ever_ends_in_a_retriable_error(store: MemoryStore, archiv
 def test_a_superseded_branch_is_an_error_that_says_so(store: MemoryStore, archive: Archive) -> None:
     query = a_query()
     splits = plan(store, query)
-    live, dead = archive.head.entries[0], archive.head.entries[1:]
+    live, dead = archive.head.entries[0], tuple(archive.head.entries)[1:]
     archive.commit(live, archive.upload(a_segment(100, 200, value_bytes=100, epoch=3)))
     for entry in dead:
         store.delete(entry.key)

@@ -17,7 +17,9 @@ from headwater.pipeline.scan.scan_counters import ScanCounters
 from headwater.pipeline.scan.split_reader import read_split
 from headwater.pipeline.scan.splits import SPLITS_MAX, marker_entries, plan_splits
 from headwater_core.errors import DataLoss
-from manifests.head import OBJECT_BYTES_MAX, Entry, Head
+from manifests.entry import OBJECT_BYTES_MAX, Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
 from tests.headwater.pipeline.archives import rows, soup, soup_rows
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
@@ -41,7 +43,7 @@ def a_head(*entries: Entry) -> Head:
         writer="test",
         start_offset=entries[0].base_offset,
         last_offset=entries[-1].last_offset,
-        entries=entries,
+        entries=EntryTree(entries),
     )
 
 
@@ -177,10 +179,10 @@ def test_markers_are_looked_for_as_long_as_a_transaction_was_open() -> None:
     third = an_entry(20, 29, aborted=1, open_from=25)
     fourth = an_entry(30, 39, aborted=1)
     entries = (first, second, third, fourth)
-    assert marker_entries(entries, 0, 10) == (third,)
-    assert marker_entries(entries, 0, 5) == ()
-    assert marker_entries(entries, 20, 26) == (third, fourth)
-    assert marker_entries(entries, 30, 40) == (fourth,)
+    assert marker_entries(EntryTree(entries), 0, 10) == (third,)
+    assert marker_entries(EntryTree(entries), 0, 5) == ()
+    assert marker_entries(EntryTree(entries), 20, 26) == (third, fourth)
+    assert marker_entries(EntryTree(entries), 30, 40) == (fourth,)
 
 
 def test_an_entry_whose_aborts_began_later_is_no_marker() -> None:
@@ -189,9 +191,9 @@ def test_an_entry_whose_aborts_began_later_is_no_marker() -> None:
     unknown = an_entry(20, 29, aborted=1, open_from=5)
     reaching_back = an_entry(30, 39, aborted=2, aborted_from=5)
     entries = (open_all_along, later, unknown, reaching_back)
-    assert marker_entries(entries, 0, 10) == (unknown, reaching_back)
-    assert marker_entries(entries, 0, 13) == (later, unknown, reaching_back)
-    assert marker_entries(entries, 0, 12) == (unknown, reaching_back)
+    assert marker_entries(EntryTree(entries), 0, 10) == (unknown, reaching_back)
+    assert marker_entries(EntryTree(entries), 0, 13) == (later, unknown, reaching_back)
+    assert marker_entries(EntryTree(entries), 0, 12) == (unknown, reaching_back)
 
 
 def test_a_long_aborted_transaction_costs_one_more_index_a_task() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from headwater.pipeline.scan.supersession import first_superseded
 from headwater_core.epochs import EpochStart
-from manifests.head import Entry
+from manifests.entry import Entry
 from tests.headwater.pipeline.scan.test_splits import a_head
 
 

@@ -26,7 +26,8 @@ from headwater_core.errors import NotFound, NothingExamined, Partial, TransientE
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
-from manifests.head import Entry, Head
+from manifests.entry import Entry
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes

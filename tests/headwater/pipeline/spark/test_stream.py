@@ -125,7 +125,7 @@ def test_read_committed_waits_for_open_transactions(spark: SparkSession, tmp_pat
 
 def cut_off(world: Growing) -> None:
     archive = world.archive("soup")
-    archive.commit(*archive.head.entries[:1])
+    archive.commit(*tuple(archive.head.entries)[:1])
 
 
 def turn_to_another_branch(world: Growing) -> None:

@@ -1,0 +1,182 @@
+"""One entry of a manifest: a live or superseded run, or a gap that is known to be one; and how head and pages write it.
+
+An entry is a value: no impossible one can be made, nor decoded. What cannot be seen in it alone (that entries abut, that its key is
+its partition's) is checked where a list of them is written, and where it is read.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headwater_core.epochs import EpochStart
+from headwater_core.errors import CorruptData
+from headwater_core.objectstore.digest import is_digest
+from headwater_core.partition import PartitionId
+from manifests import keys
+from manifests.document import prepared
+
+OFFSET_MAX = 2**63 - 2  # so that the next offset is still an int64
+OBJECT_BYTES_MAX = 1 << 40
+FENCE_MAX = 10**10 - 1  # ten digits in an object's key
+EPOCH_MAX = 2**31 - 1
+ENTRY_EPOCHS_MAX = 32  # a run ends before its 33rd leader epoch begins, so that an entry stays small
+
+_OWN_LAYOUT = "segment"  # keys in it follow from identity, offsets, fence and uid, and are not spelled out
+
+
+class EpochOffset(NamedTuple):
+    """A record's place in a partition's history (an EpochStart is where an epoch's records begin): an epoch has one leader, so the offset
+    is in that one's log, or in none."""
+
+    leader_epoch: int
+    offset: int
+
+
+@prepared
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One live or superseded run, or a gap that is known to be one. Both offsets are inclusive.
+
+    epochs        where each leader epoch begins in this entry
+    first/last_timestamp_ms  user data only; None when there is none
+    size_bytes    of the whole object; live_bytes is where its live part ends: a dead branch may cut it inside
+    digest        "crc64nvme:<16 hex>" of the whole object, computed by us; "" for adopted objects until verified
+    context       the layout's own words, opaque to all others
+    open_from     first offset of the oldest transaction still open after last_offset; None when there is none
+    aborted       how many aborted transactions end in this entry
+    aborted_from  least first offset of those; None when there are none, or when an older version wrote the entry
+    cleaned       it and all that was live before it lay below the cleaner checkpoint whenever one of them was read: together they
+                  hold one record of a key; what was never proven is not cleaned
+    displaced_by  compaction had removed records from the run when it was read: for later ones, all of them up to here; None when it
+                  lacks none, or when an older version wrote the entry
+    """
+
+    base_offset: int
+    last_offset: int
+    gap: bool = False
+    epochs: tuple[EpochStart, ...] = ()
+    first_timestamp_ms: int | None = msgspec.field(default=None, name="first_timestamp")
+    last_timestamp_ms: int | None = msgspec.field(default=None, name="last_timestamp")
+    records: int = 0
+    uid: str = ""
+    fence: int = 0
+    key: str = ""
+    size_bytes: int = 0
+    live_bytes: int = 0
+    digest: str = ""
+    index_key: str = ""
+    index_bytes: int = 0
+    index_digest: str = ""
+    layout: str = "segment"
+    context: dict[str, str] = {}
+    open_from: int | None = None
+    aborted: int = 0
+    aborted_from: int | None = None
+    cleaned: bool = False
+    displaced_by: EpochOffset | None = None
+    max_producer_id: int = -1
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no run, or no gap, can be."""
+        if not 0 <= self.base_offset <= self.last_offset <= OFFSET_MAX:
+            raise ValueError(f"offsets out of order: {self.base_offset} to {self.last_offset}")
+        if self.gap:
+            if any(getattr(self, name) != nothing for name, nothing in _OF_RUNS):
+                raise ValueError(f"the gap from {self.base_offset} to {self.last_offset} says more than its offsets")
+            return
+        if not 0 < self.live_bytes <= self.size_bytes <= OBJECT_BYTES_MAX or not 0 <= self.index_bytes <= OBJECT_BYTES_MAX:
+            raise ValueError(f"impossible lengths: {self.live_bytes} of {self.size_bytes}, index {self.index_bytes}")
+        if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.records <= OFFSET_MAX or not 0 <= self.aborted <= OFFSET_MAX:
+            raise ValueError(f"impossible counts: fence {self.fence}, {self.records} records, {self.aborted} aborted")
+        if not all(-(2**63) <= number < 2**63 for number in (self.first_timestamp_ms or 0, self.last_timestamp_ms or 0)):
+            raise ValueError(f"impossible timestamps: {self.first_timestamp_ms}, {self.last_timestamp_ms}")
+        if not -1 <= self.max_producer_id < 2**63:
+            raise ValueError(f"impossible producer id: {self.max_producer_id}")
+        if not all(digest == "" or is_digest(digest) for digest in (self.digest, self.index_digest)):
+            raise ValueError(f"no digests: {self.digest[:40]!r}, {self.index_digest[:40]!r}")
+        if self.open_from is not None and not 0 <= self.open_from <= self.last_offset:
+            raise ValueError(f"open transaction at {self.open_from}")
+        if self.aborted_from is not None and not (self.aborted and 0 <= self.aborted_from <= self.last_offset):
+            raise ValueError(f"{self.aborted} aborted transactions from {self.aborted_from} on")
+        by = self.displaced_by
+        if by is not None and not (0 <= by.leader_epoch <= EPOCH_MAX and 0 <= by.offset <= OFFSET_MAX):
+            raise ValueError(f"displaced by what is at {by.offset}, in leader epoch {by.leader_epoch}")
+        before, below = -1, self.base_offset - 1
+        for epoch, first_offset in self.epochs:
+            if not before < epoch <= EPOCH_MAX or not below < first_offset <= self.last_offset:
+                raise ValueError(f"epochs out of order: {[tuple(each) for each in self.epochs]}")
+            before, below = epoch, first_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    def fields(self) -> dict[str, Any]:
+        """Every field under its name in the document, the omitted ones too: plain values, as JSON has them."""
+        omitted = {
+            field.encode_name: None if field.default is msgspec.NODEFAULT else field.default for field in msgspec.structs.fields(self)
+        }
+        return msgspec.to_builtins(omitted | {"context": {}} | msgspec.to_builtins(self))  # type: ignore[no-any-return]
+
+    @property
+    def is_cut(self) -> bool:
+        """The object holds more than this entry lists."""
+        return self.live_bytes < self.size_bytes
+
+    def __contains__(self, offset: int) -> bool:
+        return self.base_offset <= offset <= self.last_offset
+
+
+_OF_RUNS: tuple[tuple[str, Any], ...] = tuple(
+    (field.name, {} if field.default is msgspec.NODEFAULT else field.default)  # the context's default is a new dict each time
+    for field in msgspec.structs.fields(Entry)
+    if field.name not in ("base_offset", "last_offset", "gap")
+)
+
+
+def check_entry(partition: PartitionId, entry: Entry) -> Entry:
+    """`entry` when its keys are the ones we would have written for it; CorruptData otherwise."""
+    if entry.gap or entry.layout != "segment":
+        return entry
+    name = keys.parse_data(entry.key)
+    if (
+        name is None
+        or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid)
+        or entry.index_key != keys.index(entry.key)
+        or not name.base_offset <= entry.base_offset <= entry.last_offset <= name.last_offset
+    ):
+        raise CorruptData(f"manifest entry of {partition} at {entry.base_offset}", 0, f"not a key of this partition: {entry.key[:200]!r}")
+    return entry
+
+
+def to_listed(entry: Entry) -> dict[str, Any]:
+    """How head and pages write an entry: without what follows from the rest.
+
+    `held` is [base offset, last offset] of the object when the entry lists less of it; a key that those give, with the partition,
+    the fence and the uid, is left out, and so is a live byte end that is the object's.
+    """
+    body: dict[str, Any] = msgspec.to_builtins(entry)
+    name = keys.parse_data(entry.key) if entry.layout == _OWN_LAYOUT and not entry.gap else None
+    if name is not None:
+        del body["key"], body["index_key"]
+        if (name.base_offset, name.last_offset) != (entry.base_offset, entry.last_offset):
+            body["held"] = [name.base_offset, name.last_offset]
+    if body.get("live_bytes") == body.get("size_bytes"):
+        body.pop("live_bytes", None)
+    return body
+
+
+def from_listed(body: Mapping[str, Any], partition: PartitionId) -> Entry:
+    """The entry of `partition` that `to_listed` wrote, or format 1, which spells everything out.
+
+    Raises what msgspec and Entry do for what is none: see `manifests.document.WRONG`.
+    """
+    spelled = dict(body)
+    held = spelled.pop("held", None)
+    if not spelled.get("gap"):
+        spelled.setdefault("live_bytes", spelled.get("size_bytes", 0))
+        if "key" not in spelled and spelled.get("layout", _OWN_LAYOUT) == _OWN_LAYOUT:
+            base_offset, last_offset = held if held is not None else (spelled["base_offset"], spelled["last_offset"])
+            spelled["key"] = keys.data(partition, base_offset, last_offset, spelled.get("fence", 0), spelled["uid"])
+            spelled["index_key"] = keys.index(spelled["key"])
+    return msgspec.convert(spelled, Entry)
