@@ -6,11 +6,17 @@ import pytest
 from _pytest.nodeid import coerce_node_id
 from hypothesis import settings
 
+from manifests import page_limits
+from tests.manifests import trees
+
 pytest_plugins = ["tests.s3server"]
 
 settings.register_profile("headwater", deadline=None)  # the machine is shared, and some examples sync files
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headwater"))
+
+if os.environ.get("DEEP_TREES"):  # every manifest that a test commits is a tree of pages, three levels deep with a dozen entries
+    page_limits.LIMITS = trees.DEEP
 
 
 @pytest.hookimpl(trylast=True)

@@ -54,7 +54,7 @@ class Agent:
         world = self.world
         self.logs = LookedAtLogs(world, self.beside)
         self.paused_store = PausingStore(world, self.store)
-        self.repository = ManifestRepository(self.paused_store, new_id=world.id)
+        self.repository = ManifestRepository(self.paused_store, new_id=world.id, limits=world.limits)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
         self._looks = CleanerLooks(world.root / f"{self.name}-cleaners.json", world.clock)
         self._topics = TopicRecords(self.repository, world.describe)

@@ -1,5 +1,6 @@
 """What is checked of the bucket, read directly (design §9)."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,12 @@ from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.transactions import Transactions
 from manifests import keys
-from manifests.head import Entry, EpochOffset, Head, check_head, decode_head
+from manifests.entry import Entry, EpochOffset
+from manifests.entry_tree import EntryBag
+from manifests.head import Head, check_head, decode_head
+from manifests.page import Item, PageRef, page_key
+from manifests.page_limits import PageLimits, Room
+from manifests.page_store import PageStore, PartitionPages
 from manifests.repository import ManifestRepository
 from manifests.topic import decode_current
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -54,13 +60,17 @@ class WatchedStore(MemoryStore):
 class Checks:
     """Looks at the inner store after every action; remembers the newest head of each incarnation."""
 
-    def __init__(self, store: "WatchedStore", brokers: Brokers) -> None:
+    def __init__(self, store: "WatchedStore", brokers: Brokers, limits: PageLimits) -> None:
         self._store, self._brokers = store, brokers
         self._parsed: dict[str, list[Stored]] = {}
         self._committed: dict[str, set[tuple[int, int]]] = {}  # by topic id: (base, epoch) that some high watermark has covered
         self.heads: dict[PartitionId, Head] = {}
         self.consents: dict[str, int] = {}  # by topic id: a log that begins in this epoch may supersede what it shares nothing with
         self.beside: dict[str, int] = {}  # by writer: which replica it archives
+        self.limits = limits
+        self.deepest = 0  # how many levels of pages a head has had
+        self._pages = PageStore(store, lambda: "", lambda partition, ref: True)
+        self._known_pages: dict[PartitionId, set[str]] = {}
         self._forgotten: dict[tuple[str, EpochOffset | None], set[Place]] = {}  # by uid: what the log that it was read from had lost
 
     def head(self, partition: PartitionId) -> Head | None:
@@ -82,13 +92,15 @@ class Checks:
 
     def _look(self, partition: PartitionId, raw: bytes) -> None:
         try:
-            head = decode_head(raw, partition)
+            head = decode_head(raw, partition, PartitionPages(self._pages, partition))
+            entries = (*head.entries, *head.superseded)
         except HeadwaterError as error:
-            raise Violation(f"I4 the head is no valid one: {error}") from error
+            raise Violation(f"I4 the head is no valid one, or a page of it: {error}") from error
         before = self.heads.get(partition)
         self.heads[partition] = head
+        self._paged(partition, head)
         self._succession(before, head)
-        for entry in (*head.entries, *head.superseded):
+        for entry in entries:
             self._listed(partition, entry)
         epochs = [epoch for entry in head.entries for epoch, _ in entry.epochs]
         if epochs != sorted(epochs):
@@ -102,6 +114,24 @@ class Checks:
             self._superseded(before, head)
         if before and partition == self._brokers.partition:
             self._published(before, head)
+
+    def _paged(self, partition: PartitionId, head: Head) -> None:
+        """I2, I8: a commit adds pages of its own fence only, each under a name of its own; what the head itself holds stays small."""
+        room = self.limits
+        lists: list[tuple[Sequence[Item], Room]] = [
+            (head.entries.newest, room.entries),
+            (head.entries.references, room.references),
+            (head.superseded.newest, room.superseded),
+            (head.superseded.references, room.superseded_references),
+        ]
+        if not all(limit.holds(listed) for listed, limit in lists):
+            raise Violation(f"I4 the head holds {[len(listed) for listed, _ in lists]} entries and references")
+        known = self._known_pages.setdefault(partition, set())
+        now = {page_key(partition, ref): ref for bag in (head.entries, head.superseded) for ref in _references(bag)}
+        if foreign := [key for key, ref in now.items() if key not in known and ref.fence != head.fence]:
+            raise Violation(f"I8 a commit under fence {head.fence} adds pages of another one: {foreign}")
+        known.update(now)
+        self.deepest = max([self.deepest, *(ref.level + 1 for ref in now.values())])
 
     def _read_from(self, head: Head) -> None:
         replica = self._brokers.replicas[self.beside[head.writer]]
@@ -229,7 +259,7 @@ class Checks:
                 continue
             found = live.get(batch.base)
             if found is None:
-                state = "in a gap" if (entry := head.entry_at(batch.base)) and entry.gap else "not archived"
+                state = "in a gap" if (entry := head.entries.at(batch.base)) and entry.gap else "not archived"
                 raise Violation(f"I15 the batch at {batch.base} (epoch {batch.epoch}) is {state}")
             if found[1].epoch != batch.epoch or found[1].last != batch.last:
                 raise Violation(f"I5 offset {batch.base} would be served as epoch {found[1].epoch}, the log has {batch.epoch}")
@@ -254,7 +284,7 @@ class Checks:
         start = max(leader.start, leader.segments[0].base)
         for key, row in table_of(brokers.committed_rows()).items():
             offset, found = row.place.offset, seen.get(key)
-            entry = head.entry_at(offset)
+            entry = head.entries.at(offset)
             if found == row or offset < max(head.start_offset, leader.policy) or (entry and entry.gap):
                 continue
             if brokers.may_be_gone(row):
@@ -304,6 +334,12 @@ class Checks:
             if listed != (transactions.open_from, len(transactions.aborted)):
                 found = transactions.open_from, len(transactions.aborted)
                 raise Violation(f"I10 the entry at {entry.base_offset} records {listed} of its transactions, its batches {found}")
+
+
+def _references(bag: EntryBag) -> Iterator[PageRef]:
+    for ref in bag.references:
+        yield ref
+        yield from _references(EntryBag(bag.pages.read(ref), bag.pages))
 
 
 def _rows(batch: Stored) -> list[Row]:

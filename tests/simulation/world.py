@@ -22,7 +22,9 @@ from archival.topics import TopicFacts
 from headwater_core import milestones
 from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedGap, TransientError, UnrelatedLog
 from headwater_core.partition import PartitionId
+from manifests.page_limits import LIMITS
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
+from tests.manifests.trees import SMALL, TINY
 from tests.simulation.actors import Actor
 from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks
 from tests.simulation.brokers import Brokers
@@ -49,6 +51,8 @@ class Theme:
     unnamed    how likely the leader is unknown, beside two brokers: then nothing is released either
     damage     of local files
     slow       how much less often tasks of a kind go on, which is drawn: they are overtaken by a lot
+    pages      heads hold two entries, and pages three; for every other seed of other themes it is one more
+    actions    how many there are
     """
 
     follows: float = 1
@@ -69,6 +73,8 @@ class Theme:
     unnamed: float = 0.05
     damage: float = 0
     slow: float = 1
+    pages: bool = False
+    actions: int = ACTIONS
 
 
 THEMES = {
@@ -87,11 +93,12 @@ THEMES = {
     "damage": Theme(damage=1, elections=0.7, rolls=4),
     "keys": Theme(compacted=1, forgets=True, lazy=0.15, retention=0, rolls=3, follows=4, elections=0.3, vacancies=0),
     "branches": Theme(compacted=1, branches=1, elections=0.5, follows=0.3, rolls=2, retention=0.05, vacancies=0),
+    "pages": Theme(pages=True, actions=350, elections=1.5, retention=0.3, releases=2, rolls=5, follows=0.7),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
 }
 
 
-_DRAWN = (*(name for name in THEMES if not THEMES[name].branches), "lineage", "lineage", "lineage", "gaps")
+_DRAWN = (*(name for name in THEMES if not (THEMES[name].branches or THEMES[name].pages)), "lineage", "lineage", "lineage", "gaps")
 
 
 @dataclass(slots=True)
@@ -104,7 +111,7 @@ class SimulationResult:
     violation: str = ""
 
 
-def run_seed(seed: int, *, theme: str | None = None, actions: int = ACTIONS, within: Path | None = None) -> SimulationResult:
+def run_seed(seed: int, *, theme: str | None = None, within: Path | None = None) -> SimulationResult:
     """Run one seed to its end, or to the first violation. The seed draws its theme unless one is given.
 
     within  where its files go; in memory when there is a file system for that
@@ -113,7 +120,7 @@ def run_seed(seed: int, *, theme: str | None = None, actions: int = ACTIONS, wit
     with quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=within or in_memory()) as root:
         world = World(result, Path(root), THEMES[theme] if theme else None)
         try:
-            world.run(actions)
+            world.run(world.theme.actions)
         except Violation as violation:
             result.violation = str(violation)
         finally:
@@ -179,7 +186,8 @@ class World:
         self.control = LossyControl(self)
         self.control.trouble.likely = theme_of.trouble
         self.stopped: tuple[str, int] | None = None  # topic id, and the leader epoch that its log begins in
-        self.checks = Checks(self.inner, self.brokers)
+        self.limits = TINY if theme_of.pages else SMALL if result.seed % 2 else LIMITS
+        self.checks = Checks(self.inner, self.brokers, self.limits)
         faults = BAD_NETWORK if faulty and random.random() < 0.6 else NO_FAULTS
         self.slow = random.choice(("archive", "release"))
         self.haste = random.choice((0.1, 0.25, 0.5))
@@ -467,8 +475,12 @@ class World:
         if head:
             if head.superseded:
                 seen["a dead branch is superseded"] += 1
-                if head.entries and head.entries[-1].epochs and head.entries[-1].epochs[-1][0] > head.superseded[0].epochs[0][0]:
+                if head.entries and head.entries[-1].epochs and head.entries[-1].epochs[-1][0] > next(iter(head.superseded)).epochs[0][0]:
                     seen["superseded, and the newer epoch is archived"] += 1
+            if self.checks.deepest > 1:
+                seen["pages refer to pages"] += 1
+            if head.superseded.references:
+                seen["superseded entries are in pages"] += 1
             if any(entry.gap for entry in head.entries):
                 seen["a gap"] += 1
             if any(entry.is_cut for entry in head.entries):
