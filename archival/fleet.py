@@ -45,7 +45,7 @@ _log = structlog.get_logger()
 
 LOOK_S = 1.0  # between two looks, while an upload is in flight, whether its partition is still there
 RESTING_MAX = 500  # archivers without work that keep their heads, for partitions that are rolled often
-RESTING_BYTES_MAX = 4 << 20  # of the same, as documents; decoded they take about twice that
+RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded they take some ten times that
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
