@@ -257,8 +257,8 @@ def reload(s: State, i: int) -> State:
 
 
 def done(s: State, i: int, new: Head) -> State:
-    spare: tuple[Page, ...] = ()
+    spare = s.ags[i].spare
     if on("page_from_cache"):
         read = {page for _, page in page_tree.walk(new.live + new.dead, s.pages) if page}
-        spare = tuple(sorted(read | set(s.ags[i].spare)))
+        spare = tuple(sorted(read | set(spare)))
     return s.with_agent(i, head=new, job=Job(), note=(new.version, new.end), spare=spare)

@@ -29,7 +29,7 @@ def first(left: Left) -> State:
     s = with_pages(s.with_agent(0, job=Job("cas", live=live, epoch=1)), 0)
     head = proposal(s, 0)
     assert isinstance(head, Head)
-    return done(s._replace(head=head), 0, head).with_agent(0, note=None)
+    return done(s._replace(head=head), 0, head).with_agent(0, note=None, spare=())
 
 
 def steps(s: State) -> Steps:

@@ -115,7 +115,7 @@ class Agent(NamedTuple):
     note: tuple[int, int] | None = None  # announcement not yet delivered to the control log
     inc: int = 1  # incarnation the agent works on
     old: bool = False  # knows no pages
-    spare: tuple[Page, ...] = ()  # pages confirmed for a commit that has not come about
+    spare: tuple[Page, ...] = ()  # pages confirmed under this fence, whatever came of their commit
 
 
 class Object(NamedTuple):
