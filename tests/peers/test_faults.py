@@ -39,7 +39,7 @@ from tests.s3server import S3Server
 
 pytestmark = pytest.mark.peer
 
-FAULTS_S = float(os.environ.get("FAULTS_S", "15"))
+FAULTS_S = float(os.environ.get("FAULTS_S", "10"))
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 RATE = 0.3
 HANG_S = 40.0 if FAULTS_S > 60 else 3.0  # in the long run beyond the store's time-outs
