@@ -132,16 +132,19 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
 def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog, extent: Extent) -> tuple[Span | None, Span | None]:
     """Where both tiers know the same offsets under different leaderships, the one with the older leadership is cut there.
 
-    A leadership without a batch of its own is on no history yet; the broker's metadata log knows it all the same.
+    A leadership without a batch of its own is on no history yet; the broker's metadata log knows it all the same. But a follower that
+    does may not have cut its log for it: an archive that has followed that leadership is right against such a log.
     """
     history = log.epochs
     if history.newest is None or extent.epochs.newest is None or archive is None:
         return local, archive
     acting = max(history.newest, log.leadership.leader_epoch if log.leadership else -1)
-    if acting > max(extent.leader_epoch, extent.epochs.newest):
+    followed = max(extent.leader_epoch, extent.epochs.newest)
+    leads = log.leadership is not None and log.leadership.is_ours
+    if acting > followed:
         parting = parting_offset(extent.epochs, history, archive.end, extent.gaps)
         return local, Span.between(archive.start, min(archive.end, parting))
-    if acting < max(extent.leader_epoch, extent.epochs.newest) and local is not None:
+    if local is not None and (acting < followed or (history.newest < followed and not leads)):
         parting = parting_offset(history, extent.epochs, min(local.end, archive.end), extent.gaps)
         return Span.between(local.start, min(local.end, parting)), archive
     return local, archive

@@ -1,5 +1,6 @@
 """Which offsets can be read, and from where."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.epochs import EpochHistory
-from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
+from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
 from hydration.archive.manifest_view import Extent, GapSpan
 from hydration.config import ReadPriority
 from hydration.scope import Span, Tier, epoch_end, joined, parting_offset, scope_of
@@ -128,6 +129,20 @@ def test_a_new_leadership_without_data_cuts_nothing() -> None:
     log = a_log(0, 100, epochs=((0, 0), (5, 100)))
     scope = scope_of(log, an_extent(0, 89, epochs=((0, 0),)), ReadPriority.LOCAL_FIRST)
     assert (scope.archive, scope.local, scope.high_watermark, scope.leader_epoch) == (Span(0, 90), Span(0, 100), 100, 5)
+
+
+def led_by(leader: int) -> Leadership:
+    return Leadership(leader=leader, leader_epoch=9, node=1, replicas=(1, 2), in_sync=(1, 2))
+
+
+def test_a_follower_that_knows_of_a_leadership_may_not_have_cut_its_log_for_it() -> None:
+    extent = an_extent(0, 17, epochs=((5, 0), (6, 13)), followed=9)
+    follower = replace(a_log(0, 35, epochs=((5, 0), (7, 32))), leadership=led_by(2))
+    assert scope_of(follower, extent, ReadPriority.LOCAL_FIRST).local == Span(0, 13)
+    leader = replace(a_log(0, 35, epochs=((5, 0), (6, 13))), leadership=led_by(1))
+    assert scope_of(leader, extent, ReadPriority.LOCAL_FIRST).local == Span(0, 35)
+    later = an_extent(0, 17, epochs=((5, 0), (6, 13)), followed=8)
+    assert scope_of(follower, later, ReadPriority.LOCAL_FIRST).archive == Span(0, 13)
 
 
 def test_histories_of_both_tiers_join() -> None:
