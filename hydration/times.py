@@ -17,13 +17,15 @@ class RecordTime(NamedTuple):
 
 
 def first_not_older(file: RunFile, start: int, end: int, timestamp_ms: int, span: Span) -> RecordTime | None:
-    """The first record of the batches in file[start:end], byte positions, that is in `span` and not older than `timestamp_ms`. Raises
-    CorruptData for a batch that does not verify.
+    """The first record of the batches in file[start:end], byte positions, that is in `span` and not older than `timestamp_ms`; a batch
+    that reaches across the end of `span` is of what follows, a dead branch maybe. Raises CorruptData for a batch that does not verify.
 
     Markers are no records here, and their times are in no index of a run. A broker may name the marker of a transaction that lies
     before this record: a reader that starts there meets this record first.
     """
     for position, header in headers(file, start, end):
+        if header.last_offset >= span.end:
+            return None
         if header.max_timestamp_ms < timestamp_ms or header.is_control or header.last_offset < span.start:
             continue
         batch = file.read(position, header.size_bytes)

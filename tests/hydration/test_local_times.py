@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from headwater_core.epochs import EpochHistory
 from headwater_core.segments.batch_walk import BatchWalk
 from hydration.answers import Isolation
 from hydration.local.local_times import LocalTimes
@@ -14,6 +15,7 @@ from hydration.local.scan_budget import ScanBudget
 from hydration.runfile import RunFile
 from hydration.scope import Span
 from hydration.times import RecordTime
+from manifests.entry import Entry
 from recovery.indexes import Indexes
 from tests.headwater_core.segments.builders import BASE_TIME, a_batch, a_record, a_segment
 from tests.hydration.test_local_transactions import patiently
@@ -137,3 +139,13 @@ def test_times_wait_for_no_transactions(a_world: AWorld) -> None:
     world.archive.commit(start_offset=5)
     assert world.log.offset_for_time(BASE_TIME + 6) == (6, BASE_TIME + 6)
     assert world.read_all(Isolation.READ_COMMITTED, 5) == [5, 6, 7]
+
+
+def test_a_batch_that_reaches_into_a_dead_branch_has_no_time(a_world: AWorld) -> None:
+    world = a_world()
+    world.archive.commit(Entry(base_offset=0, last_offset=2, gap=True), world.archive.upload(a_batch(3, 3, epoch=2)))
+    world.broker.write(0, a_batch(0, 2, epoch=1) + a_batch(2, 2, epoch=1))
+    world.broker.set_epochs(EpochHistory.of([(1, 0)]))
+    world.broker.set_high_watermark(4)
+    assert world.read_all(first=1) == [1, 3, 4, 5]
+    assert [world.log.offset_for_time(BASE_TIME + offset) for offset in (1, 2)] == [(1, BASE_TIME + 1), (3, BASE_TIME + 3)]
