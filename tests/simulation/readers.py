@@ -33,9 +33,11 @@ from hydration.config import ReadPriority
 from hydration.local.local_tier import LocalTier, OpenFiles
 from hydration.partition_log import PartitionLog
 from hydration.runfile import RunFile
+from hydration.times import RecordTime
 from manifests.head import Head
 from manifests.repository import ManifestRepository, Versioned
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
+from tests.headwater_core.segments.builders import BASE_TIME
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.agents import LookedAtLogs, PausingStore, Trouble
 from tests.simulation.brokers import Batch, Brokers, Replica
@@ -65,6 +67,7 @@ class Directory:
     removed  what it once held and has dropped since, or we have
     cuts     how often it has cut off the end of its log, in place
     acting   the newest leader epoch that the broker knows of
+    leads    the broker itself, as far as it knows
     """
 
     batches: tuple[Batch, ...]
@@ -75,6 +78,7 @@ class Directory:
     removed: tuple[Batch, ...]
     cuts: int
     acting: int
+    leads: bool
 
     def epoch_at(self, offset: int) -> int | None:
         return next((epoch for epoch, first in reversed(self.history) if first <= offset), None)
@@ -187,7 +191,7 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
     if directory.acting > newest and directory.history:
         dead = [each.base for each in archived if {directory.epoch_at(each.base), directory.epoch_at(each.last)} - {None, each.epoch}]
         archived = [each for each in archived if each.base < min(dead, default=archive_end)]
-    elif directory.acting < newest:
+    elif directory.acting < newest or (directory.history and directory.history[-1][0] < newest and not directory.leads):
         known = {offset: each.epoch for each in archived for offset in (each.base, each.last)}
         offered = [each for each in local if each.last >= directory.start]
         dead = [each.base for each in offered if {known.get(at, each.epoch) for at in range(each.base, each.last + 1)} != {each.epoch}]
@@ -251,6 +255,7 @@ class Moments:
             removed=tuple(replica.ghost),
             cuts=replica.cuts,
             acting=max(newest, led.leader_epoch if led else -1),
+            leads=led is not None and led.is_ours,
         )
         last = self._kept[-1] if self._kept else None
         if last and last[1] == directory:
@@ -345,6 +350,19 @@ def check_answer(answer: Answered, among: Sequence[Served], may_be_gone: Callabl
         raise Violation(f"I11 offset {answer.offset} is readable, and the answer is neither a batch nor an error")
     if answer.isolation is Isolation.READ_COMMITTED:
         _check_transactions(answer, among)
+
+
+def check_time(offset: int, found: RecordTime | None, among: Sequence[Served], may_be_gone: Callable[[Key], bool]) -> None:
+    """`found` is the first record at or after the time of `offset`: here each offset has a time of its own."""
+    markers = {place.key for each in among for place in each.places if header_of(place.data).is_control}
+    if found is None:
+        _check_hole(offset, _BEYOND, among, lambda key: key in markers or may_be_gone(key))
+        return
+    if found.timestamp_ms != BASE_TIME + found.offset or found.offset < offset:
+        raise Violation(f"I10 {found} is the first record at or after the time of {offset}")
+    if not any(each.contradicted or any(place.base <= found.offset <= place.last for place in each.places) for each in among):
+        raise Violation(f"I10 {found} is on no log that counts")
+    _check_hole(offset, found.offset, among, lambda key: key in markers or may_be_gone(key))
 
 
 def _check_hole(start: int, end: int, among: Sequence[Served], may_be_gone: Callable[[Key], bool]) -> None:
@@ -479,6 +497,8 @@ class Reader:
         self.clock = ReaderClock(world)
         self.store = FaultyStore(world.inner, random, BAD_NETWORK if random.random() < 0.5 else NO_FAULTS)
         self._often = random.choice((0.05, 0.1, 0.4))
+        self._questions = Random(f"questions {world.result.seed}")
+        self._asks_times = self._questions.random() < 0.5
         self._actor = Actor("reader")
         self._moments = Moments(world.checks)
         self._open()
@@ -563,7 +583,10 @@ class Reader:
         def scan() -> None:
             self._scan(first, isolation, max_bytes)
 
-        self._actor.start(scan)
+        def look_up() -> None:
+            self._look_up(self._questions.randrange(end + 2))
+
+        self._actor.start(look_up if self._asks_times and self._questions.random() < 0.2 else scan)
 
     def _go_on(self) -> None:
         self._beside.running = self._actor
@@ -579,6 +602,8 @@ class Reader:
             self._go_on()
         self.store.faults = NO_FAULTS
         self.clock.passed_s += _OLD_S
+        for offset in range(max(each.end for each in self._moments.since(self._moments.now)) + 2):
+            self._look_up(offset, at_rest=True)
         for isolation in Isolation:
             now = self._moments.since(self._moments.now)
             reached = self._scan(None, isolation, self.random.choice((1, 300, 1 << 20)), at_rest=True)
@@ -636,6 +661,24 @@ class Reader:
                 return cursor
             cursor = answer.next_offset
         raise Violation(f"I11 a scan does not end: {cursor} after {_READS_MAX} reads")
+
+    def _look_up(self, offset: int, *, at_rest: bool = False) -> None:
+        """What a consumer that begins at a time asks."""
+        since = min(self._moments.now, self._look_at, self._head_at) if not at_rest else self._moments.now
+        try:
+            found = self._log.offset_for_time(BASE_TIME + offset, timeout_s=None)
+        except TransientError as error:
+            self._saw("a reader has to retry")
+            self._stay()
+            if at_rest and not any(each.contradicted or each.lags or each.proven_to < _BEYOND for each in self._moments.since(since)):
+                raise Violation(f"I11 at rest a reader has to retry a time: {error}") from error
+            return
+        except Exception as error:
+            self._stay()
+            raise Violation(f"I11 looking up the time of offset {offset} fails: {type(error).__name__}: {error}") from error
+        self._stay()
+        check_time(offset, found, self._moments.since(since), self._may_be_gone)
+        self._saw("a reader looks up a time")
 
     def _read(self, offset: int, isolation: Isolation, max_bytes: int) -> Answered:
         """The bytes come at once: a file that is cut while they are sent is for a consumer's checksums to notice."""

@@ -23,6 +23,7 @@ WITNESSES = (
     "a reader has read all there is",
     "a reader gets an out-of-range error",
     "a reader has to retry",
+    "a reader looks up a time",
     "a reader reads across the border of the tiers",
     "a reader reads what is archived alone",
     "a topic was created again and is archived",
@@ -77,9 +78,11 @@ ONCE_VIOLATED = (
     ("gaps", 20380),
     ("gaps", 40011),
     ("gaps", 41168),
+    ("gaps", 70002),
     ("incarnations", 20462),
     ("lineage", 41291),
     ("release", 30746),
+    ("vacancies", 50040),
 )
 
 
