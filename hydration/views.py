@@ -56,20 +56,21 @@ class View:
 
     @property
     def ends_with_archive(self) -> bool:
-        """What the manifest says of its end holds for the view's: no dead branch was cut off, and no local log reaches further, nor
-        does one hold what is a gap there."""
-        archive, local, extent = self.scope.archive, self.scope.local, self.extent
-        if archive is None or extent is None or archive.end != extent.next_offset:
-            return False
-        return local is None or local.end <= (archive.end if extent.gap_from is None else extent.gap_from)
+        """What the manifest says of its end holds for the view's: no dead branch was cut off."""
+        archive, extent = self.scope.archive, self.extent
+        return archive is not None and extent is not None and archive.end == extent.next_offset and self._reaches_further(archive, extent)
 
     @property
     def ends_with_cut_archive(self) -> bool:
         """The view ends in the archive, where a dead branch was cut off."""
-        archive, local, extent = self.scope.archive, self.scope.local, self.extent
-        return (
-            archive is not None and extent is not None and archive.end < extent.next_offset and (local is None or local.end <= archive.end)
-        )
+        archive, extent = self.scope.archive, self.extent
+        return archive is not None and extent is not None and archive.end < extent.next_offset and self._reaches_further(archive, extent)
+
+    def _reaches_further(self, archive: Span, extent: Extent) -> bool:
+        """Whether the archive does, or as far as the local log; not where that holds what is a gap at the archive's end."""
+        local = self.scope.local
+        known_to = next((gap.start for gap in extent.gaps if gap.start < archive.end <= gap.end), archive.end)
+        return local is None or local.end <= known_to
 
     def archive_may_leave_open(self, offset: int) -> bool:
         """Whether a transaction may be open at the archive's end that began before `offset`."""

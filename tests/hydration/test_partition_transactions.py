@@ -86,6 +86,15 @@ def test_a_commit_on_a_dead_branch_does_not_hide_the_abort_that_counts(a_world: 
     assert world.read_all(COMMITTED) == ([0, 1] if lags else [0, 1, 5, 6])
 
 
+def test_an_archive_that_is_cut_to_a_gap_says_nothing_of_what_is_open(a_world: AWorld) -> None:
+    world = a_world()
+    world.archive.commit(Entry(base_offset=0, last_offset=6, gap=True), world.archive.upload(a_batch(7, 3, epoch=1)))
+    world.broker.write(0, a_batch(0, 1, producer=ONE, transactional=True, epoch=4) + a_batch(1, 4, epoch=4))
+    world.broker.set_epochs(EpochHistory.of([(4, 0)]))
+    world.broker.set_high_watermark(5)
+    assert world.read_all(COMMITTED) == []
+
+
 def test_a_log_that_a_cleaner_left_empty_is_read_from_its_archive(a_world: AWorld) -> None:
     """The only record went for a later one, which was cut off: no batch shows how far the log reaches."""
     world = a_world()

@@ -7,7 +7,7 @@ import pytest
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, OffsetOutOfRange, Superseded, TransientError
 from hydration.answers import Isolation
-from hydration.archive.manifest_view import Extent
+from hydration.archive.manifest_view import Extent, GapSpan
 from hydration.scope import Scope, Span
 from hydration.views import Unsettled, View
 from tests.headwater_core.manual_clock import ManualClock
@@ -125,7 +125,14 @@ def a_view(
 
 def an_extent(last_offset: int, gap_from: int | None = None) -> Extent:
     return Extent(
-        version=1, start_offset=0, last_offset=last_offset, leader_epoch=0, epochs=EpochHistory(), open_from=None, gap_from=gap_from
+        version=1,
+        start_offset=0,
+        last_offset=last_offset,
+        leader_epoch=0,
+        epochs=EpochHistory(),
+        open_from=None,
+        gap_from=gap_from,
+        gaps=() if gap_from is None else (GapSpan(gap_from, last_offset + 1),),
     )
 
 
