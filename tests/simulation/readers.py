@@ -352,17 +352,24 @@ def check_answer(answer: Answered, among: Sequence[Served], may_be_gone: Callabl
         _check_transactions(answer, among)
 
 
-def check_time(offset: int, found: RecordTime | None, among: Sequence[Served], may_be_gone: Callable[[Key], bool]) -> None:
-    """`found` is the first record at or after the time of `offset`: here each offset has a time of its own."""
-    markers = {place.key for each in among for place in each.places if header_of(place.data).is_control}
+def check_time(offset: int, found: RecordTime | None, among: Sequence[Served], are_gone: Callable[[Key, int], bool]) -> None:
+    """`found` is the first record at or after the time of `offset`: here each offset has a time of its own.
+
+    are_gone  whether compaction has taken all records of a batch from an offset on
+    """
+
+    def has_no_record(key: Key) -> bool:
+        place = among[0].by_key[key]
+        return header_of(place.data).is_control or are_gone(key, place.first)
+
     if found is None:
-        _check_hole(offset, _BEYOND, among, lambda key: key in markers or may_be_gone(key))
+        _check_hole(offset, _BEYOND, among, has_no_record)
         return
     if found.timestamp_ms != BASE_TIME + found.offset or found.offset < offset:
         raise Violation(f"I10 {found} is the first record at or after the time of {offset}")
     if not any(each.contradicted or any(place.base <= found.offset <= place.last for place in each.places) for each in among):
         raise Violation(f"I10 {found} is on no log that counts")
-    _check_hole(offset, found.offset, among, lambda key: key in markers or may_be_gone(key))
+    _check_hole(offset, found.offset, among, has_no_record)
 
 
 def _check_hole(start: int, end: int, among: Sequence[Served], may_be_gone: Callable[[Key], bool]) -> None:
@@ -693,10 +700,11 @@ class Reader:
         if self._is_gone:
             raise Crash
 
-    def _may_be_gone(self, key: Key) -> bool:
-        """Has compaction taken all of a batch?"""
+    def _may_be_gone(self, key: Key, first: int = 0) -> bool:
+        """Has compaction taken all of a batch, from offset `first` on?"""
         brokers = self._world.brokers
-        return brokers.compacted and all(brokers.may_be_gone(row) for row in brokers.rows[self._partition.topic_id].get(key, ()))
+        rows = brokers.rows[self._partition.topic_id].get(key, ())
+        return brokers.compacted and all(brokers.may_be_gone(row) for row in rows if row.place.offset >= first)
 
     def _witness(self, answer: Answered) -> bool:
         """Whether what was answered is in the archive alone."""

@@ -73,6 +73,7 @@ WITNESSES = (
 ONCE_VIOLATED = (
     ("disks", 20282),
     ("disks", 40016),
+    ("disks", 80085),
     ("even", 20181),
     ("gaps", 20265),
     ("gaps", 20380),
