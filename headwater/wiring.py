@@ -6,6 +6,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 LISTING_WAIT_S = 2.0  # when an agent starts; readers retry
+LOCAL_LISTING_WAIT_S = 15.0  # ten thousand partitions take seconds, and many times as long once archiving competes for the interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,10 @@ def _refresh_patiently(logs: "Logs") -> None:
     threads = DaemonThreads(1, "first-listing")
     listing = threads.submit(logs.refresh)
     threads.shutdown(wait=False)
-    if not wait((listing,), LISTING_WAIT_S).done:
+    until_s, done = monotonic() + LOCAL_LISTING_WAIT_S, wait((listing,), LISTING_WAIT_S).done
+    while not done and not logs.has_listed_dirs and monotonic() < until_s:
+        done = wait((listing,), 0.1).done
+    if not done:
         return
     try:
         listing.result()

@@ -97,6 +97,11 @@ class Logs:
         """Why there may be topics that are not known; None where directories and bucket were all listed at least once."""
         return self._catalogue.unlisted
 
+    @property
+    def has_listed_dirs(self) -> bool:
+        """Whether each log directory was listed at least once."""
+        return self._catalogue.has_dirs
+
     def refresh(self) -> None:
         """List directories and bucket again. What cannot be listed now stays as it was; raises only when nothing can be,
         and ForeignOwner when the bucket is another cluster's than the directories.

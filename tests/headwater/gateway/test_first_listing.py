@@ -15,7 +15,7 @@ from headwater.gateway.server import GatewayServer
 from headwater.wiring import Bucket
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
-from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.segments.log_dirs import LogDirs, Roster
 from hydration.config import HydrationConfig
 from hydration.logs import Logs, open_logs
 from manifests.repository import ManifestRepository
@@ -145,3 +145,20 @@ def test_an_agent_without_log_directories_starts_while_its_store_is_away(
         store.is_back.set()
         opened.refresh()
         assert opened.partition(TOPIC, 0).partition == PARTITION
+
+
+def test_an_agent_begins_to_work_once_its_log_directories_are_listed(store: Away, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archiving competes with the listing from then on; the store may be away."""
+    monkeypatch.setattr(wiring, "LISTING_WAIT_S", 0.01)
+    broker, roster = Broker(tmp_path / "kafka"), LogDirs.roster
+    broker.write(0, a_segment(0, 10))
+
+    def slow(dirs: LogDirs) -> Roster:
+        threading.Event().wait(0.5)
+        return roster(dirs)
+
+    monkeypatch.setattr(LogDirs, "roster", slow)
+    config = load(None, {}, {"node.data_dir": str(tmp_path / "state"), "store.url": "file:///nowhere", "log.dirs": [str(broker.root)]})
+    with wiring.open_logs(config, Bucket(store, ManifestRepository(store)), patient=True) as opened:
+        assert opened.has_listed_dirs
+        store.is_back.set()
