@@ -144,4 +144,4 @@ def _chunk_end(file: RunFile, plan: ChunkPlan, chunk: Chunk, next_offset: int, e
     if next_offset <= end:
         return Boundary(chunk.size_bytes, next_offset)
     found = first_at(partial(headers, file), end, plan.start_for(chunk, end).position, chunk.size_bytes)
-    return Boundary(found[0], found[1].base_offset) if found is not None else Boundary(chunk.size_bytes, end)
+    return Boundary(found[0], min(found[1].base_offset, end)) if found is not None else Boundary(chunk.size_bytes, end)

@@ -79,8 +79,8 @@ class OpenSegment:
         end = End(Boundary(start.position, max(start.offset, self._segment.base_offset)), start if start.position else None)
         for position, header in self.headers(start.position, size_bytes):
             if header.last_offset >= end_offset:
-                is_met, place = True, Boundary(position, header.base_offset)
-                end = End(place, end.witness or place)
+                is_met, witness = True, end.witness or Boundary(position, header.base_offset)
+                end = End(Boundary(position, min(header.base_offset, end_offset)), witness)  # it begins later after compaction
                 break
             end = End(Boundary(position + header.size_bytes, header.next_offset), Boundary(position, header.base_offset))
             if header.next_offset == end_offset:

@@ -420,3 +420,26 @@ def test_leader_epochs_end_where_the_next_one_begins(a_world: AWorld) -> None:
     ends = {epoch: world.log.epoch_end(epoch) for epoch in range(8)}
     assert ends == {0: (0, 0), 1: (1, 10), 2: (1, 10), 3: (3, 20), 4: (3, 20), 5: (3, 20), 6: (6, 25), 7: (-1, -1)}
     assert world.log.bounds().leader_epoch == 6
+
+
+def test_what_compaction_took_before_a_dead_batch_is_looked_for_in_the_other_tier(a_world: AWorld) -> None:
+    """The dead batch begins after the end of what counts: the read goes on at that end, not where the batch begins."""
+    common, dead, live = a_batch(0, 3, epoch=1), a_batch(6, 2, epoch=2), a_batch(3, 4, epoch=3)
+    world = a_world()
+    world.archive.append(common, live)
+    world.broker.write(0, a_batch(0, 2, epoch=1) + dead)
+    world.broker.set_cleaned(6)
+    world.broker.set_epochs(EpochHistory.of([(1, 0), (2, 3)]))
+    world.broker.set_high_watermark(8)
+    assert world.read_all() == [0, 1, 3, 4, 5, 6]
+
+
+def test_what_compaction_took_of_a_dead_archive_is_looked_for_in_the_local_log(a_world: AWorld) -> None:
+    common, dead, live = a_batch(0, 3, epoch=1), a_batch(6, 2, epoch=2), a_batch(3, 4, epoch=3)
+    world = a_world(priority=ReadPriority.OFFLOADED_FIRST)
+    world.archive.append(common + dead)
+    world.broker.write(0, common + live)
+    world.broker.set_cleaned(6)
+    world.broker.set_epochs(EpochHistory.of([(1, 0), (3, 3)]))
+    world.broker.set_high_watermark(7)
+    assert world.read_all() == [0, 1, 2, 3, 4, 5, 6]

@@ -80,6 +80,7 @@ ONCE_VIOLATED = (
     ("gaps", 40011),
     ("gaps", 41168),
     ("gaps", 70002),
+    ("gaps", 90012),
     ("incarnations", 20462),
     ("lineage", 41291),
     ("release", 30746),
