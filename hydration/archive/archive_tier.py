@@ -38,7 +38,9 @@ class ArchiveTier:
         """
         requested, begun, refreshes = answer.next_offset, cursor, 0
         while cursor < end and answer.size_bytes < max_bytes:
-            entry = yield from self.manifest.entry_at(cursor)
+            entry = self.manifest.entry_now(cursor) if answer.slices else (yield from self.manifest.entry_at(cursor))
+            if entry is None and answer.slices:
+                break  # its page is not at hand
             if entry is not None and entry.gap:
                 if answer.slices or (local is not None and cursor in local and cursor > begun):
                     break

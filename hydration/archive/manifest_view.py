@@ -227,10 +227,10 @@ class ManifestView:
 
     def update(self, head: Head | None, *, seen_s: float | None = None) -> None:
         """Take over a head that was read or committed just now, or at `seen_s`. One older than the known changes nothing."""
-        if head is None:
+        extent = extent_of(head) if head is not None else None  # may read pages: another head may come meanwhile
+        if head is None or extent is None:
             self.extent = None
         elif self.extent is None or head.version > self.extent.version:
-            extent = extent_of(head)
             try:
                 self._index.replace(head)
             except HeadwaterError as error:
