@@ -27,7 +27,7 @@ from archival.tails import Tails
 from archival.topics import TopicRecords
 from archival.uploads import Uploads
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, Fenced, NeedsReplacement, SuspectedGap, UnknownOutcome, UnsupportedFormat
+from headwater_core.errors import CorruptData, Fenced, ManifestChanged, NeedsReplacement, SuspectedGap, UnknownOutcome, UnsupportedFormat
 from headwater_core.files import disk_errors
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.store import ObjectStore
@@ -146,7 +146,7 @@ class PartitionArchiver:
                 return self._step(policy, log)
             except CommitLost as error:
                 return Outcome(action="outrun", reason=str(error))
-            except (Fenced, UnknownOutcome):
+            except (Fenced, UnknownOutcome, ManifestChanged):
                 self._held.doubt()
                 raise
 

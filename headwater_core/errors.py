@@ -133,6 +133,10 @@ class UploadStopped(SourceChanged):
     """What an upload in flight was for is gone: its topic, its claim, the wish to archive it, or the agent. Nothing was created."""
 
 
+class ManifestChanged(TransientError):
+    """A page of a manifest is gone, and the head as it is now refers to it no more. Read the head again."""
+
+
 class Superseded(HeadwaterError):
     """What was read earlier is no longer what the archive holds: a dead branch, or a topic that was created again. Read again."""
 

@@ -17,7 +17,7 @@ class PageReader(Protocol):
     """Reads the pages of one partition."""
 
     def read(self, ref: PageRef) -> tuple[Item, ...]:
-        """What the page lists, verified. Blocks. Raises CorruptData when it is damaged or missing, SourceChanged when the head that
+        """What the page lists, verified. Blocks. Raises CorruptData when it is damaged or missing, ManifestChanged when the head that
         refers to it was replaced meanwhile, and what the store raises."""
         ...
 

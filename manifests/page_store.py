@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from headwater_core.errors import CorruptData, NotFound, SourceChanged
+from headwater_core.errors import CorruptData, ManifestChanged, NotFound
 from headwater_core.objectstore.confirmed_put import put_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import ObjectStore
@@ -41,7 +41,7 @@ class PageStore:
             except NotFound as error:
                 if self._still_refers(partition, ref):
                     raise CorruptData(key, 0, f"the manifest refers to it, the store does not have it ({error})") from error
-                raise SourceChanged(f"{key} was replaced while it was read; ask again") from error
+                raise ManifestChanged(f"{key} was replaced while it was read; ask again") from error
             items = decode_page(raw, partition, ref)
             self._keep(ref, raw)
             return items

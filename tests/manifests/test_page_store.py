@@ -4,7 +4,7 @@ from typing import BinaryIO
 
 import pytest
 
-from headwater_core.errors import CorruptData, SourceChanged, TransientError, UnknownOutcome
+from headwater_core.errors import CorruptData, ManifestChanged, TransientError, UnknownOutcome
 from manifests.page import PageRef, page_key
 from manifests.page_store import PageStore
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -104,5 +104,5 @@ def test_a_missing_page_is_damage_while_the_head_refers_to_it() -> None:
 
 def test_a_missing_page_that_no_head_refers_to_any_more_was_replaced() -> None:
     pages, ref = a_missing_page(still_refers=False)
-    with pytest.raises(SourceChanged, match="replaced"):
+    with pytest.raises(ManifestChanged, match="replaced"):
         pages.read(PARTITION, ref)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from headwater.pipeline.scrub.findings import Finding, Kind
 from headwater.pipeline.scrub.head_check import Check, checks_of, extra, extras, faults
 from headwater.pipeline.scrub.page_check import PageCheck
-from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError, Unauthorised, UnsupportedFormat
+from headwater_core.errors import HeadwaterError, ManifestChanged, NotFound, TransientError, Unauthorised, UnsupportedFormat
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys
@@ -205,7 +205,7 @@ def _pages_of_head(store: ObjectStore, place: Place) -> PageCheck:
         try:
             # Without check_head: the objects of an inconsistent head may be undamaged, and `faults` reports the inconsistencies.
             return PageCheck(ManifestRepository(store).load_unchecked(_head_key(place)))
-        except SourceChanged:  # another head has replaced a page meanwhile
+        except ManifestChanged:  # another head has replaced a page meanwhile
             if attempt + 1 == _ATTEMPTS:
                 raise
     raise AssertionError("the last attempt returns or raises")
