@@ -7,7 +7,8 @@ change by others, the index starts empty and fills again from heads, and therefo
 Every list of items is a section: the head's is found by its partition (8 bytes BLAKE2b of the cluster id, the topic id (16), the
 partition number (u32)), a page's by its uid (16 bytes), with one byte in front that tells the two apart. Then
 
-    items      section, base offset (u64)                 → "e" and MessagePack of an Entry, or "r" and that of a PageRef
+    items      section, base offset (u64)                 → "e" and MessagePack of an Entry; or "r", the page's uid, its last offset
+                                                            (u64) and MessagePack of the PageRef
     times      section, highest timestamp so far (i64 + 2^63), base offset (u64)   → nothing; where that highest rises
     heads      section of the head                        → manifest version (u64)
 
@@ -38,12 +39,13 @@ from manifests.page import Item, PageRef
 MAP_BYTES = 16 << 30  # address space, not disk: about 100 million entries
 _PARTITION = struct.Struct(">8s16sI")
 _U64 = struct.Struct(">Q")
+_REF = struct.Struct(">c16sQ")
 _TIME = struct.Struct(">QQ")
 _TIME_BIAS = 1 << 63  # so that timestamps before 1970 sort first
 _PIECE_BYTES = 1 << 20
 _FREE_BYTES_MIN = 1 << 20
 _ENTRY, _REFERENCE = b"e", b"r"
-_VERSION = 2  # of the keys: an index of an older one starts empty
+_VERSION = 3  # of the keys: an index of an older one starts empty
 
 
 class ManifestIndex:
@@ -78,10 +80,10 @@ class ManifestIndex:
             if held is not None and _U64.unpack(held)[0] >= head.version:
                 return False
             gone = self._put(txn, section, head.entries.items)
-            stays = {ref.uid for ref in head.entries.references}
-            for ref in gone:
-                if ref.uid not in stays:
-                    self._put(txn, _page_section(ref), ())
+            stays = {bytes.fromhex(ref.uid) for ref in head.entries.references}
+            for uid in gone:
+                if uid not in stays:
+                    self._put(txn, b"p" + uid, ())
             txn.put(section, _U64.pack(head.version), db=self._heads)
         return True
 
@@ -113,22 +115,14 @@ class ManifestIndex:
         section, found = _head_section(partition), None
         with self._lmdb_errors(), self._env.begin() as txn:
             cursor = txn.cursor(self._items)
-            while True:
-                below = self._floor(cursor, section, offset)
-                if below is None or isinstance(below, Entry):
-                    return below or found
-                found, section = below, _page_section(below)
-
-    def _floor(self, cursor: lmdb.Cursor, section: bytes, offset: int) -> Item | None:
-        wanted = section + _U64.pack(offset)
-        if cursor.set_range(wanted):
-            at_or_below = cursor.key() == wanted or cursor.prev()
-        else:
-            at_or_below = cursor.last()
-        if not at_or_below or not bytes(cursor.key()).startswith(section):
-            return None
-        item = _unpacked(bytes(cursor.value()))
-        return item if item.base_offset <= offset <= item.last_offset else None
+            while (value := _floor(cursor, section, offset)) is not None:
+                if value[:1] == _ENTRY:
+                    entry = msgspec.msgpack.decode(memoryview(value)[1:], type=Entry)
+                    return entry if offset <= entry.last_offset else None
+                if offset > _REF.unpack_from(value)[2]:
+                    return None
+                found, section = value, b"p" + value[1:17]
+        return None if found is None else _unpacked(found)
 
     def floor_time(self, partition: PartitionId, timestamp_ms: int) -> Item | None:
         """The first entry whose last timestamp is `timestamp_ms` or later; None when no entry known here is. A reference as for `floor`."""
@@ -146,18 +140,18 @@ class ManifestIndex:
                 section = _page_section(found)
         return found
 
-    def _put(self, txn: lmdb.Transaction, section: bytes, items: Sequence[Item]) -> list[PageRef]:
-        """Make the section's items these; the references that were among them and are not any more."""
+    def _put(self, txn: lmdb.Transaction, section: bytes, items: Sequence[Item]) -> list[bytes]:
+        """Make the section's items these; the uids of pages that were referred to by it, in the same words, and are not any more."""
         wanted = {section + _U64.pack(each.base_offset): _packed(each) for each in items}
         rises = {section + key: b"" for key in _rises(items)}
-        gone: list[PageRef] = []
+        gone: list[bytes] = []
         for database, now in ((self._items, wanted), (self._times, rises)):
             known = dict(_scan(txn.cursor(database), section))
             for key, value in known.items():
                 if now.get(key) == value:
                     continue
                 if value[:1] == _REFERENCE:
-                    gone.append(msgspec.msgpack.decode(value[1:], type=PageRef))
+                    gone.append(value[1:17])
                 if key not in now:
                     txn.delete(key, db=database)
             for key in sorted(now):
@@ -193,6 +187,16 @@ class ManifestIndex:
             raise (DiskFull if full else TransientError)(f"manifest index {self.path}: {error}") from error
 
 
+def _floor(cursor: lmdb.Cursor, section: bytes, offset: int) -> bytes | None:
+    """The value of the section's item that begins at `offset` or is the last one to begin before it."""
+    wanted = section + _U64.pack(offset)
+    if cursor.set_range(wanted):
+        at_or_below = cursor.key() == wanted or cursor.prev()
+    else:
+        at_or_below = cursor.last()
+    return bytes(cursor.value()) if at_or_below and bytes(cursor.key()).startswith(section) else None
+
+
 def _head_section(partition: PartitionId) -> bytes:
     cluster = hashlib.blake2b(partition.cluster_id.encode(), digest_size=8).digest()
     return b"h" + _PARTITION.pack(cluster, topic_id_bytes(partition.topic_id), partition.partition)
@@ -203,12 +207,15 @@ def _page_section(ref: PageRef) -> bytes:
 
 
 def _packed(item: Item) -> bytes:
-    return (_ENTRY if isinstance(item, Entry) else _REFERENCE) + msgspec.msgpack.encode(item)
+    if isinstance(item, Entry):
+        return _ENTRY + msgspec.msgpack.encode(item)
+    return _REF.pack(_REFERENCE, bytes.fromhex(item.uid), item.last_offset) + msgspec.msgpack.encode(item)
 
 
 def _unpacked(value: bytes) -> Item:
-    kind: type[Item] = Entry if value[:1] == _ENTRY else PageRef
-    return msgspec.msgpack.decode(memoryview(value)[1:], type=kind)
+    if value[:1] == _ENTRY:
+        return msgspec.msgpack.decode(memoryview(value)[1:], type=Entry)
+    return msgspec.msgpack.decode(memoryview(value)[_REF.size :], type=PageRef)
 
 
 def _rises(items: Iterable[Item]) -> Iterator[bytes]:

@@ -50,7 +50,7 @@ class PageLimits:
     """
 
     entries: Room = Room(96, 34_000)
-    references: Room = Room(64, 18_000)
+    references: Room = Room(32, 12_000)
     superseded: Room = Room(16, 5_000)
     superseded_references: Room = Room(8, 4_000)
     leaf: Room = Room(1_000, 4 << 20)
