@@ -24,12 +24,13 @@ from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests import keys
+from manifests.page import page_key
 from manifests.repository import ManifestRepository
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.faulty import FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
-from tests.simulation.bucket import Violation
+from tests.simulation.bucket import Violation, references_below
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -153,6 +154,13 @@ class Agent:
             name = keys.parse_data(info.key)
             if name and name.fence < raised.fence and info.key not in named:
                 self.paused_store.delete(info.key)
+                gone += 1
+        pages = {page_key(partition, ref) for bag in (raised.entries, raised.superseded) for ref in references_below(bag)}
+        for info in self.paused_store.list(keys.head(partition).removesuffix("manifest.json")):
+            page = keys.parse_page(info.key)
+            if page and page.fence < raised.fence and info.key not in pages:
+                self.paused_store.delete(info.key)
+                self.world.result.seen["pages collected"] += 1
                 gone += 1
         self.world.result.seen["orphans collected"] += bool(gone)
         return f"collected {gone} objects of fences before {raised.fence}"

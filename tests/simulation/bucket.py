@@ -127,7 +127,7 @@ class Checks:
         if not all(limit.holds(listed) for listed, limit in lists):
             raise Violation(f"I4 the head holds {[len(listed) for listed, _ in lists]} entries and references")
         known = self._known_pages.setdefault(partition, set())
-        now = {page_key(partition, ref): ref for bag in (head.entries, head.superseded) for ref in _references(bag)}
+        now = {page_key(partition, ref): ref for bag in (head.entries, head.superseded) for ref in references_below(bag)}
         if foreign := [key for key, ref in now.items() if key not in known and ref.fence != head.fence]:
             raise Violation(f"I8 a commit under fence {head.fence} adds pages of another one: {foreign}")
         known.update(now)
@@ -336,10 +336,10 @@ class Checks:
                 raise Violation(f"I10 the entry at {entry.base_offset} records {listed} of its transactions, its batches {found}")
 
 
-def _references(bag: EntryBag) -> Iterator[PageRef]:
+def references_below(bag: EntryBag) -> Iterator[PageRef]:
     for ref in bag.references:
         yield ref
-        yield from _references(EntryBag(bag.pages.read(ref), bag.pages))
+        yield from references_below(EntryBag(bag.pages.read(ref), bag.pages))
 
 
 def _rows(batch: Stored) -> list[Row]:

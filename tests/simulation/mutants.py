@@ -12,8 +12,8 @@ Two rules have no mistake here, since others imply them:
   comparison saves the scan of a file that is known to be another one.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from typing import Any
@@ -34,6 +34,7 @@ import archival.step_plan
 import archival.tails
 import headwater_core.layouts.segment
 import headwater_core.objectstore.confirmed_put
+import manifests.page_store
 import manifests.repository
 from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
@@ -63,6 +64,8 @@ from manifests import keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head, decode_head, encode_head
+from manifests.page import Item, PageRef
+from manifests.page_store import PageStore
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
 
@@ -326,6 +329,30 @@ def no_lock(stack: ExitStack) -> None:
         self.lock = nullcontext()  # type: ignore[assignment]
 
     _patch(stack, PartitionArchiver, "__init__", init)
+
+
+# Pages
+
+
+@mutant("a page that was confirmed for an earlier claim is used again", theme="pages")
+def page_of_an_earlier_fence(stack: ExitStack) -> None:
+    real = PageStore.write
+    confirmed: dict[tuple[Any, ...], PageRef] = {}
+
+    def write(self: PageStore, partition: PartitionId, fence: int, level: int, items: Sequence[Item]) -> PageRef:
+        content = (id(self), partition, level, tuple(each.uid for each in items))
+        return confirmed.setdefault(content, real(self, partition, fence, level, items))
+
+    _patch(stack, PageStore, "write", write)
+
+
+@mutant("a head names pages that the store did not confirm", theme="pages")
+def page_unconfirmed(stack: ExitStack) -> None:
+    def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
+        with suppress(AlreadyExists, UnknownOutcome):
+            store.put(key, data, size_bytes=size_bytes)
+
+    _patch(stack, manifests.page_store, "put_confirmed", put)
 
 
 # Upload

@@ -93,7 +93,9 @@ THEMES = {
     "damage": Theme(damage=1, elections=0.7, rolls=4),
     "keys": Theme(compacted=1, forgets=True, lazy=0.15, retention=0, rolls=3, follows=4, elections=0.3, vacancies=0),
     "branches": Theme(compacted=1, branches=1, elections=0.5, follows=0.3, rolls=2, retention=0.05, vacancies=0),
-    "pages": Theme(pages=True, actions=350, elections=1.5, retention=0.3, releases=2, rolls=5, follows=0.7),
+    "pages": Theme(
+        pages=True, actions=350, elections=1.5, retention=0.3, releases=2, rolls=5, follows=0.7, unnamed=0, pairs=0, vacancies=0
+    ),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
 }
 
