@@ -141,6 +141,7 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
     name = keys.parse_data(entry.key)
     if (
         name is None
+        or not keys.is_uid(entry.uid)
         or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid)
         or entry.index_key != keys.index(entry.key)
         or not name.base_offset <= entry.base_offset <= entry.last_offset <= name.last_offset
