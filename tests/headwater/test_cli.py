@@ -57,6 +57,7 @@ def test_exit_codes_are_frozen() -> None:
         "Fenced": 7,
         "ForeignOwner": 7,
         "Locked": 7,
+        "UploadStopped": 5,
         "Unauthorised": 8,
         "NothingExamined": 10,
         "AlreadyExists": 1,

@@ -514,7 +514,7 @@ def release_no_lineage(stack: ExitStack) -> None:
     _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
 
 
-@mutant("release ignores the in-sync set and what the head says of leader epochs", theme="lineage")
+@mutant("release ignores the in-sync set and what the head says of leader epochs", theme="lineage", rare=True)
 def as_designed_release(stack: ExitStack) -> None:
     _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
 

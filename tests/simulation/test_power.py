@@ -78,7 +78,12 @@ def takes_a_failed_sync_for_done() -> Any:
 
 def syncs_no_directory_above() -> Any:
     real = DurableNames.sync
-    return patch.object(DurableNames, "sync", lambda self, directory, *_: real(self, directory))
+
+    def sync(self: DurableNames, directory: Path) -> None:
+        self._unsynced.clear()
+        real(self, directory)
+
+    return patch.object(DurableNames, "sync", sync)
 
 
 def syncs_no_data() -> Any:
