@@ -12,7 +12,12 @@ unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of wh
 # The tests of the house, and of the packages whose tests read no whole logs; without property tests, and those that start a server.
 FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,archival headwater_core manifests)
 
-.PHONY: setup demo lint check test peers simulate soak bench
+# Everything that reads manifests, on trees of pages that are three levels deep and more.
+DEEP_TESTS = $(addprefix tests/,archival/test_archiver.py archival/test_branches.py archival/test_uploads.py archival/test_release.py recovery \
+	hydration/test_partition_log.py hydration/test_archive_transactions.py headwater/gateway/test_server.py \
+	headwater/pipeline/scan headwater/pipeline/scrub headwater/pipeline/export)
+
+.PHONY: setup demo lint check test deep peers simulate soak bench
 
 setup: .venv/.runs
 
@@ -29,6 +34,9 @@ check: lint
 
 test: .venv/.tests
 	@$(BIN)/pytest -m "not peer"
+
+deep: .venv/.tests
+	@DEEP_TREES=1 $(BIN)/pytest -m "not peer and not slow and not hypothesis" $(DEEP_TESTS)
 
 peers: .venv/.tests
 	@$(BIN)/pytest -m peer
