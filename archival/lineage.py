@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from headwater_core.epochs import EpochHistory, EpochStart
 from manifests.entry import OFFSET_MAX, Entry
 from manifests.entry_tree import EntryTree
-from manifests.epoch_spans import EpochSpan
 from manifests.head import Head
 from manifests.page import PageRef
 
@@ -69,10 +68,7 @@ def branches_at(history: EpochHistory, entries: EntryTree) -> int | None:
     otherwise. What follows in the next entry proves nothing: it may be of another log, whose history was silent below it, and
     an entry reaches no further than its last epoch did.
     """
-    return _spans_branch_at(history, entries.spans())
-
-
-def _spans_branch_at(history: EpochHistory, spans: Sequence[EpochSpan]) -> int | None:
+    spans = entries.spans()
     for at, (epoch, first, last, ends_entry) in enumerate(spans):
         if not lies_on(history, epoch, first):
             return first

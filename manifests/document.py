@@ -73,7 +73,7 @@ def unseal(raw: bytes, kind: type[T], where: str, check: Callable[[T], object] =
 
 
 def unseal_body(raw: bytes, where: str, majors: Collection[int] = (FORMAT_MAJOR,)) -> dict[str, Any]:
-    """What the document says, as plain values; fields that nobody knows are covered by the digest and otherwise ignored.
+    """What the document says, as plain values; unknown fields are covered by the digest and otherwise ignored.
 
     majors  of the format that the caller reads
 

@@ -134,7 +134,7 @@ class _Packing:
         """Add pages that list `run` to `references`, after what the last page of that level lists if that is not full."""
         if references and references[-1].level == level:
             last = self._pages.read(references[-1])
-            if len(last) < room.items and not (room.newest(last) is not None):
+            if len(last) < room.items and room.holds(last):
                 run = (*last, *run)
                 references.pop()
         references += (self._write(level, page) for page in _filled(run, room))

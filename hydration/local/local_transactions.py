@@ -82,7 +82,7 @@ class LocalTransactions:
         self._listed_kept = 0  # aborted transactions kept of those that brokers list, at most: some were dropped with their segments
 
     def begin_with(self, log: LocalLog, still: tuple[OpenTransaction, ...], *, is_guess: bool = False) -> None:
-        """Set what is open where the log begins. Where the broker's own file there does not say so, its log began anew in the middle of
+        """Set what is open where the log begins. Where the broker's own file there does not say so, its log began again in the middle of
         a transaction: none of its files knows of that then, and batches are walked.
 
         is_guess  no tier holds what came before, as far as is known now
