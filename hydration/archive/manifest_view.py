@@ -71,7 +71,6 @@ class Extent:
 
     epochs      which leadership wrote which offsets, over all entries
     open_from   first offset of the oldest transaction still open at the end; None when there is none
-    gap_from    where the gap begins that the archive ends with; None when it ends with data
     gaps        what it lacks: `epochs` has nothing there, and entries after it know only transactions that began after it
     """
 
@@ -81,7 +80,6 @@ class Extent:
     leader_epoch: int
     epochs: EpochHistory
     open_from: int | None
-    gap_from: int | None = None
     gaps: tuple[GapSpan, ...] = ()
 
     def __post_init__(self) -> None:
@@ -119,7 +117,6 @@ def extent_of(head: Head) -> Extent:
         leader_epoch=head.leader_epoch,
         epochs=EpochHistory(tuple(steps)),
         open_from=last.open_from if last else None,
-        gap_from=last.base_offset if last and last.gap else None,
         gaps=tuple(GapSpan(base_offset, last_offset + 1) for base_offset, last_offset in head.entries.gap_spans()),
     )
 

@@ -131,7 +131,6 @@ def an_extent(last_offset: int, gap_from: int | None = None) -> Extent:
         leader_epoch=0,
         epochs=EpochHistory(),
         open_from=None,
-        gap_from=gap_from,
         gaps=() if gap_from is None else (GapSpan(gap_from, last_offset + 1),),
     )
 
