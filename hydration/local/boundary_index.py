@@ -5,6 +5,7 @@ from array import array
 from bisect import bisect_right
 from typing import NamedTuple
 
+from headwater_core.segments.batches import BatchHeader
 from hydration.local.file_version import FileVersion
 from hydration.ranges import Boundary
 
@@ -12,14 +13,24 @@ POINT_SPACING_BYTES = 64 << 10  # so that a 1 GiB segment takes a quarter of a m
 _ENDS_MAX = 4
 
 
-class End(NamedTuple):
-    """Where batches end: a boundary.
+class Witness(NamedTuple):
+    """A batch that was met: as long as it is there, nothing before it has changed. Its base offset alone does not say so: a log that was
+    cut and filled again may have another leader's batch there, and a history that begins later denies none of the two."""
 
-    witness  the batch before or after it. As long as that is there, nothing before it has changed; None when there is no batch
-    """
+    position: int
+    base_offset: int
+    leader_epoch: int
+
+    @classmethod
+    def of(cls, position: int, header: BatchHeader) -> "Witness":
+        return cls(position, header.base_offset, header.leader_epoch)
+
+
+class End(NamedTuple):
+    """Where batches end: a boundary, and the batch before or after it; None when there is no batch."""
 
     place: Boundary
-    witness: Boundary | None
+    witness: Witness | None
 
 
 class BoundaryIndex:

@@ -14,12 +14,11 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import HeadwaterError, NotFound, SourceChanged, TransientError
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.answers import Slice
-from hydration.local.boundary_index import BoundaryIndex
+from hydration.local.boundary_index import BoundaryIndex, Witness
 from hydration.local.epoch_check import EpochCheck
 from hydration.local.file_version import FileVersion
 from hydration.local.open_segment import OpenSegment
 from hydration.local.scan_budget import ScanBudget
-from hydration.ranges import Boundary
 from hydration.runfile import RunFile
 
 LOOK_S = 1.0  # a directory is looked at again after that; the high watermark's own checkpoint is up to 5 s old
@@ -105,7 +104,7 @@ class LocalSlice(NamedTuple):
     slice: Slice
     log: LocalLog
     segment: LocalSegment
-    witness: Boundary
+    witness: Witness
 
 
 class _Denied(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
 from headwater_core.segments.local_log import LocalSegment
-from hydration.local.boundary_index import POINT_SPACING_BYTES, BoundaryIndex, End
+from hydration.local.boundary_index import POINT_SPACING_BYTES, BoundaryIndex, End, Witness
 from hydration.local.epoch_check import EpochCheck
 from hydration.local.index_hints import Hint, hint_by_offset, hint_by_position
 from hydration.local.scan_budget import ScanBudget
@@ -19,7 +19,7 @@ class GuardedRange(NamedTuple):
     """A range, and a batch at its end or after it: as long as that is there, nothing in the range has changed."""
 
     range: Range
-    witness: Boundary
+    witness: Witness
 
 
 class OpenSegment:
@@ -55,9 +55,11 @@ class OpenSegment:
         found = boundaries.whole
         if found is None or found.place.position != size_bytes:
             start = self._start(OFFSET_MAX)
-            found = End(Boundary(size_bytes, max(start.offset, self._segment.base_offset)), start if start.position else None)
+            found = End(
+                Boundary(size_bytes, max(start.offset, self._segment.base_offset)), self._witness(start) if start.position else None
+            )
             for position, header in self.headers(start.position, size_bytes):
-                found = End(Boundary(size_bytes, header.next_offset), Boundary(position, header.base_offset))
+                found = End(Boundary(size_bytes, header.next_offset), Witness.of(position, header))
             boundaries.whole = found
         return found
 
@@ -76,13 +78,14 @@ class OpenSegment:
         if known is not None and known.place.position <= size_bytes:
             return known
         start, is_met = self._start(end_offset), False
-        end = End(Boundary(start.position, max(start.offset, self._segment.base_offset)), start if start.position else None)
+        witness = self._witness(start) if start.position else None
+        end = End(Boundary(start.position, max(start.offset, self._segment.base_offset)), witness)
         for position, header in self.headers(start.position, size_bytes):
             if header.last_offset >= end_offset:
-                is_met, witness = True, end.witness or Boundary(position, header.base_offset)
+                is_met, witness = True, end.witness or Witness.of(position, header)
                 end = End(Boundary(position, min(header.base_offset, end_offset)), witness)  # it begins later after compaction
                 break
-            end = End(Boundary(position + header.size_bytes, header.next_offset), Boundary(position, header.base_offset))
+            end = End(Boundary(position + header.size_bytes, header.next_offset), Witness.of(position, header))
             if header.next_offset == end_offset:
                 is_met = True
                 break  # what follows may be preallocated
@@ -95,20 +98,18 @@ class OpenSegment:
         found = cut(self.headers, offset, start=self._start(offset), end=end.place, max_bytes=max_bytes, boundary=self._boundary)
         if found is None:
             return None
-        witness = Boundary(found.position + found.size_bytes, found.next_offset)  # it was met there just now
-        if witness.position == end.place.position:
+        following = Boundary(found.position + found.size_bytes, found.next_offset)
+        if following.position == end.place.position:
             assert end.witness is not None
-            witness = end.witness
-            self.check(witness)
-        else:
-            self._boundaries.note(witness)
-        return GuardedRange(found, witness)
+            self.check(end.witness)
+            return GuardedRange(found, end.witness)
+        self._boundaries.note(following)
+        return GuardedRange(found, self._witness(following))  # it was met there just now
 
-    def check(self, witness: Boundary) -> None:
+    def check(self, witness: Witness) -> None:
         """Raises SourceChanged when that batch is not there any more."""
-        if not self._is_batch(witness):
-            self._boundaries.forget()
-            raise SourceChanged(f"{self.where} was cut")
+        if self._witness(Boundary(witness.position, witness.base_offset)) != witness:
+            raise self._was_cut()
 
     def _size_bytes(self) -> int:
         found = self._file.size_bytes
@@ -142,13 +143,27 @@ class OpenSegment:
         best = known or hint
         return best if best is not None and best.position > position else None
 
+    def _witness(self, place: Boundary) -> Witness:
+        """The batch that begins there. Raises SourceChanged when none does."""
+        found = self._batch_at(place)
+        if found is None:
+            raise self._was_cut()
+        return Witness.of(place.position, found)
+
+    def _was_cut(self) -> SourceChanged:
+        self._boundaries.forget()
+        return SourceChanged(f"{self.where} was cut")
+
     def _is_batch(self, place: Boundary) -> bool:
         """Whether a batch with this very base offset still begins there."""
+        return self._batch_at(place) is not None
+
+    def _batch_at(self, place: Boundary) -> BatchHeader | None:
         header = self._header(place.position)
         if header is None or header.base_offset != place.offset:
-            return False
+            return None
         self._check_epoch(header)
-        return True
+        return header
 
     def _hinted(self, hint: Hint | None) -> Boundary | None:
         """The boundary that Kafka's index means, if the batch there is the one it names."""

@@ -94,6 +94,15 @@ def test_a_remembered_boundary_of_a_log_that_was_cut_tears_no_batch(world: World
         assert keys_of(answer) == [(0, 1), (2, 2)]
 
 
+def test_another_batch_with_the_offset_of_the_last_one_tears_none_below_the_history(world: World) -> None:
+    """The look has a log start from before its history begins: of what lies between, that denies nothing."""
+    kept = a_batch(0, 2, epoch=1)
+    write(world, kept + a_batch(2, 2, epoch=3), 4, (3, 4))
+    assert read_at(world, 0) == [(0, 1), (2, 3)]
+    cut(world, kept, a_batch(2, 40, epoch=2) + a_batch(42, 2, epoch=4), 44, (1, 0), (2, 2), (4, 42))
+    assert read_at(world, 0) == [(0, 1), (2, 2), (42, 4)]
+
+
 def test_a_sealed_segment_that_was_cut_leaves_no_gap(world: World) -> None:
     kept = a_batch(0, 2, epoch=1)
     world.broker.write(4, a_batch(4, 2, epoch=1))

@@ -74,6 +74,7 @@ ONCE_VIOLATED = (
     ("disks", 20282),
     ("disks", 40016),
     ("disks", 80085),
+    ("disks", 80328),
     ("even", 20181),
     ("gaps", 20265),
     ("gaps", 20380),
