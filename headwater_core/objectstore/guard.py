@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, UnfinishedUpload
+
+T = TypeVar("T")
 
 
 class GuardedStore:
@@ -56,14 +58,23 @@ class GuardedStore:
             found = iter(self._inner.list(prefix, start_after=start_after))
         return self._each(found)
 
-    def _each(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _each(self, found: Iterator[T]) -> Iterator[T]:
         while True:
             with self._guard():
-                info = next(found, None)
-            if info is None:
+                each = next(found, None)
+            if each is None:
                 return
-            yield info
+            yield each
 
     def delete(self, key: str) -> None:
         with self._guard():
             self._inner.delete(key)
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        with self._guard():
+            found = iter(self._inner.unfinished(prefix))
+        return self._each(found)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        with self._guard():
+            self._inner.abort(upload)

@@ -31,6 +31,20 @@ class ObjectInfo:
             raise ValueError(f"object {self.key!r} of {self.size_bytes} bytes")
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """An upload that was begun and neither finished nor given up; the store keeps its bytes until it is aborted.
+
+    key        of the object that it was to become; "" where the store does not know
+    upload_id  the store's own name for it
+    begun_ms   by the store's clock
+    """
+
+    key: str
+    upload_id: str
+    begun_ms: int
+
+
 class ObjectStore(Protocol):
     """Holds the archive's objects under keys. Safe to use from many threads.
 
@@ -91,6 +105,14 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove `key`; silent when it is not there."""
+        ...
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """Uploads of keys that begin with `prefix`, and those whose key is not known, unless their process is known to live."""
+        ...
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Drop what has arrived of an upload; silent when it is not there any more, or has become an object."""
         ...
 
 

@@ -20,7 +20,7 @@ from archival.topics import TopicRecords
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests import keys
@@ -369,6 +369,12 @@ class PausingStore:
 
     def delete(self, key: str) -> None:
         self._paused("delete", lambda: self._inner.delete(key))
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        return self._paused("unfinished", lambda: self._inner.unfinished(prefix))
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        self._paused("abort", lambda: self._inner.abort(upload))
 
     def _paused(self, call: str, do: Callable[[], _Answer]) -> _Answer:
         self._world.pause(call)

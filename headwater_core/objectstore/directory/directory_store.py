@@ -37,9 +37,9 @@ from headwater_core.errors import (
 from headwater_core.files import error_kind
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.directory.durable_names import DurableNames
-from headwater_core.objectstore.directory.private_files import private_file, remove_stale
+from headwater_core.objectstore.directory.private_files import abandoned_files, private_file, remove_abandoned, remove_stale
 from headwater_core.objectstore.directory.store_lock import StoreLock
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload, check_key, check_prefix
 
 _PRIVATE = "+partial"
 _LOCK = "+lock"
@@ -171,6 +171,18 @@ class DirectoryStore:
                     except OSError:
                         break  # something else lives there
             self._names.settle(key, path.parent)
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """Partial files that killed writers left. Their names do not say of which key."""
+        check_prefix(prefix)
+        with self._translated(prefix):
+            self._check_root()
+            found = abandoned_files(self._root / _PRIVATE)
+        return iter([UnfinishedUpload("", name, int(modified_s * 1000)) for name, modified_s in found])
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        with self._translated(upload.upload_id):
+            remove_abandoned(self._root / _PRIVATE / check_key(upload.upload_id))
 
     # Files
 

@@ -2,15 +2,16 @@
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater_core.errors import NotFound, UnknownOutcome
+from headwater_core.errors import NotFound, UnknownOutcome, UsageError
 from headwater_core.objectstore.digest import Digest, to_s3
 from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed
 from headwater_core.objectstore.s3.error_codes import FOREIGN
 from headwater_core.objectstore.s3.request_body import PutSource, RequestBody
+from headwater_core.objectstore.store import UnfinishedUpload, check_key, check_prefix
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef
@@ -68,6 +69,28 @@ class MultipartUploads:
                 client.abort_multipart_upload(**where)
             raise
         return confirmed(key, digest.text(), answer)
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """As ObjectStore.unfinished. The service does not know which of them are still being sent."""
+        wanted = self._bucket.prefix + check_prefix(prefix)
+        pages = iter(self._bucket.client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket.name, Prefix=wanted))
+        while True:
+            with self._bucket.translated(prefix, write=False):
+                page = next(pages, None)
+            if page is None:
+                return
+            for found in page.get("Uploads", ()):
+                if found["Key"].startswith(wanted):  # not every server filters by prefix
+                    with contextlib.suppress(UsageError):  # another one's object
+                        key = check_key(found["Key"].removeprefix(self._bucket.prefix))
+                        yield UnfinishedUpload(key, found["UploadId"], int(found["Initiated"].timestamp() * 1000))
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """As ObjectStore.abort."""
+        with contextlib.suppress(NotFound), self._bucket.translated(upload.key, write=True):
+            self._bucket.client.abort_multipart_upload(
+                Bucket=self._bucket.name, Key=self._bucket.full(upload.key), UploadId=upload.upload_id
+            )
 
     def _send_parts(self, key: str, where: Any, source: PutSource, size_bytes: int, part_bytes: int) -> Sequence[_Part]:
         """Send every part, several at a time; return them in order."""

@@ -17,7 +17,7 @@ from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed, stored_dig
 from headwater_core.objectstore.s3.multipart import MultipartUploads
 from headwater_core.objectstore.s3.request_body import PutSource
 from headwater_core.objectstore.s3.response_body import fill, release
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload, check_key, check_prefix
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import GetObjectOutputTypeDef
@@ -184,6 +184,12 @@ class S3Store:
                 modified_ms = int(found["LastModified"].timestamp() * 1000)
                 with contextlib.suppress(UsageError):  # a foreign object
                     yield ObjectInfo(check_key(key), found["Size"], _tag(found["ETag"]), None, modified_ms)
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        return self._uploads.unfinished(prefix)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        self._uploads.abort(upload)
 
 
 def _tag(etag: str) -> str:

@@ -289,6 +289,18 @@ class ObjectStoreContract:
         store.delete("a/b")
         store.delete("a/b")
 
+    # Uploads that their process did not live to finish
+
+    def test_what_was_finished_or_failed_is_not_unfinished(self, store: ObjectStore) -> None:
+        put(store, "a", b"content")
+        with pytest.raises(AlreadyExists):
+            put(store, "a", b"content")
+        with pytest.raises(SourceChanged):
+            store.put("b", io.BytesIO(b"short"), size_bytes=6)
+        assert list(store.unfinished("")) == []
+        with pytest.raises(UsageError):
+            list(store.unfinished("../"))
+
     # Keys come from documents and buckets
 
     def test_a_hostile_key_is_refused(self, store: ObjectStore) -> None:

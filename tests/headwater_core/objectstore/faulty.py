@@ -12,7 +12,7 @@ from random import Random
 from typing import BinaryIO, TypeVar
 
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UnknownOutcome
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, UnfinishedUpload, check_prefix
 
 _Answer = TypeVar("_Answer")
 
@@ -121,6 +121,13 @@ class FaultyStore:
                         shown[key] = self._listed[key]  # deleted since, still shown
         self._listed = now
         return iter([shown[key] for key in sorted(shown) if key.startswith(prefix) and key > start_after])
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        self._read("unfinished", prefix)
+        return self.inner.unfinished(prefix)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        self._write("abort", upload.key, lambda: self.inner.abort(upload))
 
     def _write(self, operation: str, key: str, write: Callable[[], _Answer]) -> _Answer:
         self._let_some_land()

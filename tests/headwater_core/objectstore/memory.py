@@ -8,7 +8,7 @@ from typing import BinaryIO
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, check_key, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload, check_key, check_prefix
 
 
 class MemoryStore:
@@ -20,6 +20,7 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
+        self._unfinished: list[UnfinishedUpload] = []
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
         content = b"".join(_pieces(data, size_bytes))
@@ -72,6 +73,22 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         with self._lock:
             self._objects.pop(check_key(key), None)
+
+    def begin(self, key: str) -> UnfinishedUpload:
+        """An upload that ends here, as when its process is killed."""
+        with self._lock:
+            upload = UnfinishedUpload(check_key(key), f"upload-{len(self._unfinished)}", self._clock.now_ms())
+            self._unfinished.append(upload)
+            return upload
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        check_prefix(prefix)
+        with self._lock:
+            return iter([upload for upload in self._unfinished if upload.key.startswith(prefix)])
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        with self._lock:
+            self._unfinished = [each for each in self._unfinished if each != upload]
 
     def _held(self, key: str) -> tuple[bytes, ObjectInfo]:
         with self._lock:

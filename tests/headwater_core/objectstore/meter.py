@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, UnfinishedUpload
 
 
 class Call(NamedTuple):
@@ -80,6 +80,14 @@ class MeteredStore:
     def delete(self, key: str) -> None:
         with self._counted("delete", key):
             self._inner.delete(key)
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        with self._counted("unfinished", prefix):
+            return self._inner.unfinished(prefix)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        with self._counted("abort", upload.key):
+            self._inner.abort(upload)
 
     def reset(self) -> None:
         """Count from zero again."""

@@ -12,7 +12,7 @@ import pytest
 from headwater_core.errors import AlreadyExists, Conflict, DiskFull, NotFound, Unauthorised, UsageError
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from tests.headwater_core.objectstore.contract import ObjectStoreContract, put
 
 PROCESSES = 4
@@ -40,6 +40,25 @@ def test_a_missing_directory_does_not_look_like_an_empty_archive(tmp_path: Path)
         with pytest.raises(UsageError, match="no archive at"):
             use()
     assert not (tmp_path / "unmounted").exists()
+
+
+def test_partial_files_of_killed_writers_are_unfinished_and_those_of_living_ones_are_not(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    put(store, "a", b"")
+    dead, living, new = (tmp_path / "+partial" / name for name in ("dead", "living", "new"))
+    for path in (dead, living, new):
+        path.write_bytes(b"half")
+    for path in (dead, living):
+        os.utime(path, (1_000, 1_000))
+    with living.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert list(store.unfinished("data/")) == [UnfinishedUpload("", "dead", 1_000_000)]
+        for path in (dead, living):
+            store.abort(UnfinishedUpload("", path.name, 1_000_000))
+        store.abort(UnfinishedUpload("", "gone", 1_000_000))
+        assert sorted(path.name for path in (tmp_path / "+partial").iterdir()) == ["living", "new"]
+    with pytest.raises(UsageError):
+        store.abort(UnfinishedUpload("", "../a", 1_000_000))
 
 
 def test_a_key_below_an_object_is_refused_in_words(tmp_path: Path) -> None:

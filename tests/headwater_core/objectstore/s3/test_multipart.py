@@ -1,6 +1,7 @@
 import io
 import subprocess
 import sys
+import time
 import tracemalloc
 from contextlib import closing
 from pathlib import Path
@@ -40,6 +41,23 @@ def test_a_large_object_goes_in_parts(store: S3Store, bucket: str, place: str, s
     assert read(store, "large", 0, len(content)) == content
     assert read(store, "large", PART - 3, 6) == content[PART - 3 : PART + 3]
     assert unfinished_uploads(s3_environ, bucket, place) == 0
+
+
+def test_an_upload_whose_process_was_killed_is_found_below_its_prefix_and_aborted(
+    store: S3Store, bucket: str, place: str, s3_environ: S3Server
+) -> None:
+    with closing(s3_environ.client()) as client:
+        for key in (f"{place}/data/a.log", f"{place}/other/b", f"{place}x/data/c.log", f"{place}/data/no key"):
+            upload = client.create_multipart_upload(Bucket=bucket, Key=key)
+            client.upload_part(Bucket=bucket, Key=key, UploadId=upload["UploadId"], PartNumber=1, Body=some_bytes(PART))
+    [found] = store.unfinished("data/")
+    assert found.key == "data/a.log"
+    assert abs(time.time() * 1000 - found.begun_ms) < 60_000
+    assert sorted(each.key for each in store.unfinished("")) == ["data/a.log", "other/b"]
+    for _ in range(2):
+        store.abort(found)
+    assert list(store.unfinished("data/")) == []
+    assert unfinished_uploads(s3_environ, bucket, place) == 3
 
 
 def test_an_upload_in_parts_does_not_overwrite(store: S3Store, bucket: str, place: str, s3_environ: S3Server) -> None:
