@@ -6,10 +6,10 @@ from functools import partial
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, read_batch_header
+from headwater_core.segments.index_hints import hint_by_offset, hint_by_time, largest_timestamp
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from hydration.local.file_version import FileVersion
 from hydration.local.header_walk import HeaderWalk
-from hydration.local.index_hints import hint_by_offset, hint_by_time, largest_timestamp
 from hydration.local.local_tier import LocalTier
 from hydration.local.recovery_point import RecoveryPoint
 from hydration.local.scan_budget import ScanBudget
@@ -93,8 +93,8 @@ class LocalTimes:
             return None
         file = self._tier.open(segment)
         try:
-            start = _start(file, segment, newest.offset)
-            batch = first_at(partial(headers, file), newest.offset, start, min(start + HINTED_BYTES, file.size_bytes))
+            start = _start(file, segment, newest.last_offset)
+            batch = first_at(partial(headers, file), newest.last_offset, start, min(start + HINTED_BYTES, file.size_bytes))
             return newest.timestamp_ms if batch is not None and batch[1].max_timestamp_ms == newest.timestamp_ms else None
         except (CorruptData, UnsupportedFormat):
             return None

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, UnsupportedFormat
 from headwater_core.segments.batches import HEADER_BYTES, OFFSET_MAX, BatchHeader, read_batch_header
+from headwater_core.segments.index_hints import Hint, hint_by_offset, hint_by_position
 from headwater_core.segments.local_log import LocalSegment
 from hydration.local.boundary_index import POINT_SPACING_BYTES, BoundaryIndex, End, Witness
 from hydration.local.epoch_check import EpochCheck
-from hydration.local.index_hints import Hint, hint_by_offset, hint_by_position
 from hydration.local.scan_budget import ScanBudget
 from hydration.ranges import Boundary, Range, cut, headers
 from hydration.runfile import RunFile

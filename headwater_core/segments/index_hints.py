@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from hydration.times import RecordTime
-
 _BY_OFFSET = struct.Struct(">Ii")  # last offset of the batch, relative to the segment's base; the batch's position
 _BY_TIME = struct.Struct(">qI")  # largest timestamp so far; last offset of the batch it is in, relative
 
@@ -21,6 +19,13 @@ class Hint(NamedTuple):
 
     last_offset: int
     position: int
+
+
+class TimeHint(NamedTuple):
+    """The largest timestamp up to a batch, and the last offset of the batch that it is in."""
+
+    last_offset: int
+    timestamp_ms: int
 
 
 def hint_by_offset(path: Path, base_offset: int, offset: int) -> Hint | None:
@@ -41,10 +46,10 @@ def hint_by_time(path: Path, base_offset: int, timestamp_ms: int) -> int | None:
     return base_offset + found[1] if found is not None else None
 
 
-def largest_timestamp(path: Path, base_offset: int) -> RecordTime | None:
-    """Of all batches in a sealed segment, by the last entry of its .timeindex, and the last offset of a batch that has it."""
+def largest_timestamp(path: Path, base_offset: int) -> TimeHint | None:
+    """Of all batches in a sealed segment, by the last entry of its .timeindex."""
     found = _search(path, _BY_TIME, lambda *_: True)
-    return RecordTime(base_offset + found[1], found[0]) if found is not None else None
+    return TimeHint(base_offset + found[1], found[0]) if found is not None else None
 
 
 def _is_place(at: int, position: int) -> bool:
