@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwater_core.partition import TopicPartition
 
@@ -24,6 +24,14 @@ PAUSE_S = 1.0  # after the first failure; it doubles with each one more
 PAUSE_MAX_S = 60.0  # few enough tries for ten thousand partitions without a store, soon enough after it has come back
 CHANGES_MAX = 5  # how often in a row a log that changes while it is read is tried again without a pause
 QUANTUM_BYTES = 1 << 20  # a store is busy for about as long with these as with the requests of a step
+
+
+class QueuePlace(NamedTuple):
+    """One partition's. due_before: how many became due before it; again_in_s: when it is due again; None where it is neither."""
+
+    in_hand: bool
+    due_before: int | None
+    again_in_s: float | None
 
 
 @dataclass(slots=True)
@@ -150,6 +158,15 @@ class DueQueue:
             return 0.0
         first_s = self._first_end()
         return None if first_s is None else max(0.0, first_s - now_s)
+
+    def place_of(self, partition: TopicPartition, now_s: float) -> "QueuePlace":
+        """Where a partition stands, without moving it."""
+        number = self._due.get(partition)
+        return QueuePlace(
+            in_hand=partition in self._taken,
+            due_before=None if number is None else sum(other < number for other in self._due.values()),
+            again_in_s=max(0.0, self._postponed[partition] - now_s) if partition in self._postponed else None,
+        )
 
     def again(self, partition: TopicPartition, sent_bytes: int = 0, deadline_ms: int | None = None) -> None:
         """It had a step that did something: there may be more to do.

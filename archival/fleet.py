@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import structlog
@@ -88,6 +89,13 @@ class PartitionOutcome:
             released_bytes=earlier.released_bytes + self.released_bytes,
             elapsed_s=round(earlier.elapsed_s + self.elapsed_s, 3),
         )
+
+
+class StepFailure(NamedTuple):
+    """Why the last step of a partition failed, and since when its steps have failed in a row."""
+
+    error: HeadwaterError
+    since_ms: int
 
 
 @dataclass(slots=True)
@@ -189,14 +197,14 @@ class ArchiverFleet:
     def __init__(self, equipment: FleetEquipment) -> None:
         self._equipment, self.clock = equipment, equipment.clock
         self.logs, self.settings, self.settings_for = equipment.dirs, equipment.settings, equipment.settings_for
-        self.troubles: dict[TopicPartition, str] = {}
+        self.failures: dict[TopicPartition, StepFailure] = {}  # of the last steps
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # is called with every head that a step has committed
         self.announcer = Announcer(equipment.control, equipment.clock)
         self._broker_topics = BrokerTopics(equipment.dirs, self._identify)
         self._topics = TopicRecords(equipment.repository, self._broker_topics.describe, clock=equipment.clock, owner=equipment.owner)
-        self._tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
+        self.tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
         self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
         self._shared = ArchiverEquipment(
             logs=equipment.dirs,
@@ -204,7 +212,7 @@ class ArchiverFleet:
             repository=equipment.repository,
             announcer=self.announcer,
             topics=self._topics,
-            tails=self._tails,
+            tails=self.tails,
             looks=self._looks,
             writer=equipment.writer,
             new_uid=equipment.new_uid,
@@ -218,6 +226,11 @@ class ArchiverFleet:
         self._resting: OrderedDict[PartitionId, PartitionArchiver] = OrderedDict()  # that may be dropped, the one used last at the end
         self._resting_bytes = 0
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
+
+    @property
+    def troubles(self) -> dict[TopicPartition, str]:
+        """Why the archiving of which partition has stopped: what does not pass by itself."""
+        return {place: str(each.error) for place, each in self.failures.copy().items() if not isinstance(each.error, TransientError)}
 
     def heads(self) -> dict[PartitionId, KnownHead]:
         """The heads that archivers hold, and how old that knowledge is: of those that have something to do, and the last that had."""
@@ -298,7 +311,7 @@ class ArchiverFleet:
             return None
         if not is_known:
             member.rest = rest
-        elif not rest.remains(log, policy, lambda: self._tails.age_since(partition, rest.next_offset, log.high_watermark)):
+        elif not rest.remains(log, policy, lambda: self.tails.age_since(partition, rest.next_offset, log.high_watermark)):
             return None
         elif rest.is_ours:
             self._topics.ensure(partition)
@@ -389,19 +402,20 @@ class ArchiverFleet:
         return HeadwaterError(words)
 
     def note(self, outcome: PartitionOutcome) -> None:
-        """Keep `troubles` up to date."""
-        if outcome.error and not isinstance(outcome.error, TransientError):
-            self.troubles[outcome.place] = str(outcome.error)
+        """Keep `failures` up to date."""
+        if outcome.error:
+            before = self.failures.get(outcome.place)
+            self.failures[outcome.place] = StepFailure(outcome.error, before.since_ms if before else self.clock.now_ms())
         else:
-            self.troubles.pop(outcome.place, None)
+            self.failures.pop(outcome.place, None)
 
     def retain(self, places: Collection[TopicPartition]) -> None:
         """Forget all that is known of other partitions: they are gone from the log directories.
 
         What is kept by identity waits until each place has been looked at, since its name does not show which incarnation it is.
         """
-        for place in [each for each in self.troubles.copy() if each not in places and each != LOG_DIRS]:
-            self.troubles.pop(place, None)
+        for place in [each for each in self.failures.copy() if each not in places and each != LOG_DIRS]:
+            self.failures.pop(place, None)
         with self._lock:
             for place in [each for each in self._identities if each not in places]:
                 del self._identities[place]
@@ -409,14 +423,14 @@ class ArchiverFleet:
             are_all = len(present) == len(places)
         self._drop(lambda partition: partition not in present)
         if are_all:
-            self._tails.retain(present)
+            self.tails.retain(present)
             self._topics.retain(present)
             self.announcer.retire_absent(present, self._equipment.writer)
 
     def save(self) -> None:
         """Write down what must outlive the process. Raises DiskFull and TransientError."""
         self._looks.save()
-        self._tails.save()
+        self.tails.save()
 
     def _identify(self, place: TopicPartition) -> PartitionId | None:
         with self._lock:

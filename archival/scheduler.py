@@ -22,7 +22,8 @@ import structlog
 
 from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
-from archival.fleet import LATE_S, LOG_DIRS, PartitionOutcome
+from archival.explanation import Turn
+from archival.fleet import LATE_S, LOG_DIRS, PartitionOutcome, StepFailure
 from archival.policy import Policy, PolicyFor
 from archival.store_breaker import StoreBreaker
 from archival.upload_permit import StepWatch
@@ -222,6 +223,20 @@ class Scheduler:
             self._breaker.answered()
         elif outcome.store_answers is False:
             self._breaker.failed(outcome.place, self._clock.monotonic_s())
+
+    def turn_of(self, place: TopicPartition, failure: StepFailure | None) -> Turn:
+        """How it stands with a partition; `failure`: of its last step."""
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            queued = self._queue.place_of(place, now_s)
+            return Turn(
+                in_hand=queued.in_hand,
+                due_before=queued.due_before,
+                error=failure.error if failure else None,
+                failing_since_ms=failure.since_ms if failure else None,
+                again_in_s=queued.again_in_s,
+                probe_in_s=self._breaker.probe_in_s(now_s),
+            )
 
     def idle_s(self) -> float | None:
         """How long nothing is due, in seconds, unless something is added; None: without an end."""

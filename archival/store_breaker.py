@@ -70,6 +70,10 @@ class StoreBreaker:
     def is_open(self) -> bool:
         return self._probe_at_s is not None
 
+    def probe_in_s(self, now_s: float) -> float | None:
+        """When the next probe may begin; None while it is closed."""
+        return None if self._probe_at_s is None else max(0.0, self._probe_at_s - now_s)
+
     def may_begin(self, now_s: float, in_hand: int) -> bool:
         """May a step begin while so many others are in hand?"""
         return self._probe_at_s is None or (in_hand == 0 and now_s >= self._probe_at_s)

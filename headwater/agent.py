@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 
 import structlog
 
+from archival.explanation import Turn
 from archival.scheduler import Scheduler
 from archival.watch import Watch
 from headwater import __version__, agent_socket
 from headwater.config import Config
 from headwater.gateway.metadata import Address
 from headwater.gateway.server import serve
+from headwater.inquiry import offset_rows, range_rows
 from headwater.live_config import LiveConfig, Reloaded
 from headwater.options import parse_selection
 from headwater.session import PassRequest, Session, open_session, pass_rows
@@ -29,6 +31,7 @@ from headwater.wiring import open_logs
 from headwater_core.clock import SystemClock
 from headwater_core.control.control_records import Node
 from headwater_core.errors import HeadwaterError, TransientError, UsageError
+from headwater_core.partition import TopicPartition
 from hydration.logs import Logs
 
 T = TypeVar("T")
@@ -86,6 +89,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
                 session.fleet.committed = logs.update_manifest
                 scheduler = Scheduler(session.fleet, clock=SystemClock(), random=Random(), settings=session.live.archival)
                 session.live.changed = scheduler.reconsider
+                answers.scheduler = scheduler
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
             try:
                 received = await signalled
@@ -130,6 +134,7 @@ class _Answers:
 
     def __init__(self, session: Session, threads: Executor) -> None:
         self.session, self._threads = session, threads
+        self.scheduler: Scheduler | None = None  # once it works
         self._stops: set[threading.Event] = set()  # one for each answer in progress
         self._stopped = False
 
@@ -179,6 +184,17 @@ class _Answers:
                     parse_selection(str(selection))
                 for each in survey_partitions(self.session.live.now, selection, bucket=self.session.bucket, known=self._knowledge()):
                     yield asdict(each)
+            case "explain":
+                topic, number = parse_selection(str(question.arguments.get("selection")))
+                if number is None:
+                    raise UsageError("explain needs TOPIC:P")
+                place, offset = TopicPartition(topic, number), question.arguments.get("offset")
+                if offset is not None:
+                    yield from offset_rows(self.session.live.now, place, int(offset), bucket=self.session.bucket, known=self._knowledge())
+                else:
+                    yield from range_rows(
+                        self.session.live.now, place, bucket=self.session.bucket, known=self._knowledge(), turn_of=self._turn_of
+                    )
             case "reload":
                 yield asdict(reload_config(self.session.live))
             case _:
@@ -189,7 +205,12 @@ class _Answers:
         offsets = {partition: (state.start_offset, state.last_offset) for partition, state in self.session.control.state().partitions()}
         if fleet is None:
             return Knowledge(offsets=offsets)
-        return Knowledge(heads=fleet.heads(), offsets=offsets, troubles=fleet.troubles.copy())
+        return Knowledge(heads=fleet.heads(), offsets=offsets, troubles=fleet.troubles, tails=fleet.tails)
+
+    def _turn_of(self, place: TopicPartition) -> Turn:
+        fleet = self.session.fleet
+        failure = fleet.failures.get(place) if fleet else None
+        return self.scheduler.turn_of(place, failure) if self.scheduler else Turn()
 
 
 def _announce(session: Session, gateway: str) -> None:

@@ -53,11 +53,32 @@ class Knowledge:
     heads     of the partitions that it archives itself
     offsets   (archive start, last offset) of these and others, by the control log
     troubles  why the archiving of a partition has stopped
+    tails     since when tails have waited; None: read from the data directory
     """
 
     heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
     offsets: Mapping[PartitionId, tuple[int, int]] = field(default_factory=dict)
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
+    tails: Tails | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """The status of one partition, and what it follows from.
+
+    partition  None where a directory cannot be read, and so its topic id is not known
+    log      None where there is none here
+    head     None where the bucket has none, or none that is known
+    trouble  what has stopped it, apart from what `log` and `head` say
+    """
+
+    status: PartitionStatus
+    partition: PartitionId | None = None
+    log: LocalLog | None = None
+    head: Head | None = None
+    policy: Policy
+    tail_age_ms: int = 0
+    trouble: str = ""
 
 
 def survey_partitions(
@@ -68,7 +89,20 @@ def survey_partitions(
     bucket: Bucket | None = None,
     known: Knowledge | None = None,
 ) -> Iterator[PartitionStatus]:
-    """One status per partition that is local, archived, or both, by topic and number. `recovered` in a directory that a recovery made
+    """The statuses alone: see `survey_each`."""
+    for each in survey_each(config, selection, policy_for, bucket=bucket, known=known):
+        yield each.status
+
+
+def survey_each(
+    config: Config,
+    selection: str | None,
+    policy_for: PolicyFor = Policy.of,
+    *,
+    bucket: Bucket | None = None,
+    known: Knowledge | None = None,
+) -> Iterator[Surveyed]:
+    """One per partition that is local, archived, or both, by topic and number. `recovered` in a directory that a recovery made
     and no broker has started on: it holds nothing new, whatever its leader epochs are.
 
     When the store does not answer for SILENCE_S, reports what is known without it, and its age.
@@ -105,7 +139,7 @@ def survey_partitions(
         for each in answers.lost:
             raise each.error
         raise NotFound(f"{selection or 'no partition'} is neither in a log directory nor in {config.store.url}")
-    tails = Tails(config.node.data_dir / "tails.json", SystemClock())
+    tails = known.tails or Tails(config.node.data_dir / "tails.json", SystemClock())
     damaged = {each.topic: str(each.error) for each in answers.lost}
     cached = _cached(config)
     now_ms = SystemClock().now_ms()
@@ -115,27 +149,32 @@ def survey_partitions(
         head, age_s = answers.heads.get(partition), 0.0
         if partition not in answers.heads and partition in known.heads:
             head, age_s = known.heads[partition].head, known.heads[partition].age_s
+        policy = policy_for(config.archival_for(partition.topic))
+        tail_age_ms = tails.age_ms(partition, head.next_offset) if head else 0
+        trouble = (
+            answers.damage.get(partition, "") or unreadable.pop(place, "") or damaged.get(place.topic, "") or known.troubles.get(place, "")
+        )
         found = status_of(
             partition,
             local.get(partition),
             head,
-            policy=policy_for(config.archival_for(partition.topic)),
-            tail_age_ms=tails.age_ms(partition, head.next_offset) if head else 0,
+            policy=policy,
+            tail_age_ms=tail_age_ms,
             now_ms=now_ms,
             cached_bytes=cached.get(folder(partition), 0),
-            trouble=answers.damage.get(partition, "")
-            or unreadable.pop(place, "")
-            or damaged.get(place.topic, "")
-            or known.troubles.get(place, ""),
+            trouble=trouble,
         )
         if partition in local and local[partition].directory.parent in recovered and found.state != "stopped":
             found = replace(found, state="recovered", reason="read-only until a broker starts on it")
         found = replace(found, known_age_s=age_s)
         if answers.error and partition not in answers.heads:
             found = _without_bucket(found, answers.error, head, local.get(partition), known.offsets.get(partition))
-        yield found
+        yield Surveyed(
+            status=found, partition=partition, log=local.get(partition), head=head, policy=policy, tail_age_ms=tail_age_ms, trouble=trouble
+        )
     for place, problem in sorted(unreadable.items()):
-        yield replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
+        nothing = replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
+        yield Surveyed(status=nothing, policy=policy_for(config.archival_for(place.topic)), trouble=problem)
     if answers.error:
         raise answers.error
     if answers.lost:

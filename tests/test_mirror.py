@@ -34,6 +34,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "headwater/commands/recover.py": "tests/headwater/test_verbs.py",
         "headwater/commands/scrub.py": "tests/headwater/pipeline/scrub/test_scrubber.py",
         "headwater/job_options.py": "tests/headwater/test_event_log.py",
+        "headwater/offset_location.py": "tests/headwater/test_explain.py",
         "headwater/options.py": "tests/headwater/test_verbs.py",
         "headwater/replay.py": "tests/headwater/test_demo.py",
         "headwater/survey.py": "tests/headwater/test_status.py",

@@ -1,0 +1,74 @@
+"""What `headwater explain` answers, as rows: by a survey of one partition, in the agent or without it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from archival.explanation import Turn, Why, explain
+from headwater.config import Config
+from headwater.offset_location import locate_offset
+from headwater.survey import Knowledge, Surveyed, survey_each
+from headwater.wiring import Bucket, open_bucket, open_cache
+from headwater_core.clock import SystemClock
+from headwater_core.partition import TopicPartition
+
+
+def range_rows(
+    config: Config,
+    place: TopicPartition,
+    *,
+    bucket: Bucket | None = None,
+    known: Knowledge | None = None,
+    turn_of: Callable[[TopicPartition], Turn] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """One row for each range of local bytes that are not archived. Raises what `survey_each` raises; then nothing may be concluded
+    from rows that are missing.
+
+    turn_of  None when no agent archives here
+    """
+    for found in survey_each(config, str(place), bucket=bucket, known=known):
+        if found.partition is None:
+            nothing = {"base_offset": None, "next_offset": None, "size_bytes": None}
+            yield _identity(found) | nothing | Why("stopped", found.trouble)._asdict()
+        if found.log is None or found.status.state == "unknown":
+            continue
+        ranges = explain(
+            found.log,
+            found.head,
+            policy=found.policy,
+            tail_age_ms=found.tail_age_ms,
+            now_ms=SystemClock().now_ms(),
+            turn=turn_of(place) if turn_of else None,
+            trouble=found.status.reason if found.status.state == "recovered" else found.trouble,
+        )
+        for each in ranges:
+            yield _identity(found) | {
+                "base_offset": each.base_offset,
+                "next_offset": each.next_offset,
+                "size_bytes": each.size_bytes,
+                **each.why._asdict(),
+            }
+
+
+def offset_rows(
+    config: Config, place: TopicPartition, offset: int, *, bucket: Bucket | None = None, known: Knowledge | None = None
+) -> Iterator[dict[str, Any]]:
+    """One row: where `offset` is read. Raises as `range_rows`."""
+    cache = open_cache(config)
+    cached = {each.name for each in cache.show()}
+    cache.close()
+    bucket = bucket or open_bucket(config)
+    for found in _current(survey_each(config, str(place), bucket=bucket, known=known)):
+        assert found.partition
+        settings = config.hydration_for(place.topic)
+        yield _identity(found) | asdict(locate_offset(offset, found.partition, found.log, found.head, settings, bucket, cached))
+
+
+def _current(surveyed: Iterator[Surveyed]) -> Iterator[Surveyed]:
+    """Not the archive of a topic that was created again since: readers of the name get the log that is here."""
+    every = [each for each in surveyed if each.partition]
+    return iter([each for each in every if each.log] or every)
+
+
+def _identity(found: Surveyed) -> dict[str, Any]:
+    return {"topic": found.status.topic, "partition": found.status.partition, "topic_id": found.status.topic_id}

@@ -1,0 +1,142 @@
+"""Where one offset of a partition is read: which tier, object and chunk serve it, or why it cannot be read."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from headwater.wiring import Bucket
+from headwater_core.errors import CorruptData, HeadwaterError
+from headwater_core.layouts import open_layout
+from headwater_core.partition import PartitionId
+from headwater_core.segments.local_log import LocalLog
+from hydration.archive.chunks import plan_chunks
+from hydration.archive.manifest_view import extent_of
+from hydration.cache.cache_directory import chunk_name
+from hydration.config import HydrationConfig
+from hydration.scope import Scope, Tier, scope_of
+from manifests import keys
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
+from manifests.page import page_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetLocation:
+    """One line of `headwater explain TOPIC:P@OFFSET`; None and "" where there is nothing to say.
+
+    tiers       those that hold the offset, the one that is asked first in front: local, archive
+    reason      why no tier can serve it; what is uncertain about one that can
+    segment     the local file that holds it
+    key         the archived object that serves it
+    chunk       which of the object's chunks, counted from 0; chunk_position and chunk_bytes: where it lies in the object
+    cached      is the chunk in the local cache?
+    listed_in   the document or page that lists the object, or the gap
+    superseded  objects of dead branches, or that were replaced, which held the offset
+    """
+
+    offset: int
+    readable: bool
+    tiers: tuple[str, ...] = ()
+    reason: str = ""
+    segment: str = ""
+    key: str = ""
+    base_offset: int | None = None
+    last_offset: int | None = None
+    chunk: int | None = None
+    chunk_position: int | None = None
+    chunk_bytes: int | None = None
+    cached: bool | None = None
+    listed_in: str = ""
+    superseded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    number: int
+    position: int
+    size_bytes: int
+    cached: bool
+
+
+def locate_offset(
+    offset: int,
+    partition: PartitionId,
+    log: LocalLog | None,
+    head: Head | None,
+    settings: HydrationConfig,
+    bucket: Bucket,
+    cached: Collection[str],
+) -> OffsetLocation:
+    """By the entry's index, which is read from the bucket. `cached`: the names of the cached files.
+
+    Raises what a page of the head raises; an index that cannot be read is a reason.
+    """
+    scope = scope_of(log, extent_of(head) if head else None, settings.read_priority)
+    entry, listed_in = _look_up(partition, head, offset) if head else (None, "")
+    tiers = tuple(tier for tier in scope.order(settings.read_priority, offset) if tier is Tier.LOCAL or (entry and not entry.gap))
+    segment = _segment(log, offset) if Tier.LOCAL in tiers else ""
+    chunk, doubt = None, ""
+    if entry and not entry.gap and Tier.ARCHIVE in tiers:
+        try:
+            chunk = _chunk(partition, entry, offset, settings.chunk_bytes, bucket, cached)
+        except HeadwaterError as error:
+            doubt = f"the object's index cannot be read: {error}"
+    live = entry if entry and not entry.gap else None
+    return OffsetLocation(
+        offset=offset,
+        readable=bool(tiers),
+        tiers=tuple(tier.value for tier in tiers),
+        reason=doubt if tiers else _unreadable(scope, head, entry, offset),
+        segment=segment,
+        key=live.key if live else "",
+        base_offset=entry.base_offset if entry else None,
+        last_offset=entry.last_offset if entry else None,
+        chunk=chunk.number if chunk else None,
+        chunk_position=chunk.position if chunk else None,
+        chunk_bytes=chunk.size_bytes if chunk else None,
+        cached=chunk.cached if chunk else None,
+        listed_in=listed_in,
+        superseded=tuple(each.key for each in _superseded(head, offset)) if head else (),
+    )
+
+
+def _look_up(partition: PartitionId, head: Head, offset: int) -> tuple[Entry | None, str]:
+    """The live entry that holds `offset`, gap entries included, and the key of the document that lists it."""
+    entries, listed_in = head.entries, keys.head(partition)
+    while True:
+        item = next((each for each in entries.items if each.base_offset <= offset <= each.last_offset), None)
+        if item is None or isinstance(item, Entry):
+            return item, listed_in if item else ""
+        entries, listed_in = EntryTree(entries.pages.read(item), entries.pages), page_key(partition, item)
+
+
+def _superseded(head: Head, offset: int) -> list[Entry]:
+    held = head.superseded.where(lambda ref: ref.base_offset <= offset <= ref.last_offset)
+    return [entry for entry in held if offset in entry and not entry.gap]
+
+
+def _segment(log: LocalLog | None, offset: int) -> str:
+    found = next(iter(log.segments_from(offset)), None) if log else None
+    return str(found.segment.path) if found else ""
+
+
+def _chunk(partition: PartitionId, entry: Entry, offset: int, chunk_bytes: int, bucket: Bucket, cached: Collection[str]) -> _Chunk:
+    index = open_layout(entry.layout).read_index(bucket.store, entry.index_key, entry.index_bytes, entry.index_digest)
+    chunk = plan_chunks(index, entry.live_bytes, chunk_bytes).chunk_for(offset)
+    try:
+        name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
+    except CorruptData:  # a uid that is no name is never cached
+        return _Chunk(chunk.number, chunk.position, chunk.size_bytes, False)
+    return _Chunk(chunk.number, chunk.position, chunk.size_bytes, name in cached)
+
+
+def _unreadable(scope: Scope, head: Head | None, entry: Entry | None, offset: int) -> str:
+    if offset < scope.log_start:
+        return f"below the log start {scope.log_start}: retention has taken it, or it was deleted"
+    if offset >= scope.high_watermark:
+        return f"at or above the high watermark {scope.high_watermark}: not written, or not replicated yet"
+    if entry and entry.gap:
+        return f"in a gap: offsets {entry.base_offset} to {entry.last_offset} were gone from the log before they were archived"
+    if head and _superseded(head, offset):
+        return "superseded: only a dead branch held it"
+    return "no tier that may be read holds it: see read_priority, and headwater status"
