@@ -40,6 +40,8 @@ class PartitionTransactions:
             begun = [each.first_offset for each in (yield from self._archive.open_at(scope.high_watermark, scope.high_watermark))]
         elif scope.local is not None:
             still, known_to = yield from self._local_ending(view)
+            if scope.archive is not None and known_to < min(scope.archive.end, scope.local.end):
+                return (yield from self.stable_offset(view.with_local_end(known_to)))  # so it is the archive that reaches further
             return scope.stable(min([*(each.first_offset for each in still), known_to]))
         else:
             return scope.stable(None)

@@ -1,7 +1,7 @@
 """One partition as its readers see it at one moment: a look at the local log and one at the manifest, taken together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import structlog
@@ -90,6 +90,14 @@ class View:
             return Span(min(found.local_start, local.start), local.end)
         is_empty = found.high_watermark <= found.start_offset
         return Span.between(found.local_start, found.high_watermark) if is_empty else Span(0, 0)
+
+    def with_local_end(self, end: int) -> "View":
+        """As if the local log's high watermark had promised no more than the log holds: after a cut its checkpoint may, for a while."""
+        scope, local, archive = self.scope, self.scope.local, self.scope.archive
+        assert local is not None
+        ends = [end, archive.end] if archive is not None else [end]
+        cut = Span(local.start, end) if local.start < end else None
+        return replace(self, scope=replace(scope, local=cut, high_watermark=max(ends)))
 
     def check_known(self, offset: int) -> None:
         """Raises unless both tiers are known, so that the view says whether `offset` exists: TransientError, or Superseded."""

@@ -195,6 +195,14 @@ def test_a_high_watermark_beyond_the_logs_end_promises_nothing_of_transactions(w
     assert read_at(world, 1, COMMITTED) == []
 
 
+def test_the_archive_promises_more_of_transactions_than_a_log_that_ends_below_its_high_watermark(world: World) -> None:
+    world.archive.append(a_batch(0, 1, epoch=1), a_batch(1, 1, epoch=1) + a_batch(2, 1, producer=ONE, transactional=True, epoch=1))
+    write(world, a_batch(0, 1, epoch=1), 5)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 2
+    assert read_at(world, 1, COMMITTED) == [(1, 1)]
+    assert read_at(world, 2, COMMITTED) == []
+
+
 def test_a_log_that_ended_below_its_high_watermark_is_read_on_when_it_has_grown(world: World) -> None:
     write(world, a_batch(0, 1, epoch=1), 3)
     assert read_at(world, 1) == []
