@@ -15,6 +15,9 @@ No file says when a cleaning began. One that passes the floor had not ended when
 had not begun when the active segment was (the cleaner leaves that alone). The second is proof. After the first only half of the
 retention counts, the other half being what the cleaning in progress then may have taken already.
 
+A truncation takes the checkpoint back to the base of the segment that is the active one then, and what a cleaner took does not come
+back with it. So a look keeps how far the one before it was, up to where the log has left its branch since (`look_at`).
+
 Looks are remembered by broker directory (`archival.looks`), for each has a cleaner of its own. Without one, the floor passed,
 nothing is known of how long ago that was: this counts as too long. It stops no healthy topic at a first start: nothing is archived
 yet, so the first run that is read puts `clean_to` at the checkpoint, and the rest of the backlog lies below the floor. Later the
@@ -28,7 +31,7 @@ from collections.abc import Sequence
 import msgspec
 
 from archival.lineage import written_epochs
-from headwater_core.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
 from manifests.entry import Entry, EpochOffset
@@ -38,15 +41,34 @@ CLOCK_STEP_MS = 60_000  # a look dated later than that from now was dated by a c
 
 
 class CleanerLook(msgspec.Struct, frozen=True):
-    """How far the cleaner had got, and up to where it might go, at `seen_ms` or later."""
+    """How far the cleaner had got, and up to where it might go, at `seen_ms` or later.
+
+    epochs  the log's history then; only the last look at a log keeps it
+    """
 
     cleaned_to: int
     sealed_to: int
     seen_ms: int
+    epochs: tuple[EpochStart, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.cleaned_to <= self.sealed_to:
             raise ValueError(f"cleaned to {self.cleaned_to}, sealed to {self.sealed_to}")
+
+
+def look_at(log: LocalLog, before: CleanerLook | None, seen_ms: int) -> CleanerLook:
+    """
+    before  the last look at it, if there was one
+    """
+    # The cleaner leaves the active segment alone: a checkpoint beyond its base is left from before a truncation.
+    sealed_to = log.segments[-1].base_offset if log.segments else log.cleaned_to or 0
+    cleaned_to, epochs = min(log.cleaned_to or 0, sealed_to), log.epochs.starts
+    if before and before.epochs:
+        parts_at = EpochHistory(before.epochs).parts_at(log.epochs)
+        kept_to = before.sealed_to if parts_at is None else parts_at
+        cleaned_to, sealed_to = max(cleaned_to, min(before.cleaned_to, kept_to)), max(sealed_to, min(before.sealed_to, kept_to))
+        epochs = epochs or before.epochs
+    return CleanerLook(cleaned_to, sealed_to, seen_ms, epochs)
 
 
 def clean_below(log: LocalLog) -> int:
@@ -99,14 +121,13 @@ def holds_records(head: Head) -> bool:
 def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[CleanerLook], now_ms: int, *, stale_keys_below: int | None) -> str:
     """Why what lies from `first` on must not be listed after what is archived; "" when it may be.
 
-    looks             earlier ones at this directory, in any order
+    looks             earlier ones at this directory, oldest first
     stale_keys_below  a person's consent: deletions that are missing below this offset may be
     """
-    if log.cleaned_to is None or not holds_records(head):
+    if not holds_records(head):
         return ""
     floor = max(first, head.clean_to, stale_keys_below or 0)
-    # The cleaner leaves the active segment alone: a checkpoint beyond its base is left from before a truncation.
-    cleaned_to = min(log.cleaned_to, log.segments[-1].base_offset) if log.segments else log.cleaned_to
+    cleaned_to = look_at(log, looks[-1] if looks else None, now_ms).cleaned_to
     if cleaned_to <= floor:
         return ""
     retention_ms = log.delete_retention_ms or 0

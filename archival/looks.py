@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
-from archival.cleaner import CLOCK_STEP_MS, CleanerLook, overtaken
+from archival.cleaner import CLOCK_STEP_MS, CleanerLook, look_at, overtaken
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import replace_file
@@ -41,10 +42,10 @@ class CleanerLooks:
         """`log` was looked at, not earlier than `at_ms`."""
         if not log.topic_policy_proves_compaction or not log.segments:
             return
-        sealed_to = log.segments[-1].base_offset
-        look = CleanerLook(min(log.cleaned_to or 0, sealed_to), sealed_to, at_ms)  # see `cleaner.overtaken`
+        key = _key(log.partition)
         with self._lock:
-            self._looks[_key(log.partition)] = with_look(self._looks.get(_key(log.partition), ()), look)
+            looks = self._looks.get(key, ())
+            self._looks[key] = with_look(looks, look_at(log, looks[-1] if looks else None, at_ms))
 
     def is_due(self, log: LocalLog) -> bool:
         """Has `log` not been looked at for so long that a look should be taken, whatever else there is to do?"""
@@ -87,7 +88,9 @@ def with_look(looks: Sequence[CleanerLook], look: CleanerLook) -> tuple[CleanerL
     kept = [each for each in looks if each.seen_ms <= look.seen_ms + CLOCK_STEP_MS]
     if kept and (kept[-1].cleaned_to, kept[-1].sealed_to) == (look.cleaned_to, look.sealed_to):
         last = kept.pop()
-        look = CleanerLook(look.cleaned_to, look.sealed_to, max(last.seen_ms, look.seen_ms))
+        look = replace(look, seen_ms=max(last.seen_ms, look.seen_ms))
+    elif kept:
+        kept[-1] = replace(kept[-1], epochs=())
     kept.append(look)
     if len(kept) > LOOKS_MAX:
         del kept[min(range(1, len(kept) - 1), key=lambda at: _room_ms(kept, at) / max(look.seen_ms - kept[at].seen_ms, 1))]

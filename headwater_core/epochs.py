@@ -61,3 +61,11 @@ class EpochHistory:
         """Whether another epoch than that wrote `offset`; of what lies below the history's first offset it says nothing."""
         known = self.epoch_at(offset)
         return known is not None and known != epoch
+
+    def parts_at(self, other: "EpochHistory") -> int | None:
+        """The first offset that the two ascribe to different leaderships, from where both have begun; None when there is none."""
+        if self.first_offset is None or other.first_offset is None:
+            return None
+        begin = max(self.first_offset, other.first_offset)
+        offsets = sorted({begin, *(first for _, first in (*self.starts, *other.starts) if first > begin)})
+        return next((offset for offset in offsets if self.epoch_at(offset) != other.epoch_at(offset)), None)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archival.cleaner import CLOCK_STEP_MS, CleanerLook, clean_below, clean_under, clean_with, is_clean, overtaken
+from archival.cleaner import CLOCK_STEP_MS, CleanerLook, clean_below, clean_under, clean_with, is_clean, look_at, overtaken
 from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
 from archival.source import open_segment
-from headwater_core.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.entry import Entry
@@ -254,6 +254,35 @@ def test_what_a_look_proves(looks: tuple[CleanerLook, ...], stops: bool) -> None
     assert bool(overtaken(log, head, 10, looks, DAY_MS * 3 // 2, stale_keys_below=None)) == stops
 
 
+def test_what_a_cleaner_took_before_a_truncation_is_not_forgotten() -> None:
+    """The broker takes the checkpoint back to the base of what is the active segment then, which the cleaner had been in."""
+    looks = CleanerLooks(None, ManualClock())
+    looks.saw(a_compacted_log(0, 10, 20, cleaned_to=20), 0)
+    cut = replace(a_compacted_log(0, cleaned_to=0), epochs=EpochHistory.of([(0, 0), (1, 15)]))
+    for at_ms in (1, 2):
+        for archived in (10, 14, 15, 20):
+            seen, head = looks.of(PARTITION), a_head(an_entry(0, archived - 1))
+            assert bool(overtaken(cut, head, archived, seen, at_ms, stale_keys_below=None)) == (archived < 15)
+        looks.saw(cut, at_ms)
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"), [([(0, 0), (5, 12)], 12), ([(0, 0), (3, 8), (5, 12)], 8), ([(0, 0)], 16), ([(0, 0), (4, 16)], 20)]
+)
+def test_what_a_cleaner_took_counts_up_to_where_the_log_has_left_its_branch(steps: list[tuple[int, int]], kept: int) -> None:
+    before = CleanerLook(20, 20, 0, (EpochStart(0, 0), EpochStart(4, 16)))
+    cut = replace(a_compacted_log(0, cleaned_to=0), epochs=EpochHistory.of(steps))
+    assert (look_at(cut, before, 1).cleaned_to, look_at(cut, before, 1).sealed_to) == (kept, kept)
+    assert look_at(cut, CleanerLook(20, 20, 0), 1).cleaned_to == 0  # of a version that did not say where it was
+
+
+def test_a_log_that_begins_again_was_never_cleaned() -> None:
+    looks = CleanerLooks(None, ManualClock())
+    looks.saw(a_compacted_log(0, 10, 20, cleaned_to=20), 0)
+    looks.saw(replace(a_compacted_log(0, cleaned_to=None), compacted=True, epochs=EpochHistory.of([(1, 0)])), 1)
+    assert looks.of(PARTITION)[-1] == CleanerLook(0, 0, 1, (EpochStart(1, 0),))
+
+
 def test_what_compaction_has_not_passed_is_archived_without_looks() -> None:
     head = a_head(an_entry(0, 9))
     for cleaned_to in (None, 0, 10):
@@ -272,7 +301,7 @@ def test_looks_are_kept_across_restarts_and_a_damaged_file_only_loses_them(tmp_p
     log = a_compacted_log(0, 10, cleaned_to=10)
     looks.saw(log, clock.now_ms())
     looks.save()
-    assert CleanerLooks(path, clock).of(log.partition) == (CleanerLook(10, 10, clock.now_ms()),)
+    assert CleanerLooks(path, clock).of(log.partition) == (CleanerLook(10, 10, clock.now_ms(), (EpochStart(0, 0),)),)
     clock.advance(KEEP_MS)
     looks.save()
     assert CleanerLooks(path, clock).of(log.partition) == ()
@@ -290,14 +319,14 @@ def test_looks_survive_a_power_loss(tmp_path: Path) -> None:
     with disk.watching():
         looks.save()
     left = CleanerLooks(disk.after_power_loss(tmp_path / "left") / "cleaners.json", clock)
-    assert left.of(log.partition) == (CleanerLook(10, 10, clock.now_ms()),)
+    assert left.of(log.partition) == (CleanerLook(10, 10, clock.now_ms(), (EpochStart(0, 0),)),)
 
 
 def test_looks_that_cannot_be_saved_stop_nothing(tmp_path: Path) -> None:
     looks = CleanerLooks(tmp_path / "missing" / "cleaners.json", ManualClock(at_ms=5))
     looks.saw(a_compacted_log(0, 10, cleaned_to=10), 5)
     looks.save()
-    assert looks.of(PARTITION) == (CleanerLook(10, 10, 5),)
+    assert looks.of(PARTITION) == (CleanerLook(10, 10, 5, (EpochStart(0, 0),)),)
 
 
 def test_logs_that_are_not_compacted_are_not_remembered() -> None:

@@ -20,3 +20,19 @@ def test_nothing_is_known_below_the_first_step() -> None:
 def test_a_history_out_of_order_cannot_be_made(steps: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError):
         EpochHistory.of(steps)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "offset"),
+    [
+        ([(0, 0)], [(0, 0)], None),
+        ([(0, 0)], [(0, 0), (2, 7)], 7),
+        ([(0, 0), (1, 5)], [(0, 0), (2, 7)], 5),
+        ([(0, 0), (1, 5)], [(1, 6)], None),  # nothing is known of what lies below its first offset
+        ([(0, 0), (1, 5)], [(2, 6)], 6),
+        ([(0, 0)], [], None),
+    ],
+)
+def test_two_histories_part_where_they_first_differ(one: list[tuple[int, int]], other: list[tuple[int, int]], offset: int | None) -> None:
+    first, second = EpochHistory.of(one), EpochHistory.of(other)
+    assert first.parts_at(second) == second.parts_at(first) == offset

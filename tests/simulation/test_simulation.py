@@ -76,6 +76,8 @@ ONCE_VIOLATED = (
     ("disks", 80085),
     ("disks", 80328),
     ("even", 20181),
+    ("forgotten", 20053),
+    ("forgotten", 200190),
     ("gaps", 20265),
     ("gaps", 20380),
     ("gaps", 40011),
