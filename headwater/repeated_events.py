@@ -28,6 +28,7 @@ OPPOSITES = (
     ("leadership_unknown", "leadership_known"),
     ("control_log_unavailable", "control_log_available"),
     ("announcements_postponed", "announcements_resumed"),
+    ("broker_unavailable", "broker_answered"),
 )  # each ends the other: the next one is news
 COUNTED_ELSEWHERE = "events_dropped"
 _OPPOSITE = dict(OPPOSITES) | {end: beginning for beginning, end in OPPOSITES}

@@ -125,6 +125,10 @@ class NeedsReplacement(HeadwaterError):
     """Compaction has gone past the archive for too long: deletions of archived keys may be gone from the log. Nothing was done."""
 
 
+class DeletionRefused(HeadwaterError):
+    """A broker does not delete what is archived: its topic's policy, or what we may do, does not allow that. Nothing was deleted."""
+
+
 class SourceChanged(TransientError):
     """A local file was replaced, cut or removed while it was read. Plan again."""
 

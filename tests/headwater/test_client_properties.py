@@ -1,0 +1,76 @@
+"""A file in the form that Kafka's tools take with --command-config."""
+
+from pathlib import Path
+
+import pytest
+
+from headwater.broker.client_properties import ClientProperties, load_client_properties, parse_properties
+from headwater_core.errors import UsageError
+
+SECRET = "open sesame"
+
+
+def load(tmp_path: Path, text: str) -> ClientProperties:
+    path = tmp_path / "client.properties"
+    path.write_text(text)
+    return load_client_properties(path)
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, text)
+    assert SECRET not in str(caught.value)
+    return str(caught.value)
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    text = "# comment\n! comment\n\na=1\nb : 2\nc 3\n  d = x\\\n     y=z\ne\\ e=\\u0041\\t\\:\nf\n"
+    assert dict(parse_properties(text)) == {"a": "1", "b": "2", "c": "3", "d": "xy=z", "e e": "A\t:", "f": ""}
+
+
+def test_without_a_file_the_connection_is_plain() -> None:
+    assert load_client_properties(None).security_protocol == "PLAINTEXT"
+
+
+def test_user_and_password_stand_in_the_jaas_configuration(tmp_path: Path) -> None:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    found = load(
+        tmp_path,
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        f'sasl.jaas.config={module} required \\\n  username="ada" \\\n  password="{SECRET}";\nacks=all\n',
+    )
+    assert (found.mechanism, found.username, found.password, found.uses_sasl) == ("SCRAM-SHA-512", "ada", SECRET, True)
+    assert found.ignored == ("acks",)
+    assert SECRET not in repr(found)
+    assert "ada" not in repr(found)
+
+
+def test_or_as_keys_of_their_own(tmp_path: Path) -> None:
+    found = load(tmp_path, f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nusername=ada\npassword={SECRET}\nrequest.timeout.ms=500\n")
+    assert (found.username, found.password, found.request_timeout_s) == ("ada", SECRET, 0.5)
+    assert found.tls is not None
+    assert found.tls.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("security.protokol=SSL", "did you mean 'security.protocol'?"),
+        (f"sasl.oauthbearer.token.endpoint.url={SECRET}", "not supported"),
+        ("security.protocol=TLS", "security.protocol is none of"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "sasl.mechanism must be one of PLAIN, SCRAM"),
+        (f'security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=x required password="{SECRET}";', "username and password"),
+        ("security.protocol=SSL\nssl.truststore.location=/x.jks", "ssl.truststore.type must be PEM"),
+        ("security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location=/nowhere.pem", "ssl.truststore.location cannot be used"),
+        (f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.certificates={SECRET}", "ssl.truststore.certificates cannot be"),
+        ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldap", "https, or empty"),
+        (f"request.timeout.ms={SECRET}", "request.timeout.ms"),
+    ],
+)
+def test_what_would_be_misunderstood_is_an_error_that_shows_no_value(tmp_path: Path, text: str, why: str) -> None:
+    assert why in refused(tmp_path, text)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"log.client_properties: cannot read .*nowhere"):
+        load_client_properties(tmp_path / "nowhere")
