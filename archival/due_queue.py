@@ -81,7 +81,7 @@ class _Lane:
 class DueQueue:
     """Not safe to use from many threads. Times are seconds of one monotonic clock; deadlines are milliseconds of the wall clock.
 
-    Every partition that `take` gives must come back by one of `again`, `done`, `changed` and `failed`.
+    Every partition that `take` gives must come back by one of `again`, `done`, `later`, `changed` and `failed`.
     """
 
     def __init__(self, random: Random) -> None:
@@ -202,13 +202,22 @@ class DueQueue:
         self._push(partition)
         return True
 
+    def later(self, partition: TopicPartition, until_s: float) -> None:
+        """It waits for something that no event reports, and is due again then."""
+        self._give_back(partition)
+        self._forgive(partition)
+        self._postpone(partition, until_s)
+
     def failed(self, partition: TopicPartition, now_s: float) -> None:
         """It is due again after a pause of chance length, so that those who failed together do not come back together."""
         self._give_back(partition)
         self._changes.pop(partition, None)
         self._failures[partition] += 1
         longest_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** min(self._failures[partition] - 1, 30))
-        self._postponed[partition] = until_s = now_s + longest_s * self._random.uniform(0.5, 1.0)
+        self._postpone(partition, now_s + longest_s * self._random.uniform(0.5, 1.0))
+
+    def _postpone(self, partition: TopicPartition, until_s: float) -> None:
+        self._postponed[partition] = until_s
         heappush(self._ends, (until_s, partition))
 
     def _push(self, partition: TopicPartition) -> None:

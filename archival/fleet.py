@@ -14,7 +14,9 @@ import structlog
 
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, PartitionArchiver
+from archival.broker_logs import BrokerLogs, awaits_commit
 from archival.broker_topics import BrokerTopics
+from archival.broker_view import Broker
 from archival.config import ArchivalConfig
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
@@ -24,7 +26,7 @@ from archival.release import Releaser, plan_release
 from archival.rest import Rest
 from archival.retention_deadline import deadline_ms
 from archival.role import Standby, archiving_role
-from archival.source import OpenSegment, open_segment
+from archival.source import LocalLogs, OpenSegment, open_segment
 from archival.store_breaker import listening
 from archival.tails import Tails
 from archival.topics import TopicRecords
@@ -48,6 +50,7 @@ LOOK_S = 1.0  # between two looks, while an upload is in flight, whether its par
 RESTING_MAX = 500  # archivers without work that keep their heads, for partitions that are rolled often
 RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded they take some ten times that
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
+COMMIT_S, COMMIT_MAX_S = 0.1, 5.0  # after a roll, until followers have the last records; as long as the broker's checkpoint takes
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
 
@@ -58,6 +61,7 @@ class PartitionOutcome:
 
     progressed  there may be more to do
     deadline_ms  when the broker's retention will take the next of it; None: never, or that is not known
+    again_s     so long after it, it is to be made again, though nothing may happen to the log until then; None: it need not
     quiet       there will be nothing more to do until something happens to the log
     gone        the partition is not there any more
     store_answers  did the store answer, as far as that mattered? None when it was not asked
@@ -73,6 +77,7 @@ class PartitionOutcome:
     elapsed_s: float = 0.0
     progressed: bool = False
     deadline_ms: int | None = None
+    again_s: float | None = None
     quiet: bool = False
     gone: bool = False
     store_answers: bool | None = None
@@ -108,6 +113,7 @@ class _Member:
     is_swept      have side files that a crash of a release left been looked for?
     obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
     confirmed_s   when the bucket last said what the archiver's head says; None before it did
+    commit_waits  how often in a row its broker said that a sealed segment is not committed yet
     """
 
     archiver: PartitionArchiver | None = None
@@ -117,6 +123,7 @@ class _Member:
     obstacle: Obstacle | None = None
     read_again_s: float = 0.0
     confirmed_s: float | None = None
+    commit_waits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +138,7 @@ class FleetEquipment:
     owned         no broker works on the log directories: what is archived may be released there
     owner         see TopicRecords
     runs_max      see ArchiverEquipment
+    broker        the one whose directories these are; None where it is not asked
     """
 
     dirs: LogDirs
@@ -148,6 +156,7 @@ class FleetEquipment:
     open_segment: OpenSegment = open_segment
     owner: Callable[[], Owner | None] | None = None
     runs_max: int = 1
+    broker: Broker | None = None
 
 
 class _Interest:
@@ -196,7 +205,9 @@ class ArchiverFleet:
 
     def __init__(self, equipment: FleetEquipment) -> None:
         self._equipment, self.clock = equipment, equipment.clock
-        self.logs, self.settings, self.settings_for = equipment.dirs, equipment.settings, equipment.settings_for
+        self.settings, self.settings_for = equipment.settings, equipment.settings_for
+        self._broker_logs = BrokerLogs(equipment.dirs, equipment.broker, equipment.clock) if equipment.broker is not None else None
+        self.logs: LocalLogs = self._broker_logs or equipment.dirs
         self.failures: dict[TopicPartition, StepFailure] = {}  # of the last steps
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
@@ -207,7 +218,7 @@ class ArchiverFleet:
         self.tails = Tails(equipment.data_dir / "tails.json", equipment.clock)
         self._looks = CleanerLooks(equipment.data_dir / "cleaners.json", equipment.clock)
         self._shared = ArchiverEquipment(
-            logs=equipment.dirs,
+            logs=self.logs,
             store=equipment.store,
             repository=equipment.repository,
             announcer=self.announcer,
@@ -245,7 +256,7 @@ class ArchiverFleet:
 
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
-        listing = self.logs.listing()
+        listing = self._equipment.dirs.listing()
         self._broker_topics.list(listing.partitions)
         unread = str(listing.unread or "")
         if unread != self._unread:
@@ -255,6 +266,11 @@ class ArchiverFleet:
             else:
                 _log.info("leadership_known")
         return listing
+
+    def expect(self, places: Collection[TopicPartition]) -> None:
+        """They are due: what is asked about one of them may as well be asked about all."""
+        if self._broker_logs is not None:
+            self._broker_logs.expect(places)
 
     def step(
         self,
@@ -294,6 +310,7 @@ class ArchiverFleet:
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
                     done = self._advance(member, log, policy_for, watch, end)
+                done = replace(done, again_s=self._again_s(member, log))
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
@@ -322,6 +339,15 @@ class ArchiverFleet:
         if known is None or known.owner != self._equipment.writer:
             return None
         return Rest.by_hint(log, known.last_offset + 1, policy)
+
+    def _again_s(self, member: _Member, log: LocalLog) -> float | None:
+        """When to look again at a log that is sealed and will soon be committed. No event says so; the broker's checkpoint does, later."""
+        if self._broker_logs is None or not awaits_commit(log):
+            member.commit_waits = 0
+            return None
+        member.commit_waits += 1
+        again_s = COMMIT_S * 2.0 ** min(member.commit_waits - 1, 10)
+        return again_s if again_s <= COMMIT_MAX_S else None
 
     def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
         settings = self.settings_for(log.partition.topic)
@@ -422,6 +448,8 @@ class ArchiverFleet:
             present = set(self._identities.values())
             are_all = len(present) == len(places)
         self._drop(lambda partition: partition not in present)
+        if self._broker_logs is not None:
+            self._broker_logs.retain(places)
         if are_all:
             self.tails.retain(present)
             self._topics.retain(present)

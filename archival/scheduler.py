@@ -49,6 +49,10 @@ class Work(Protocol):
         """Which partitions there are."""
         ...
 
+    def expect(self, places: Collection[TopicPartition]) -> None:
+        """Something has happened to these partitions: each will have a step soon."""
+        ...
+
     def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
         """One step. Raises nothing: whatever goes wrong is in the outcome."""
         ...
@@ -254,6 +258,7 @@ class Scheduler:
                     if due is None:
                         self.rescan()
                     else:
+                        self._work.expect(due)
                         self.add(due)
                     due = events.wait(stop, self._settings().rescan_s)
                 except Exception:
@@ -350,6 +355,8 @@ class Scheduler:
                 return not self._queue.changed(place, now_s)
             elif outcome.error:
                 self._queue.failed(place, now_s)
+            elif outcome.again_s is not None:
+                self._queue.later(place, now_s + outcome.again_s)
             else:
                 self._queue.done(place)
         return True

@@ -57,14 +57,23 @@ class LogConfig:
 
     metadata_dir  the broker's metadata.log.dir, when it is set there; it names the leaders
     owned         no broker runs here: headwater itself deletes what it has archived
+    bootstrap_servers  host:port of brokers of the cluster; this node's own is found by them, and asked what is committed
+    client_properties  how to connect to it, as Kafka's tools take it with --command-config
     """
 
     dirs: tuple[Path, ...] = ()
     metadata_dir: Path | None = None
     layout: str = "kafka"
     owned: bool = False
+    bootstrap_servers: tuple[str, ...] = ()
+    client_properties: Path | None = None
 
     def __post_init__(self) -> None:
+        for each in self.bootstrap_servers:
+            if not re.fullmatch(r"[^\s:]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}", each):
+                raise UsageError(f"log.bootstrap_servers: {each[:80]!r} is not host:port")
+        if self.owned and self.bootstrap_servers:
+            raise UsageError("log.bootstrap_servers: in an owned directory (log.owned) there is no broker to ask")
         if self.layout != "kafka":
             raise UsageError(f"log.layout {self.layout!r} is not known; this version reads kafka")
 

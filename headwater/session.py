@@ -22,7 +22,7 @@ from headwater.config import Config
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
-from headwater.wiring import Bucket, check_conditional_writes, open_bucket, open_log_dirs, writer_id
+from headwater.wiring import Bucket, check_conditional_writes, open_broker, open_bucket, open_log_dirs, writer_id
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
@@ -104,6 +104,9 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                     "turn, and neither the topics' settings nor their partition counts are recorded, which a recovery then asks for. Set "
                     "log.metadata_dir to the broker's metadata.log.dir",
                 )
+        broker = open_broker(config, dirs) if dirs is not None else None
+        if broker is not None:
+            stack.callback(broker.close)
         bucket = open_bucket(config)
         control = ControlSupervisor(config.node.data_dir, config.control, clock=SystemClock())
         stack.callback(control.close)
@@ -135,6 +138,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                     clock=SystemClock(),
                     owner=again,
                     runs_max=_RUNS_MAX,
+                    broker=broker,
                 )
             )
             if dirs is not None

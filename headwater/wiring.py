@@ -32,6 +32,7 @@ from manifests.topic import TopicManifest
 from manifests.topic_survey import UnreadableTopic, survey_topics
 
 if TYPE_CHECKING:
+    from headwater.broker.broker_client import BrokerClient
     from hydration.cache.chunk_cache import ChunkCache
     from hydration.logs import Logs
 
@@ -91,6 +92,21 @@ def open_log_dirs(config: Config) -> LogDirs:
     if not config.log.dirs:
         raise UsageError("a log directory is needed: log.dirs, or --log-dir DIR")
     return LogDirs(config.log.dirs, metadata_dir=config.log.metadata_dir, owned=config.log.owned)
+
+
+def open_broker(config: Config, dirs: LogDirs) -> "BrokerClient | None":
+    """The broker beside us, without any request yet; None where none is named. Raises UsageError for unusable client properties."""
+    if not config.log.bootstrap_servers:
+        return None
+    from headwater.broker.broker_client import BrokerClient
+    from headwater.broker.broker_connection import BrokerAddress
+    from headwater.broker.client_properties import load_client_properties
+
+    properties = load_client_properties(config.log.client_properties)
+    if properties.ignored:
+        structlog.get_logger().warning("client_properties_ignored", path=str(config.log.client_properties), keys=list(properties.ignored))
+    addresses = [BrokerAddress.parse(each) for each in config.log.bootstrap_servers]
+    return BrokerClient(addresses, properties, cluster_id=lambda: dirs.cluster_id, node_id=lambda: dirs.node_id, clock=SystemClock())
 
 
 def writer_id(config: Config) -> str:

@@ -330,3 +330,15 @@ def test_what_is_no_longer_due_does_not_pile_up(queue: DueQueue) -> None:
     queue.add([A, B])
     order(queue, 10_000, lambda each: (0, 0 if each == A else 10))
     assert max(len(queue._in_turn._heap), len(queue._by_deadline._heap)) < 100
+
+
+def test_what_waits_is_due_again_at_its_time_and_has_not_failed(queue: DueQueue) -> None:
+    queue.add([A])
+    assert queue.take(0.0) == A
+    queue.later(A, 0.2)
+    queue.add([A])
+    assert queue.take(0.1) is None
+    assert queue.wait_s(0.1) == pytest.approx(0.1)
+    assert queue.take(0.2) == A
+    queue.failed(A, 0.2)
+    assert (queue.wait_s(0.2) or 0) <= PAUSE_S  # the first failure

@@ -457,6 +457,8 @@ class HangingWork:
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
         raise AssertionError(str(place)) from error
 
+    def expect(self, places: Collection[TopicPartition]) -> None: ...
+
     def retain(self, places: Collection[TopicPartition]) -> None: ...
     def save(self) -> None: ...
 
@@ -565,3 +567,25 @@ def test_steps_that_hang_are_replaced_and_left_behind_at_the_end(hanging: Hangin
     stop.set()
     running.join(20)
     assert not running.is_alive()
+
+
+class WaitingWork(HangingWork):
+    """Each step wants to be made again after a fifth of a second."""
+
+    def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
+        self.stepped.append(place.topic)
+        return PartitionOutcome(place=place, again_s=0.2 if len(self.stepped) < 4 else None)
+
+
+def test_a_step_that_waits_for_a_commit_is_made_again_soon() -> None:
+    work, clock = WaitingWork(), ManualClock()
+    scheduler = Scheduler(work, clock=clock, random=Random(7))
+    scheduler.add([TopicPartition("sound", 0)])
+    assert scheduler.turn()
+    assert not scheduler.turn()
+    assert scheduler.idle_s() == pytest.approx(0.2)
+    for _ in range(3):
+        clock.advance(201)
+        assert scheduler.turn()
+    assert scheduler.idle_s() is None
+    assert len(work.stepped) == 4

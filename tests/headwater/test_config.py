@@ -60,6 +60,8 @@ def test_values_are_text_in_the_environment(tmp_path: Path) -> None:
         ("[node]\nlog_level = 'loud'", "'loud' is not one of auto, debug, info, warning, error"),
         ("[node]\nlog_format = 'xml'", "'xml' is not one of auto, console, json"),
         ("[log]\nlayout = 'redpanda'", "kafka"),
+        ("[log]\nbootstrap_servers = 'localhost'", "'localhost' is not host:port"),
+        ("[log]\nbootstrap_servers = 'localhost:9092'\nowned = true", "there is no broker to ask"),
         ("[archival]\narchive = 'never'", "'never' is not one of auto, manual, off"),
         ("[archival]\nuploads_in_flight = 0", "1 to 64"),
         ("[archival]\nupload_bytes_per_s = '1KiB'", "at least 1048576"),
@@ -75,6 +77,11 @@ def test_what_is_wrong_is_named(tmp_path: Path, toml: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         from_toml(tmp_path, toml)
     assert words in str(caught.value)
+
+
+def test_brokers_are_given_as_text_or_as_a_list(tmp_path: Path) -> None:
+    for given in ('"a.example:9092, [::1]:9092"', '["a.example:9092", "[::1]:9092"]'):
+        assert from_toml(tmp_path, f"[log]\nbootstrap_servers = {given}").log.bootstrap_servers == ("a.example:9092", "[::1]:9092")
 
 
 def test_an_unknown_environment_variable_names_the_nearest() -> None:

@@ -20,15 +20,17 @@ from manifests.topic_survey import survey_topics
 from tests.peers.kafka import free_port
 
 ROOT = Path(__file__).parents[2]
+_OFTEN = 'seal_timeout = "1s"\nrescan = "1s"'
 
 
 class Headwater:
     """One agent's set-up below `work`: a bucket, a data directory, a configuration file.
 
     store  the section of that name, instead of a directory below `work`
+    log, archival  more settings of these sections
     """
 
-    def __init__(self, work: Path, log_dir: Path, *, owned: bool = False, store: str = "") -> None:
+    def __init__(self, work: Path, log_dir: Path, *, owned: bool = False, store: str = "", log: str = "", archival: str = "") -> None:
         self.file = work / "headwater.toml"
         self.bucket = work / "bucket"
         work.mkdir(parents=True, exist_ok=True)
@@ -40,11 +42,11 @@ data_dir = "{work / "state"}"
 [log]
 dirs = ["{log_dir}"]
 owned = {str(owned).lower()}
+{log}
 [store]
 {store or f'url = "file://{self.bucket}"'}
 [archival]
-seal_timeout = "1s"
-rescan = "1s"
+{archival or _OFTEN}
 [hydration]
 cache_bytes = "64MiB"
 [control]
