@@ -49,15 +49,18 @@ def objects(agent: Agent) -> int:
 
 @pytest.fixture
 def agent(directory: Directory) -> Agent:
-    """It has archived a log whose cleaner had dropped alice's first value for her second, at offset 4."""
+    """What is archived is a log whose cleaner had dropped alice's first value for her second, at offset 4. The agent has seen nothing of
+    that cleaner: it is beside the broker that leads next, of which it has not seen anything yet."""
     directory.segment(0, keyed(0, (1, BOB, b"1")))
     directory.segment(2, keyed(2, (2, CAROL, b"1"), (3, DAVE, b"1")))
     directory.segment(4, keyed(4, (4, ALICE, b"2")))
     directory.segment(5, keyed(5, (5, BOB, b"2")))
     directory.high_watermark(6)
     directory.cleaned(5)
-    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
-    agent.run()
+    before = Agent(directory.root, delete_retention_ms=DAY_MS)
+    before.run()
+    agent = replace(before)
+    agent.uids = before.uids
     return agent
 
 
@@ -84,6 +87,19 @@ def test_what_the_dead_had_displaced_is_archived_again(directory: Directory, age
     assert sorted(ranges(agent.head.superseded)) == [(0, 1), (4, 4), (5, 5)]
     assert agent.head.entries[1].key == kept.key  # the same bytes are not archived twice
     assert objects(agent) == 6
+
+
+def test_a_log_that_was_cut_in_place_is_archived_again_once_its_cleaner_has_been_past(directory: Directory, agent: Agent) -> None:
+    """Its checkpoint was taken back: until then nothing shows that the runs before and after it are clean together."""
+    agent.looks.saw(replace(a_log(0, 2, 4, 5, hw=6, compacted=True), cleaned_to=5), agent.clock.now_ms())
+    an_unclean_election(directory, keyed(0, (0, ALICE, b"1"), (1, BOB, b"1")))
+    assert [agent.step().action for _ in range(2)] == ["cut", "reread"]
+    with pytest.raises(NeedsReplacement):
+        agent.step()
+    directory.segment(5)
+    directory.cleaned(5)
+    assert agent.run() == ["reread", "replaced", "archived", "caught up"]
+    assert table(agent) == {ALICE: b"1", BOB: b"1", CAROL: b"2", DAVE: b"1"}
 
 
 def test_it_is_even_when_nothing_of_the_dead_was_archived(directory: Directory) -> None:
