@@ -197,7 +197,7 @@ class PartitionArchiver:
         if isinstance(step, Revive):
             return self._revive(step, head, log)
         if isinstance(step, RecordGap):
-            return self._gap(step, head, log)
+            return self._gap(step, head, log, policy.gap_reason)
         assert isinstance(step, Upload)
         return self._upload(step, head, log, policy)
 
@@ -290,15 +290,15 @@ class PartitionArchiver:
 
     # Gaps and runs
 
-    def _gap(self, step: RecordGap, head: Head, log: LocalLog) -> Outcome | None:
+    def _gap(self, step: RecordGap, head: Head, log: LocalLog, reason: str) -> Outcome | None:
         """A batch that holds the log start also holds offsets below it; the gap ends before that batch."""
         last = self._source.batch_base(log, step.last + 1) - 1
         if last < step.first:
             return None
-        entries = with_gap(head.entries, step.first, last)
+        entries = with_gap(head.entries, step.first, last, reason)
         self._source.look_again(log)
         self._commit(replace(head, entries=entries, last_offset=last))
-        self._log.error("gap_recorded", base_offset=step.first, last_offset=last)
+        self._log.error("gap_recorded", base_offset=step.first, last_offset=last, reason=reason or "deleted before it was archived")
         return Outcome(action="gap", entry=entries[-1])
 
     def _upload(self, step: Upload, head: Head, log: LocalLog, policy: Policy) -> Outcome | CutAt | None:

@@ -24,11 +24,12 @@ def place(entries: EntryTree, entry: Entry, refills: Entry | None) -> tuple[Entr
     return before.followed_by(entry), following
 
 
-def with_gap(entries: EntryTree, first: int, last: int) -> EntryTree:
-    """`entries`, which end before `first`, and the gap [first, last] after them: one gap, however often its end moved."""
-    if entries and entries[-1].gap:
+def with_gap(entries: EntryTree, first: int, last: int, reason: str = "") -> EntryTree:
+    """`entries`, which end before `first`, and the gap [first, last] after them: one gap, however often its end moved, unless for another
+    reason."""
+    if entries and entries[-1].gap and entries[-1].reason == reason:
         return entries.without_last().followed_by(replace(entries[-1], last_offset=last))
-    return entries.followed_by(Entry(base_offset=first, last_offset=last, gap=True))
+    return entries.followed_by(Entry(base_offset=first, last_offset=last, gap=True, reason=reason))
 
 
 def part_of(entry: Entry, scan: RunScan, end: int) -> Entry:

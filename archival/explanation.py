@@ -121,7 +121,7 @@ def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn
     if isinstance(acting, Standby):
         return Why("standby", acting.reason)
     if policy.off:
-        return Why("excluded", policy.off)
+        return Why("paused" if policy.is_paused else "excluded", policy.off)
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
         return Why("behind", found.reason)
     if turn and turn.probe_in_s is not None and not turn.in_hand:

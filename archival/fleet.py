@@ -18,6 +18,7 @@ from archival.broker_logs import BrokerLogs, awaits_commit
 from archival.broker_topics import BrokerTopics
 from archival.broker_view import Broker
 from archival.config import ArchivalConfig
+from archival.known_pauses import KnownPauses
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
 from archival.partition_status import KnownHead
@@ -139,6 +140,7 @@ class FleetEquipment:
     owner         see TopicRecords
     runs_max      see ArchiverEquipment
     broker        the one whose directories these are; None where it is not asked
+    pauses        what is not to be archived for a while; None: there is no such thing
     """
 
     dirs: LogDirs
@@ -157,6 +159,7 @@ class FleetEquipment:
     owner: Callable[[], Owner | None] | None = None
     runs_max: int = 1
     broker: Broker | None = None
+    pauses: KnownPauses | None = None
 
 
 class _Interest:
@@ -173,7 +176,7 @@ class _Interest:
         if reason := self._watch.ends():
             return reason
         partition = self._log.partition
-        if off := self._policy_for(self._fleet.settings_for(partition.topic)).off:
+        if off := self._fleet.policy(partition.topic_partition, self._policy_for).off:
             return off
         head = self._archiver.head
         known = self._fleet.announcer.known_version(partition)
@@ -254,6 +257,11 @@ class ArchiverFleet:
             if (archiver := member.archiver) is not None and (head := archiver.head) is not None
         }
 
+    def policy(self, place: TopicPartition, policy_for: PolicyFor) -> Policy:
+        """What may be archived of `place` now. Raises what reading the pauses raises."""
+        policy = policy_for(self.settings_for(place.topic))
+        return self._equipment.pauses.applied(place, policy) if self._equipment.pauses is not None else policy
+
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
         listing = self._equipment.dirs.listing()
@@ -321,7 +329,7 @@ class ArchiverFleet:
     def _still_at_rest(self, member: _Member, log: LocalLog, policy_for: PolicyFor) -> Rest | None:
         """How it is seen that there is nothing to do, without the head; None where a step has to see that."""
         partition, rest, settings = log.partition, member.rest, self.settings_for(log.partition.topic)
-        policy, is_known = policy_for(settings), rest is not None or member.archiver is not None
+        policy, is_known = self.policy(partition.topic_partition, policy_for), rest is not None or member.archiver is not None
         if not is_known:
             rest = self._rest_by_hint(log, policy)
         if rest is None or (self._equipment.owned and settings.release and _is_beyond_first(log, rest.next_offset)):
@@ -358,7 +366,7 @@ class ArchiverFleet:
             seen = replace(log, high_watermark=end)
         before = archiver.head
         member.obstacle = member.rest = None
-        policy = policy_for(settings)
+        policy = self.policy(log.partition.topic_partition, policy_for)
         interest = _Interest(self, archiver, log, policy_for, watch)
         try:
             outcome = archiver.step(policy, seen, pace=UploadPermit(self._rate, interest.lost, self._equipment.wait))

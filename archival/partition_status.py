@@ -80,9 +80,10 @@ def status_of(
     cached_bytes: int = 0,
     trouble: str = "",
 ) -> PartitionStatus:
-    """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `standby`
-    (another replica archives), `behind` (the archive has followed a newer leader epoch than this log), `archive-only` (no local log
-    here), `stopped` (`trouble`, or what looking at the log found), and of that `needs replacement` and `needs upgrade` by name.
+    """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `paused` (by
+    command), `standby` (another replica archives), `behind` (the archive has followed a newer leader epoch than this log),
+    `archive-only` (no local log here), `stopped` (`trouble`, or what looking at the log found), and of that `needs replacement` and
+    `needs upgrade` by name.
     """
     lag: ArchiveLag | None = None
     state, reason = "archive-only", "no local log here"
@@ -129,6 +130,8 @@ def _state(log: LocalLog, head: Head | None, lag: ArchiveLag | None, policy: Pol
         return "behind", found.reason
     step = next(next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms))
     if isinstance(step, Idle):
+        if policy.is_paused:
+            return "paused", step.reason
         done = head is not None and lag is not None and lag.size_bytes == 0
         return ("archived", CAUGHT_UP if log.leadership else step.reason) if done else ("waiting", step.reason)
     if isinstance(step, Stop):

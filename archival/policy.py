@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from archival.config import ArchivalConfig, ArchiveMode
 
+PAUSED = "paused "  # how the reason of a pause begins
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -12,7 +14,8 @@ class Policy:
     end               archive only what lies wholly below this offset; None: everything
     begin_anew_epoch  a log whose oldest leader epoch is this one, or older, may supersede an archive that it shares nothing with
     stale_keys_below  deletions that a log has forgotten below this offset may be missing from its archive
-    off               the setting by which nothing is archived; "" where something is
+    off               the setting, or the pause, by which nothing is archived; "" where something is
+    gap_reason        why the log may lack what was not archived in time; "" where nobody knows
 
     Raises ValueError for a negative number.
     """
@@ -22,10 +25,16 @@ class Policy:
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
     off: str = ""
+    gap_reason: str = ""
 
     def __post_init__(self) -> None:
         if any(each is not None and each < 0 for each in (self.tail_after_ms, self.end, self.begin_anew_epoch, self.stale_keys_below)):
             raise ValueError(f"negative: {self}")
+
+    @property
+    def is_paused(self) -> bool:
+        """Rather than switched off by a setting."""
+        return self.off.startswith(PAUSED)
 
     @classmethod
     def of(cls, settings: ArchivalConfig, *, requested: bool = False) -> "Policy":

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -25,11 +25,12 @@ from headwater.gateway.server import serve
 from headwater.inquiry import offset_rows, range_rows
 from headwater.live_config import LiveConfig, Reloaded
 from headwater.options import parse_selection
+from headwater.pause_change import PauseChange, pause_rows
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.survey import Knowledge, survey_partitions
 from headwater.wiring import open_logs
 from headwater_core.clock import SystemClock
-from headwater_core.control.control_records import Node
+from headwater_core.control.control_records import Node, PausesChanged
 from headwater_core.errors import HeadwaterError, TransientError, UsageError
 from headwater_core.partition import TopicPartition
 from hydration.logs import Logs
@@ -88,7 +89,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
             if session.fleet is not None:
                 session.fleet.committed = logs.update_manifest
                 scheduler = Scheduler(session.fleet, clock=SystemClock(), random=Random(), settings=session.live.archival)
-                session.live.changed = scheduler.reconsider
+                session.live.changed = session.pauses.changed = scheduler.reconsider
                 answers.scheduler = scheduler
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
             try:
@@ -195,17 +196,31 @@ class _Answers:
                     yield from range_rows(
                         self.session.live.now, place, bucket=self.session.bucket, known=self._knowledge(), turn_of=self._turn_of
                     )
+            case "pause" | "resume":
+                yield from self._change_pauses(question)
             case "reload":
                 yield asdict(reload_config(self.session.live))
             case _:
                 raise UsageError(f"this agent does not know {question.verb!r}")
+
+    def _change_pauses(self, question: agent_socket.Ask) -> Iterator[dict[str, Any]]:
+        try:
+            change = PauseChange(resume=question.verb == "resume", **question.arguments)
+        except TypeError as error:
+            raise UsageError(f"not a request: {error}") from error
+        after = self.session.pauses.change(change.decide)
+        try:
+            self.session.control.publish(PausesChanged(version=after.version))
+        except HeadwaterError as error:
+            log.info("pauses_not_announced", reason=str(error), consequence="other agents read it from the bucket within a minute")
+        yield from pause_rows(after)
 
     def _knowledge(self) -> Knowledge:
         fleet = self.session.fleet
         offsets = {partition: (state.start_offset, state.last_offset) for partition, state in self.session.control.state().partitions()}
         if fleet is None:
             return Knowledge(offsets=offsets)
-        return Knowledge(heads=fleet.heads(), offsets=offsets, troubles=fleet.troubles, tails=fleet.tails)
+        return Knowledge(heads=fleet.heads(), offsets=offsets, troubles=fleet.troubles, tails=fleet.tails, pauses=self.session.pauses)
 
     def _turn_of(self, place: TopicPartition) -> Turn:
         fleet = self.session.fleet

@@ -22,6 +22,8 @@ VERBS = {  # command: its module and function, its line in the list
     "scan": ("headwater.commands.scan:scan", "Write archived topics to Parquet files."),
     "status": ("headwater.commands.status:status", "Show how much of each topic is archived, its lag and its state."),
     "explain": ("headwater.commands.explain:explain", "Explain why bytes are not archived, or where an offset is read."),
+    "pause": ("headwater.commands.pause:pause", "Stop archiving topics until they are resumed."),
+    "resume": ("headwater.commands.pause:resume", "Archive paused topics again."),
     "verify": ("headwater.commands.verify:verify", "Check the archive against its manifests."),
     "recover": ("headwater.commands.recover:recover", "Rebuild a broker's log directory from the bucket."),
     "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of archived data."),

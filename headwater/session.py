@@ -15,6 +15,7 @@ from archival.archive_pass import archive_all
 from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
+from archival.known_pauses import KnownPauses
 from archival.policy import Policy
 from archival.store_breaker import heard
 from headwater import agent_socket
@@ -72,6 +73,7 @@ class Session:
     live       `config`, with what has been changed since
     bucket     for reading. Like the one for archiving, it works only with the store that the data directory belongs to
     fleet      None without log directories
+    pauses     what is not to be archived for a while
     """
 
     config: Config
@@ -79,6 +81,7 @@ class Session:
     bucket: Bucket
     control: ControlSupervisor
     fleet: ArchiverFleet | None
+    pauses: KnownPauses
 
 
 @contextmanager
@@ -123,6 +126,9 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         guarded = GuardedStore(GuardedStore(bucket.store, gate.passing), heard)
         writable = Bucket(guarded, ManifestRepository(guarded))
         stack.enter_context(_rebuilding(writable.manifests, control, again=patient))
+        pauses = KnownPauses(writable.manifests, SystemClock())
+        if patient:
+            stack.enter_context(_following(pauses, control))
         fleet = (
             ArchiverFleet(
                 FleetEquipment(
@@ -139,6 +145,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                     owner=again,
                     runs_max=_RUNS_MAX,
                     broker=broker,
+                    pauses=pauses,
                 )
             )
             if dirs is not None
@@ -147,7 +154,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         if fleet is not None:
             fleet.announcer.start()
             stack.callback(fleet.announcer.close)
-        yield Session(config, live, Bucket(readable, ManifestRepository(readable)), control, fleet)
+        yield Session(config, live, Bucket(readable, ManifestRepository(readable)), control, fleet, pauses)
 
 
 def _open_patiently(gate: Gate) -> None:
@@ -221,6 +228,24 @@ def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, ag
         raise
     finally:
         thread.join(REBUILD_STOP_S if again else None)
+
+
+@contextmanager
+def _following(pauses: KnownPauses, control: ControlSupervisor) -> Iterator[None]:
+    """In a thread, keep up with what others pause. A silent store may hold it up, and must not hold up the end of the block."""
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            pauses.follow(stop, lambda: control.state().pauses_version)
+        except Exception:
+            log.exception("pauses_not_followed")
+
+    threading.Thread(target=work, name="pauses", daemon=True).start()
+    try:
+        yield
+    finally:
+        stop.set()
 
 
 def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, Any]], None]) -> None:

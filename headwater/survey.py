@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from archival.known_pauses import KnownPauses
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
 from archival.policy import Policy, PolicyFor
 from archival.role import Acting, archiving_role
@@ -54,12 +55,14 @@ class Knowledge:
     offsets   (archive start, last offset) of these and others, by the control log
     troubles  why the archiving of a partition has stopped
     tails     since when tails have waited; None: read from the data directory
+    pauses    what is paused; None: read from the bucket
     """
 
     heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
     offsets: Mapping[PartitionId, tuple[int, int]] = field(default_factory=dict)
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
     tails: Tails | None = None
+    pauses: KnownPauses | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,7 @@ def survey_each(
                 raise error
             if wanted(place):
                 unreadable[place] = str(error)
-    answers = _BucketAnswers(bucket or _bucket(config), config.node.data_dir, selection, local, _own(known.heads, local))
+    answers = _BucketAnswers(bucket or _bucket(config), config.node.data_dir, selection, local, _own(known.heads, local), known.pauses)
     remembered = {partition for partition in (*known.heads, *known.offsets) if wanted(partition.topic_partition)}
     everywhere = set(local) | answers.partitions | (remembered if answers.error else set())
     if not everywhere and not unreadable:
@@ -149,7 +152,7 @@ def survey_each(
         head, age_s = answers.heads.get(partition), 0.0
         if partition not in answers.heads and partition in known.heads:
             head, age_s = known.heads[partition].head, known.heads[partition].age_s
-        policy = policy_for(config.archival_for(partition.topic))
+        policy = answers.applied(place, policy_for(config.archival_for(partition.topic)))
         tail_age_ms = tails.age_ms(partition, head.next_offset) if head else 0
         trouble = (
             answers.damage.get(partition, "") or unreadable.pop(place, "") or damaged.get(place.topic, "") or known.troubles.get(place, "")
@@ -226,26 +229,39 @@ class _BucketAnswers:
     """
 
     def __init__(
-        self, bucket: Bucket | None, data_dir: Path, selection: str | None, local: Collection[PartitionId], own: Collection[PartitionId]
+        self,
+        bucket: Bucket | None,
+        data_dir: Path,
+        selection: str | None,
+        local: Collection[PartitionId],
+        own: Collection[PartitionId],
+        pauses: KnownPauses | None,
     ) -> None:
         self.partitions: set[PartitionId] = set()
         self.heads: dict[PartitionId, Head | None] = {}
         self.damage: dict[PartitionId, str] = {}
         self.lost: list[UnreadableTopic] = []
         self.error: HeadwaterError | None = None
+        self._pauses = pauses
         if bucket is None:
             self.heads = dict.fromkeys(local)
             return
         self._calls = 0  # that have begun; only a change of it matters, so it needs no lock
         store = GuardedStore(bucket.store, self._counted)
         self._bucket = Bucket(store, ManifestRepository(store))
+        self._pauses = pauses or KnownPauses(self._bucket.manifests, SystemClock())
         try:
             self._bounded(lambda: check_belongs(self._bucket.manifests, url=self._bucket.store.url, data_dir=data_dir))
             found, self.lost = self._bounded(lambda: self._list(selection))
             self.partitions = {*found, *local}
             self._bounded(lambda: self._load(self.partitions - set(own)))
+            self._bounded(self._pauses.now)
         except (TransientError, Unauthorised) as error:
             self.error = error
+
+    def applied(self, place: TopicPartition, policy: Policy) -> Policy:
+        """`policy` with what is paused; as it is while the bucket does not say that."""
+        return self._pauses.applied(place, policy) if self._pauses and self._pauses.is_known else policy
 
     def _counted(self) -> AbstractContextManager[object]:
         self._calls += 1

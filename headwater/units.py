@@ -54,6 +54,11 @@ def parse_time(text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
+def time_text(time_ms: int) -> str:
+    """Milliseconds since the epoch as UTC, as in "2026-01-31T12:00:00Z"; `parse_time` reads it."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def size_text(size_bytes: float) -> str:
     """At most four characters and a binary unit: "0 B", "1.5 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -22,6 +22,7 @@ FENCE_MAX = 10**10 - 1  # ten digits in an object's key
 EPOCH_MAX = 2**31 - 1
 ENTRY_EPOCHS_MAX = 32  # a run ends before its 33rd leader epoch begins, so that an entry stays small
 
+REASON_CHARS_MAX = 200
 _OWN_LAYOUT = "segment"  # keys in it follow from identity, offsets, fence and uid, and are not spelled out
 
 
@@ -49,6 +50,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                   hold one record of a key; what was never proven is not cleaned
     displaced_by  compaction had removed records from the run when it was read: for later ones, all of them up to here; None when it
                   lacks none, or when an older version wrote the entry
+    reason        of a gap: why it was not archived in time, for people; "" when nobody knows
     """
 
     base_offset: int
@@ -75,6 +77,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cleaned: bool = False
     displaced_by: EpochOffset | None = None
     max_producer_id: int = -1
+    reason: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no run, or no gap, can be."""
@@ -83,7 +86,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.gap:
             if any(getattr(self, name) != nothing for name, nothing in _OF_RUNS):
                 raise ValueError(f"the gap from {self.base_offset} to {self.last_offset} says more than its offsets")
+            if len(self.reason) > REASON_CHARS_MAX:
+                raise ValueError(f"a reason of {len(self.reason)} characters")
             return
+        if self.reason:
+            raise ValueError(f"the run from {self.base_offset} to {self.last_offset} has the reason of a gap")
         if not 0 < self.live_bytes <= self.size_bytes <= OBJECT_BYTES_MAX or not 0 <= self.index_bytes <= OBJECT_BYTES_MAX:
             raise ValueError(f"impossible lengths: {self.live_bytes} of {self.size_bytes}, index {self.index_bytes}")
         if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.records <= OFFSET_MAX or not 0 <= self.aborted <= OFFSET_MAX:
@@ -130,7 +137,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _OF_RUNS: tuple[tuple[str, Any], ...] = tuple(
     (field.name, {} if field.default is msgspec.NODEFAULT else field.default)  # the context's default is a new dict each time
     for field in msgspec.structs.fields(Entry)
-    if field.name not in ("base_offset", "last_offset", "gap")
+    if field.name not in ("base_offset", "last_offset", "gap", "reason")
 )
 
 

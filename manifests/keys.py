@@ -10,6 +10,7 @@ from headwater_core.objectstore.store import check_key
 from headwater_core.partition import PartitionId, TopicPartition, check_topic_id, check_topic_name
 
 OWNER = "headwater.json"
+PAUSES = "paused.json"
 META = "meta/"
 DATA = "data/"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")

@@ -30,6 +30,7 @@ from manifests.head import HEAD_FORMAT, Head, check_head, check_writable, decode
 from manifests.page import PageRef
 from manifests.page_limits import PageLimits, pack, pack_superseded
 from manifests.page_store import PageStore, PartitionPages
+from manifests.pause_list import PauseList, decode_pauses, encode_pauses
 from manifests.topic import (
     NO_METADATA,
     Current,
@@ -240,6 +241,30 @@ class ManifestRepository:
 
         self._advance(keys.OWNER, decide_raw)
         assert settled is not None, "a decision leaves no bucket without an owner"
+        return settled
+
+    def load_pauses(self) -> PauseList:
+        """What is paused; nothing where nobody has ever paused anything. Raises CorruptData and UnsupportedFormat."""
+        try:
+            return decode_pauses(self._store.get(keys.PAUSES)[0], keys.PAUSES)
+        except NotFound:
+            return PauseList()
+
+    def change_pauses(self, decide: Callable[[PauseList], PauseList]) -> PauseList:
+        """Bring paused.json to where `decide` wants it; what it saw, from it: that stays. Returns what is there then. Raises NeedsUpgrade
+        for a list that a newer version wrote."""
+        settled = PauseList()
+
+        def decide_raw(raw: bytes | None) -> bytes | None:
+            nonlocal settled
+            seen = PauseList() if raw is None else decode_pauses(raw, keys.PAUSES)
+            settled = decide(seen)
+            if settled is seen:
+                return None
+            check_ours(seen.format, keys.PAUSES)
+            return encode_pauses(settled)
+
+        self._advance(keys.PAUSES, decide_raw)
         return settled
 
     def ensure_owner(self, cluster_id: str) -> None:

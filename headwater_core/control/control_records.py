@@ -123,7 +123,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="nod
         _check(self, (self.started_ms,), (self.node_id, self.version, self.gateway))
 
 
-Record = Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node
+class PausesChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pauses_changed"):
+    """What is paused has changed: the bucket's list has this version."""
+
+    version: int
+
+    def __post_init__(self) -> None:
+        _check(self, (self.version,))
+
+
+Record = Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node | PausesChanged
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -9,7 +9,17 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from headwater_core.control.control_records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
+from headwater_core.control.control_records import (
+    Advanced,
+    Claim,
+    Node,
+    PausesChanged,
+    Record,
+    RecoveryFinished,
+    RecoveryStarted,
+    Retired,
+    TopicSettings,
+)
 from headwater_core.errors import CorruptData, UsageError
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.partition import PartitionId
@@ -56,12 +66,14 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
     retired  the newest manifest version of partitions that are gone, by "cluster/topic id/partition": a record from
              before that arrives late must not bring them back
+    pauses_version  of the bucket's list of what is paused; 0 when nothing was heard of it
     """
 
     clusters: dict[str, dict[str, TopicState]] = {}
     recoveries: dict[str, Recovery] = {}
     nodes: dict[str, Node] = {}
     retired: dict[str, int] = {}
+    pauses_version: int = 0
 
     def topic(self, cluster_id: str, topic_id: str) -> TopicState | None:
         """One incarnation; None when no record has named it."""
@@ -130,6 +142,7 @@ class _Draft:
         self._recoveries = _Bounded(state.recoveries, RECOVERIES_MAX)
         self._nodes = _Bounded(state.nodes, NODES_MAX)
         self._retired = _Bounded(state.retired, RETIRED_MAX)
+        self._pauses_version = state.pauses_version
 
     def apply(self, record: Record) -> None:
         match record:
@@ -154,6 +167,8 @@ class _Draft:
                 known = self._nodes.values.get(record.node_id)
                 if known is None or known.started_ms < record.started_ms:
                     self._nodes.put(record.node_id, record)
+            case PausesChanged():
+                self._pauses_version = max(self._pauses_version, record.version)
 
     def finish(self) -> ControlState:
         clusters = self._state.clusters
@@ -165,9 +180,16 @@ class _Draft:
                 else:
                     touched[cluster_id][topic_id] = topic
             clusters = {cluster_id: topics for cluster_id, topics in {**clusters, **touched}.items() if topics}
-        if not (self._topics or self._recoveries.changed or self._nodes.changed or self._retired.changed):
+        bounded = (self._recoveries, self._nodes, self._retired)
+        if not (self._topics or any(each.changed for each in bounded) or self._pauses_version != self._state.pauses_version):
             return self._state
-        return ControlState(clusters=clusters, recoveries=self._recoveries.values, nodes=self._nodes.values, retired=self._retired.values)
+        return ControlState(
+            clusters=clusters,
+            recoveries=self._recoveries.values,
+            nodes=self._nodes.values,
+            retired=self._retired.values,
+            pauses_version=self._pauses_version,
+        )
 
     def _topic(self, cluster_id: str, topic_id: str) -> TopicState | None:
         if (cluster_id, topic_id) in self._topics:

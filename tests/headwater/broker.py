@@ -8,6 +8,7 @@ from random import Random
 
 from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet, FleetEquipment
+from archival.known_pauses import KnownPauses
 from archival.policy import Policy
 from archival.scheduler import Scheduler
 from archival.store_breaker import heard
@@ -64,6 +65,11 @@ class Broker:
         self._high_watermarks[TopicPartition(topic, number)] = high_watermark
         self.checkpoint()
 
+    def drop_history(self, topic: str, number: int, log_start: int) -> None:
+        """As a broker does when its retention has moved the log start."""
+        path = self.directory(topic, number) / checkpoints.LEADER_EPOCHS
+        path.write_bytes(checkpoints.encode_epochs(EpochHistory.of(((0, log_start),))))
+
     def wait(self) -> None:
         """Long enough for file stamps to tell old from new."""
         for path in [*self.root.iterdir(), *self.root.glob("*/leader-epoch-checkpoint")]:
@@ -82,10 +88,11 @@ class Broker:
 class Bench:
     """An agent's archivers over `broker`, and its scheduler, on a manual clock."""
 
-    def __init__(self, root: Path, store: ObjectStore | None = None, *, owned: bool = False) -> None:
+    def __init__(self, root: Path, store: ObjectStore | None = None, *, owned: bool = False, heeds_pauses: bool = False) -> None:
         self.root, self.broker, self.control = root, Broker(root / "log"), LocalControl()
         self.store = store or MemoryStore()
         self.clock, self.settings, self._owned = ManualClock(), ArchivalConfig(), owned
+        self._heeds_pauses = heeds_pauses
         self.settings_of: dict[str, ArchivalConfig] = {}  # topics that have their own
         (root / "state").mkdir()
         self.start()
@@ -93,6 +100,7 @@ class Bench:
     def start(self) -> None:
         """The agent starts, for the first time or again."""
         audible = GuardedStore(self.store, heard)
+        self.pauses = KnownPauses(ManifestRepository(audible), self.clock)
         self.fleet = ArchiverFleet(
             FleetEquipment(
                 dirs=LogDirs([self.broker.root], owned=self._owned),
@@ -105,9 +113,11 @@ class Bench:
                 owned=self._owned,
                 writer="agent-a",
                 clock=self.clock,
+                pauses=self.pauses if self._heeds_pauses else None,
             )
         )
         self.scheduler = Scheduler(self.fleet, clock=self.clock, random=Random(7), policy_for=Policy.of, settings=self.fleet.settings)
+        self.pauses.changed = self.scheduler.reconsider
 
     def turns(self, most: int = 1000) -> int:
         """Turns until nothing is due; how many that took."""

@@ -1,0 +1,81 @@
+"""`headwater pause` and `headwater resume`."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.columns import Column
+from headwater.options import configured, selection_argument
+from headwater.output import emit, format_option, say
+
+if TYPE_CHECKING:
+    from headwater.config import Config
+
+AGENT_S = 30.0
+COLUMNS = (Column("selection", "paused"), Column("since", "since"), Column("by", "by"))
+all_option = click.option("--all", "everything", is_flag=True, help="All topics, those that are still to be created included.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be paused afterwards.")
+
+
+@click.command()
+@selection_argument
+@all_option
+@dry_run_option
+@format_option
+@configured
+def pause(config: "Config", selection: str | None, everything: bool, dry_run: bool, form: str) -> None:
+    """Stop archiving a topic, a partition, or everything, until `headwater resume`.
+
+    It is written to the bucket, so it holds for all agents of the archive, whoever leads the partitions, and across restarts. The agent
+    on the data directory obeys at once and stops uploads in flight; others within a minute. What is archived stays and is served. What
+    the broker deletes meanwhile is missing from the archive: a gap, with the pause as its reason.
+
+    `headwater archive` and `flush` archive nothing of what is paused either. Prints all that is paused afterwards.
+
+    \b
+    Example:
+      headwater pause orders.placed --dry-run
+    """
+    _do(config, {"selection": selection, "everything": everything, "by": config.node.id}, dry_run, form, resume=False)
+
+
+@click.command()
+@selection_argument
+@all_option
+@dry_run_option
+@format_option
+@configured
+def resume(config: "Config", selection: str | None, everything: bool, dry_run: bool, form: str) -> None:
+    """Archive again what `headwater pause` has stopped.
+
+    TOPIC also resumes the partitions of it that were paused one by one; --all resumes everything. What is paused as a whole cannot be
+    resumed in part. Prints what is still paused afterwards.
+
+    \b
+    Example:
+      headwater resume orders.placed --dry-run
+    """
+    _do(config, {"selection": selection, "everything": everything, "by": config.node.id}, dry_run, form, resume=True)
+
+
+def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, resume: bool) -> None:
+    from headwater import agent_socket
+    from headwater.pause_change import PauseChange, pause_rows
+    from headwater.store_identity import check_belongs
+    from headwater.units import time_text
+    from headwater.wiring import open_bucket
+
+    change = PauseChange(resume=resume, **request)
+    question = agent_socket.Ask("resume" if resume else "pause", request)
+    try:
+        if dry_run:
+            rows = list(pause_rows(change.decide(open_bucket(config).manifests.load_pauses())))
+        else:
+            rows = list(agent_socket.ask(config.node.data_dir, question, timeout_s=AGENT_S))
+    except agent_socket.NoAgent:
+        bucket = open_bucket(config)
+        check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
+        rows = list(pause_rows(bucket.manifests.change_pauses(change.decide)))
+    emit(form, COLUMNS, rows if form != "table" else [row | {"since": time_text(row["since_ms"])} for row in rows])
+    if not rows:
+        say("nothing is paused")

@@ -1,0 +1,56 @@
+"""`headwater pause` and `resume`, as a user runs them: with an agent that obeys, and without."""
+
+from typing import Any
+
+from tests.headwater.conftest import Stage
+from tests.headwater.test_agent import running
+
+TOPIC = "orders.placed"
+
+
+def paused(stage: Stage, *arguments: str) -> list[Any]:
+    ran = stage.run(*arguments, "-o", "jsonl")
+    assert ran.code == 0, ran.err
+    return [row["selection"] for row in ran.rows]
+
+
+def test_without_an_agent_it_holds_for_every_later_pass(stage: Stage) -> None:
+    log = stage.log("pantry")
+    stage.bucket.mkdir()
+    assert paused(stage, "pause", TOPIC, "--dry-run") == [TOPIC]
+    assert paused(stage, "pause", TOPIC) == [TOPIC]
+    assert stage.run("flush", log=log).code == 0
+    rows = {(row["topic"], row["state"]) for row in stage.run("status", "-o", "jsonl", log=log).rows}
+    assert (TOPIC, "paused") in rows
+    assert {state for topic, state in rows if topic != TOPIC} == {"archived"}
+    why = stage.run("explain", f"{TOPIC}:0", "-o", "jsonl", log=log).rows[0]
+    assert why["kind"] == "paused"
+    assert why["reason"].startswith("paused since 20")
+    assert stage.run("resume", f"{TOPIC}:0", log=log).code == 2
+    assert paused(stage, "resume", TOPIC) == []
+    assert stage.run("flush", log=log).code == 0
+    assert {row["state"] for row in stage.run("status", "-o", "jsonl", log=log).rows} == {"archived"}
+
+
+def test_an_agent_obeys_at_once_and_after_a_restart(stage: Stage) -> None:
+    log = stage.log("pantry")
+    stage.bucket.mkdir()
+    assert paused(stage, "pause", "--all") == ["everything"]
+    with running(stage, log, "--set", "archival.seal_timeout=0s") as agent:
+        agent.wait_for("topics_paused", selection="everything")
+        assert paused(stage, "resume", "--all") == []
+        agent.wait_for("topics_resumed")
+        agent.wait_for("run_archived", partition=f"{TOPIC}:0")
+        assert paused(stage, "pause", TOPIC) == [TOPIC]
+        agent.wait_for("topics_paused", selection=TOPIC)
+        assert agent.stop() == 0
+    with running(stage, log) as agent:
+        agent.wait_for("topics_paused", selection=TOPIC)
+        status = stage.run("status", f"{TOPIC}:0", "-o", "jsonl", log=log).rows[0]
+        assert status["state"] == "paused"
+    assert [event for event in agent.events if event.get("level") in ("warning", "error")] == []
+
+
+def test_what_to_pause_must_be_said(stage: Stage) -> None:
+    for wrong in (["pause"], ["resume"], ["pause", TOPIC, "--all"], ["pause", "no topic"]):
+        assert stage.run(*wrong).code == 2, wrong
