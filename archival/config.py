@@ -7,6 +7,9 @@ from headwater_core.errors import UsageError
 
 UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a server wait for longer than the 20 s after which S3 gives up
 
+DAY_S = 24 * 3600
+GC_INTERVAL_S_MIN = 60  # a round lists what it looks at
+
 
 class ArchiveMode(Enum):
     """AUTO: the agent archives by itself; MANUAL: only what a command requests; OFF: nothing is archived, what is archived stays."""
@@ -32,6 +35,11 @@ class ArchivalConfig:
     rescan_s        look at every partition this often, whatever the file system reported
     uploads_in_flight  partitions that are archived at once
     upload_bytes_per_s  of all uploads together; None: as fast as the store takes them
+    retention_s     the archive lets go what is older, by its newest record; None: nothing by age
+    retention_bytes  as much of a partition stays at least; None: nothing leaves by size
+    superseded_retention_s  what dead branches have left stays listed for so long after it was first seen so
+    gc_interval_s   how often the archive is trimmed, and orphans are looked for; 0: only when a command requests it
+    reader_lease_s  what is not listed any more is deleted after so long: readers that began before may still want it
     """
 
     archive: ArchiveMode = ArchiveMode.AUTO
@@ -43,6 +51,11 @@ class ArchivalConfig:
     stale_keys_below: int | None = None
     uploads_in_flight: int = 4  # enough to keep a store busy with small segments, few enough to bound memory
     upload_bytes_per_s: int | None = None
+    retention_s: int | None = None
+    retention_bytes: int | None = None
+    superseded_retention_s: int = 30 * DAY_S
+    gc_interval_s: int = DAY_S // 4
+    reader_lease_s: int = DAY_S  # plans of Spark live for hours
 
     def __post_init__(self) -> None:
         if self.seal_timeout_s < 0:
@@ -50,6 +63,14 @@ class ArchivalConfig:
         for name, consent in (("begin_anew_epoch", self.begin_anew_epoch), ("stale_keys_below", self.stale_keys_below)):
             if consent is not None and consent < 0:
                 raise UsageError(f"archival.{name} is {consent}; it cannot be negative")
+        for name, least in (("retention", self.retention_s), ("retention_bytes", self.retention_bytes)):
+            if least is not None and least < 1:
+                raise UsageError(f"archival.{name} is {least}; leave it out to keep everything")
+        for name, time_s in (("superseded_retention", self.superseded_retention_s), ("reader_lease", self.reader_lease_s)):
+            if time_s < 0:
+                raise UsageError(f"archival.{name} is {time_s} s; it cannot be negative")
+        if self.gc_interval_s and self.gc_interval_s < GC_INTERVAL_S_MIN:
+            raise UsageError(f"archival.gc_interval is {self.gc_interval_s} s; at least {GC_INTERVAL_S_MIN} s, or 0 for never")
         if self.rescan_s < 1:
             raise UsageError(f"archival.rescan is {self.rescan_s} s; at least 1 s")
         if not 1 <= self.uploads_in_flight <= 64:

@@ -94,6 +94,9 @@ _PER_TOPIC = {  # key: the section that it overrides
     "release": "archival",
     "begin_anew_epoch": "archival",
     "stale_keys_below": "archival",
+    "retention": "archival",
+    "retention_bytes": "archival",
+    "superseded_retention": "archival",
 }
 
 

@@ -26,7 +26,7 @@ def parse_value(name: str, kind: Any, value: object, where: str) -> Any:
     """`value`, from TOML or text, as the field `name` of type `kind` has it. Raises UsageError, which begins with `where`."""
     try:
         if _is_duration(name):
-            return kind(parse_duration(value)) if isinstance(value, str) else _refuse(value, 'a duration such as "30m"')
+            return _arm(kind)(parse_duration(value)) if isinstance(value, str) else _refuse(value, 'a duration such as "30m"')
         if _is_size(name):
             return parse_size(str(value)) if _is_a(value, str, int) else _refuse(value, 'a size such as "20GiB"')
         return _convert(kind, value)
@@ -35,8 +35,7 @@ def parse_value(name: str, kind: Any, value: object, where: str) -> Any:
 
 
 def _convert(kind: Any, value: object) -> Any:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return _convert(next(arm for arm in typing.get_args(kind) if arm is not types.NoneType), value)
+    kind = _arm(kind)
     if typing.get_origin(kind) in (tuple, Sequence):
         parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else _refuse(value, "a list")
         return tuple(_convert(typing.get_args(kind)[0], part.strip() if isinstance(part, str) else part) for part in parts if part != "")
@@ -56,6 +55,12 @@ def _convert(kind: Any, value: object) -> Any:
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
         return number if math.isfinite(number) else _refuse(value, "a number")
     raise TypeError(f"no rule for a setting of type {kind}")
+
+
+def _arm(kind: Any) -> Any:
+    """What there is of an optional kind when there is something."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return next(arm for arm in typing.get_args(kind) if arm is not types.NoneType) if is_union else kind
 
 
 def _is_a(value: object, *kinds: type) -> bool:

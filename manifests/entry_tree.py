@@ -236,6 +236,22 @@ class SupersededEntries(EntryBag):
         """These but for `entry`, which is one of them."""
         return SupersededEntries(_in_order(self._without(self.items, entry)), self.pages)
 
+    def filtered(self, stays: Callable[[Entry], bool]) -> "SupersededEntries":
+        """Those that stay. Reads every page; one of which all stay is not written again."""
+        return SupersededEntries(_in_order(self._filtered(self.items, stays)), self.pages)
+
+    def _filtered(self, items: Iterable[Item], stays: Callable[[Entry], bool]) -> list[Item]:
+        kept: list[Item] = []
+        for item in items:
+            if isinstance(item, Entry):
+                kept += [item] if item.gap or stays(item) else []
+            else:
+                below = self.pages.read(item)
+                left = self._filtered(below, stays)
+                left_over = _without_gaps(left)
+                kept += [item] if left_over and left == list(below) else left_over
+        return kept
+
     def _without(self, items: Iterable[Item], entry: Entry) -> list[Item]:
         kept: list[Item] = []
         for item in items:
