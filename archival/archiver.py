@@ -27,7 +27,16 @@ from archival.tails import Tails
 from archival.topics import TopicRecords
 from archival.uploads import Uploads
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, Fenced, ManifestChanged, NeedsReplacement, SuspectedGap, UnknownOutcome, UnsupportedFormat
+from headwater_core.errors import (
+    CorruptData,
+    Fenced,
+    ManifestChanged,
+    NeedsReplacement,
+    SuspectedGap,
+    TransientError,
+    UnknownOutcome,
+    UnsupportedFormat,
+)
 from headwater_core.files import disk_errors
 from headwater_core.layouts import Offloader
 from headwater_core.objectstore.store import ObjectStore
@@ -146,6 +155,42 @@ class PartitionArchiver:
                 return self._step(policy, log)
             except CommitLost as error:
                 return Outcome(action="outrun", reason=str(error))
+            except (Fenced, UnknownOutcome, ManifestChanged):
+                self._held.doubt()
+                raise
+
+    def load(self) -> Head | None:
+        """The head as the bucket has it now. Raises what ManifestRepository.load raises, and CorruptData when it is gone."""
+        with self.lock:
+            self._held.reload()
+            return self.head
+
+    @property
+    def is_waiting(self) -> bool:
+        """Does it hold uploads that no commit lists yet?"""
+        return self._uploads.are_waiting or self._draft is not None
+
+    def amend(self, change: Callable[[Head], Head]) -> Head:
+        """Commit what `change` makes of the head, which no log is asked for; the head that is there then.
+
+        change  returns what it is given, or a successor, of the same fence or the next one: then uploads of before can not be committed
+                any more. So none must be waiting
+
+        Raises Fenced when another writer holds the partition, TransientError while uploads wait for their commit, and what `step` does.
+        """
+        with self.lock:
+            try:
+                self._held.load()
+                head = self.head
+                if head is None or head.writer != self._writer:
+                    raise Fenced(f"{self.partition}: {head.writer if head else 'nobody'} holds the partition")
+                check_writable(head)
+                if self.is_waiting:
+                    raise TransientError(f"{self.partition}: what was uploaded waits for its commit")
+                after = change(head)
+                return head if after is head else self._commit(after)
+            except CommitLost as error:
+                raise TransientError(str(error)) from error
             except (Fenced, UnknownOutcome, ManifestChanged):
                 self._held.doubt()
                 raise

@@ -105,6 +105,11 @@ class Uploads:
         same = dataclass_replace(begun, segment=step.segment, end=step.end, cover_end=step.cover_end) == step
         return dataclass_replace(begun, segment=step.segment) if same and begun.end <= step.end else step
 
+    @property
+    def are_waiting(self) -> bool:
+        """Has something been sent that no commit lists yet?"""
+        return bool(self._confirmed or self._sent)
+
     def committed(self) -> None:
         """All that was wanted is listed, or will not be wanted again."""
         self._confirmed.clear()

@@ -36,8 +36,13 @@ def topic_manifest(topic: str, topic_id: str) -> str:
     return topic_prefix(topic, topic_id) + "topic.json"
 
 
+def manifest_prefix(partition: PartitionId) -> str:
+    """The head of one partition, and its pages."""
+    return f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/"
+
+
 def head(partition: PartitionId) -> str:
-    return f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/manifest.json"
+    return manifest_prefix(partition) + "manifest.json"
 
 
 class ManifestName(NamedTuple):
@@ -64,7 +69,7 @@ def parse_manifest(key: str) -> ManifestName | None:
 def page(partition: PartitionId, base_offset: int, last_offset: int, level: int, fence: int, uid: str) -> str:
     """A page of the partition's manifest: what it lists, its level above the entries, and the fence of its commit."""
     name = f"{base_offset:020}-{last_offset:020}-{level}-{fence:010}-{uid}.jsonl.gz"
-    return check_key(f"{topic_prefix(partition.topic, partition.topic_id)}{partition.partition}/{name}")
+    return check_key(manifest_prefix(partition) + name)
 
 
 class PageName(NamedTuple):

@@ -1,0 +1,229 @@
+"""Trims the archive of a partition, and deletes what nothing refers to any more (design §4, Replace and collect).
+
+What may be deleted must never be listed again. A commit adds only objects of its own fence, and none comes after one of a higher fence. So
+what a head does not list, and carries a lower fence than that head, is an orphan for good: a paused uploader cannot publish it. Where
+there is something of the head's own fence, the fence is raised first, by a commit of the partition's archiver, and that head is read.
+An orphan is deleted when it has been seen as one for the reader lease, which begins after the commit that let it go.
+
+Whatever is not known for sure keeps everything of the partition: a page that is missing or damaged, a head of a newer version, a listing
+that failed, a head that another agent holds.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+from msgspec.structs import replace as with_fields
+
+from archival.archiver import PartitionArchiver
+from archival.config import ArchivalConfig
+from archival.orphans import StoredObject, listed_uids, packed, stored_objects
+from archival.sightings import Seen, Sightings
+from archival.trim import expired_to, next_expiry_ms, trimmed
+from headwater_core import milestones
+from headwater_core.clock import Clock
+from headwater_core.errors import Fenced, HeadwaterError
+from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
+from headwater_core.partition import PartitionId
+from manifests import keys
+from manifests.entry import FENCE_MAX, Entry
+from manifests.head import Head, check_writable
+
+MILESTONES = ("collect.listed", "collect.committed", "collect.remembered", "collect.deleted")
+"""The points that a collection passes, in order; the last one after each deletion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What was done for one partition, or would be.
+
+    start_offset    of the archive afterwards; None when there is no manifest
+    trimmed_entries, trimmed_bytes   what retention, or a person, has let go
+    forgotten_entries  of dead branches, which were listed for long enough
+    orphans, orphan_bytes   objects that nothing refers to, those included that are deleted
+    deleted, deleted_bytes  of them
+    aborted         uploads that nobody finished
+    again_ms        when the next of it may leave, though nobody commits anything; None: never
+    version         of the manifest afterwards
+    committed       has it been advanced?
+    """
+
+    partition: PartitionId
+    start_offset: int | None = None
+    trimmed_entries: int = 0
+    trimmed_bytes: int = 0
+    forgotten_entries: int = 0
+    orphans: int = 0
+    orphan_bytes: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+    aborted: int = 0
+    again_ms: int | None = None
+    version: int = 0
+    committed: bool = False
+    error: HeadwaterError | None = None
+
+
+Border = Callable[[Head], int]
+"""The archive's start that a head is to have."""
+
+
+class Collector:
+    """One caller at a time for each partition.
+
+    writer  whose partitions these are; those of others are theirs
+    """
+
+    def __init__(self, *, store: ObjectStore, sightings: Sightings, clock: Clock, writer: str) -> None:
+        self._store, self._sightings, self._clock, self._writer = store, sightings, clock, writer
+
+    def collect(
+        self,
+        archiver: PartitionArchiver,
+        settings: ArchivalConfig,
+        *,
+        border: Border | None = None,
+        kept_from: int | None = None,
+        uploads: Sequence[UnfinishedUpload] = (),
+        dry_run: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Collected:
+        """Trim, look for orphans, and delete those that have been some for the reader lease.
+
+        border     where the archive is to begin; None: where retention wants it
+        kept_from  offsets from here on are not trimmed, whatever `border` says
+        uploads    what the store has of unfinished uploads below the partition's prefix
+        stop       is asked between two deletions
+
+        Raises Fenced when another agent holds the partition, TransientError when it may be done later, CorruptData, NeedsUpgrade, and what
+        the store raises; nothing was deleted then that would not be deleted otherwise.
+        """
+        partition = archiver.partition
+        stored = stored_objects(self._store, partition)  # before the head: what is committed meanwhile is listed by it
+        milestones.reached("collect.listed")
+        head = archiver.load()
+        if head is None:
+            return Collected(partition=partition)
+        check_writable(head)
+        if head.writer != self._writer:
+            raise Fenced(f"{partition}: {head.writer} holds the partition")
+        outlived = self._outlived(head, settings, remember=not dry_run)
+
+        def successor(held: Head) -> Head:
+            start = expired_to(held, settings, self._clock.now_ms(), self._modified_ms) if border is None else border(held)
+            return _without(trimmed(held, start if kept_from is None else min(start, kept_from)), outlived)
+
+        after = successor(head)
+        listed = listed_uids(after if dry_run else head)
+        begun = [each for each in uploads if each.begun_ms <= self._clock.now_ms() - settings.reader_lease_s * 1000]
+        ends = {each.key for each in stored}
+        raises = after is not head or any(
+            fence == head.fence for fence in (*(each.fence for each in _unlisted(stored, listed)), *(_fence(each, ends) for each in begun))
+        )
+        done = Collected(
+            partition=partition,
+            start_offset=after.start_offset,
+            trimmed_entries=len(head.entries) - len(after.entries),
+            trimmed_bytes=head.entries.live_bytes - after.entries.live_bytes,
+            forgotten_entries=len(head.superseded) - len(after.superseded),
+            version=head.version,
+        )
+        if dry_run:
+            return _counted(done, _unlisted(stored, listed))
+        if raises:
+            before = head.start_offset
+            head = archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1))
+            milestones.reached("collect.committed")
+            done = replace(done, start_offset=head.start_offset, version=head.version, committed=True)
+            if done.trimmed_entries or done.forgotten_entries or head.start_offset != before:
+                _report_trim(done)
+            listed = listed_uids(head)
+        orphans = [each for each in _unlisted(stored, listed) if each.fence < head.fence]
+        since = self._sightings.see(partition, Seen.ORPHAN, {each.uid for each in orphans})
+        milestones.reached("collect.remembered")
+        done, left = _counted(done, orphans), list[StoredObject]()
+        for orphan in orphans:
+            if stop() or since[orphan.uid] > self._clock.now_ms() - settings.reader_lease_s * 1000:
+                left.append(orphan)
+            else:
+                self._store.delete(orphan.key)
+                milestones.reached("collect.deleted")
+                done = replace(done, deleted=done.deleted + 1, deleted_bytes=done.deleted_bytes + orphan.size_bytes)
+        for upload in begun:
+            if _fence(upload, ends) < head.fence:
+                self._store.abort(upload)
+                done = replace(done, aborted=done.aborted + 1)
+        if done.deleted or done.aborted:
+            _report_deleted(done)
+        waiting = self._sightings.see(partition, Seen.ORPHAN, {each.uid for each in left})
+        return replace(done, again_ms=self._again_ms(head, waiting, settings))
+
+    def _outlived(self, head: Head, settings: ArchivalConfig, *, remember: bool) -> Collection[str]:
+        """The superseded entries that have been listed for long enough, by name."""
+        names = {_name(each) for each in head.superseded}
+        look = self._sightings.see if remember else lambda partition, seen, _: self._sightings.of(partition, seen)
+        since = look(head.partition_id, Seen.SUPERSEDED, names)
+        until_ms = self._clock.now_ms() - settings.superseded_retention_s * 1000
+        return {name for name in names if since.get(name, until_ms + 1) <= until_ms}
+
+    def _modified_ms(self, entry: Entry) -> int:
+        return self._store.stat(entry.key).modified_ms
+
+    def _again_ms(self, head: Head, orphans_since: Mapping[str, int], settings: ArchivalConfig) -> int | None:
+        lease_ms, kept_ms = settings.reader_lease_s * 1000, settings.superseded_retention_s * 1000
+        superseded = self._sightings.of(head.partition_id, Seen.SUPERSEDED) if head.superseded else {}
+        times = [since_ms + lease_ms for since_ms in set(orphans_since.values())]
+        times += [since_ms + kept_ms for since_ms in set(superseded.values())]
+        times += [] if (expiry_ms := next_expiry_ms(head, settings)) is None else [expiry_ms]
+        return min(times, default=None)
+
+
+def _counted(done: Collected, orphans: Sequence[StoredObject]) -> Collected:
+    return replace(done, orphans=len(orphans), orphan_bytes=sum(each.size_bytes for each in orphans))
+
+
+def _without(head: Head, outlived: Collection[str]) -> Head:
+    """`head` without those superseded entries; the very same when there are none."""
+    if not outlived:
+        return head
+    return with_fields(head, superseded=head.superseded.filtered(lambda entry: _name(entry) not in outlived))
+
+
+def _name(superseded: Entry) -> str:
+    """One object may have several dead parts."""
+    return f"{superseded.uid}-{superseded.base_offset}"
+
+
+def _unlisted(stored: Sequence[StoredObject], listed: Collection[bytes]) -> list[StoredObject]:
+    return [each for each in stored if packed(each.uid) not in listed]
+
+
+def _fence(upload: UnfinishedUpload, finished: Collection[str]) -> int:
+    """The fence under which it could still be committed; -1 when its object is there already, more than heads have for a foreign name."""
+    if upload.key in finished:
+        return -1
+    name = keys.parse_data(upload.key)
+    return FENCE_MAX + 1 if name is None else name.fence
+
+
+def _report_trim(done: Collected) -> None:
+    structlog.get_logger().info(
+        "archive_trimmed",
+        partition=str(done.partition),
+        topic_id=done.partition.topic_id,
+        start_offset=done.start_offset,
+        entries=done.trimmed_entries,
+        size_bytes=done.trimmed_bytes,
+        superseded=done.forgotten_entries,
+    )
+
+
+def _report_deleted(done: Collected) -> None:
+    structlog.get_logger().info(
+        "orphans_deleted",
+        partition=str(done.partition),
+        topic_id=done.partition.topic_id,
+        objects=done.deleted,
+        size_bytes=done.deleted_bytes,
+        uploads=done.aborted,
+    )

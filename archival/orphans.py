@@ -1,0 +1,61 @@
+"""What lies below a partition's prefixes and is not listed by its head: data, indexes and pages (design §4, Collect).
+
+Only names that this version writes are looked at. What a later one puts beside them, or a person, is left alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headwater_core.objectstore.store import ObjectInfo, ObjectStore
+from headwater_core.partition import PartitionId
+from manifests import keys
+from manifests.entry import Entry
+from manifests.entry_tree import EntryBag
+from manifests.head import Head
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object of one partition. `uid` names the run with its index, or the page; `fence` is its writer's."""
+
+    key: str
+    uid: str
+    fence: int
+    size_bytes: int
+
+
+def stored_objects(store: ObjectStore, partition: PartitionId) -> list[StoredObject]:
+    """The data objects, indexes and pages of `partition`. Raises what the store raises: a listing that was cut is none."""
+    found: list[StoredObject] = []
+    for prefix, read in ((keys.data_prefix(partition), keys.parse_data), (keys.manifest_prefix(partition), keys.parse_page)):
+        for info in _directly_below(store, prefix):
+            if (name := read(info.key)) is not None:
+                found.append(StoredObject(info.key, name.uid, name.fence, info.size_bytes))
+    return found
+
+
+def _directly_below(store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
+    return (info for info in store.list(prefix) if info.key.startswith(prefix) and "/" not in info.key[len(prefix) :])
+
+
+def listed_uids(head: Head) -> set[bytes]:
+    """What `head` lists, live and superseded, and the pages that it refers to. Reads every page, and raises what that does.
+
+    Sixteen bytes each, since a partition may have millions.
+    """
+    found: set[bytes] = set()
+    for bag in (head.entries, head.superseded):
+        _add_listed(found, bag)
+    return found
+
+
+def _add_listed(found: set[bytes], bag: EntryBag) -> None:
+    for item in bag.items:
+        found.add(packed(item.uid))
+        if not isinstance(item, Entry):
+            _add_listed(found, EntryBag(bag.pages.read(item), bag.pages))
+
+
+def packed(uid: str) -> bytes:
+    """Objects of other layouts may have other names."""
+    return bytes.fromhex(uid) if keys.is_uid(uid) else uid.encode()
