@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.broker_logs import BrokerLogs, awaits_commit
 from archival.broker_topics import BrokerTopics
 from archival.broker_view import Broker
+from archival.collector import Border, Collected, Collector
 from archival.config import ArchivalConfig
 from archival.known_pauses import KnownPauses
 from archival.looks import CleanerLooks
@@ -27,6 +28,7 @@ from archival.release import Releaser, plan_release
 from archival.rest import Rest
 from archival.retention_deadline import deadline_ms
 from archival.role import Standby, archiving_role
+from archival.sightings import Sightings
 from archival.source import LocalLogs, OpenSegment, open_segment
 from archival.store_breaker import listening
 from archival.tails import Tails
@@ -37,10 +39,11 @@ from headwater_core.control.control_log import ControlLog
 from headwater_core.errors import HeadwaterError, NotFound, TransientError, UploadStopped
 from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Listing, LogDirs
+from manifests import keys
 from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner
@@ -233,6 +236,13 @@ class ArchiverFleet:
             open_segment=equipment.open_segment,
             runs_max=equipment.runs_max,
         )
+        self._collector = Collector(
+            store=equipment.store,
+            sightings=Sightings(equipment.data_dir / "sightings", equipment.clock),
+            clock=equipment.clock,
+            writer=equipment.writer,
+        )
+        self._collecting = threading.Lock()
         self._rate = UploadRate(lambda: self.settings().upload_bytes_per_s, equipment.clock)
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
         self._lock = threading.Lock()  # of both tables, held for moments
@@ -360,7 +370,7 @@ class ArchiverFleet:
     def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
         settings = self.settings_for(log.partition.topic)
         with self._lock:
-            archiver = member.archiver = member.archiver or PartitionArchiver(log.partition, self._shared, open_layout(settings.layout))
+            archiver = member.archiver = member.archiver or self._new_archiver(log.partition)
         seen = log
         if end is not None and log.high_watermark is not None and log.high_watermark > end:
             seen = replace(log, high_watermark=end)
@@ -495,6 +505,90 @@ class ArchiverFleet:
                 member.users -= 1
                 if not member.users and member.rest is not None and member.archiver is not None:
                     self._let_rest(partition, member.archiver)
+
+    @contextmanager
+    def archiver_of(self, partition: PartitionId) -> Iterator[PartitionArchiver]:
+        """The one archiver of `partition`, for what needs no log; there need not be one. Where nothing else wants it, it is dropped."""
+        with self._lock:
+            is_new = partition not in self._members
+            member = self._members.setdefault(partition, _Member())
+            member.users += 1
+            self._hold(partition)
+            had_none = member.archiver is None
+            archiver = member.archiver = member.archiver or self._new_archiver(partition)
+        try:
+            yield archiver
+        finally:
+            with self._lock:
+                member.users -= 1
+                if not member.users and had_none and not archiver.is_waiting:
+                    member.archiver, member.confirmed_s = None, None
+                    if is_new and member.rest is None:
+                        del self._members[partition]
+                elif not member.users and member.rest is not None:
+                    self._let_rest(partition, archiver)
+
+    def held(self) -> list[tuple[PartitionId, int]]:
+        """The partitions that this agent holds, and the versions of their manifests: as the control log knows them, so this is a hint."""
+        known = self._equipment.control.state().partitions()
+        return [(partition, state.manifest_version) for partition, state in known if state.owner == self._equipment.writer]
+
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        """Of the bucket's data objects. Raises what the store raises."""
+        return self._equipment.store.unfinished(keys.DATA)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Raises what the store raises."""
+        self._equipment.store.abort(upload)
+
+    def collect(
+        self,
+        partition: PartitionId,
+        *,
+        border: Border | None = None,
+        uploads: Sequence[UnfinishedUpload] = (),
+        dry_run: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Collected:
+        """Collect one partition, which need not have a log: see Collector. One at a time.
+
+        Raises nothing that a partition can be the reason of: the outcome says it.
+        """
+        try:
+            with self._collecting, self.archiver_of(partition) as archiver:
+                settings, kept_from = self._retention_of(partition), self._kept_from(partition)
+                done = self._collector.collect(
+                    archiver, settings, border=border, kept_from=kept_from, uploads=uploads, dry_run=dry_run, stop=stop
+                )
+                if done.committed and archiver.head is not None:
+                    self.committed(archiver.head)
+                return done
+        except Exception as error:
+            return Collected(partition=partition, error=self.trouble(partition.topic_partition, error))
+
+    def _retention_of(self, partition: PartitionId) -> ArchivalConfig:
+        """What is set for it. Of a topic that is compacted alone nothing expires, as in Kafka: its oldest records may be the only ones of
+        their keys."""
+        settings = self.settings_for(partition.topic)
+        if settings.retention_s is None and settings.retention_bytes is None:
+            return settings
+        topic = self._equipment.repository.load_topic(partition.topic, partition.topic_id)
+        policy = (topic.configs or {}).get("cleanup.policy", "") if topic is not None else ""
+        return replace(settings, retention_s=None, retention_bytes=None) if policy == "compact" else settings
+
+    def _kept_from(self, partition: PartitionId) -> int | None:
+        """Where local segments are deleted by us, and for what the archive holds, the archive must not begin after the log: what it has let
+        go there would never be deleted."""
+        if not (self._equipment.owned and self.settings_for(partition.topic).release):
+            return None
+        try:
+            log = self.logs.look(partition.topic_partition)
+        except NotFound:
+            return None
+        return log.start_offset if log.partition == partition else None
+
+    def _new_archiver(self, partition: PartitionId) -> PartitionArchiver:
+        return PartitionArchiver(partition, self._shared, open_layout(self.settings_for(partition.topic).layout))
 
     def _hold(self, partition: PartitionId) -> None:
         """It must not be dropped. The caller has the lock."""

@@ -17,8 +17,10 @@ import structlog
 
 from archival.explanation import Turn
 from archival.scheduler import Scheduler
+from archival.upkeep import Upkeep
 from archival.watch import Watch
 from headwater import __version__, agent_socket
+from headwater.collection import CollectionRequest, collection_rows
 from headwater.config import Config
 from headwater.gateway.metadata import Address
 from headwater.gateway.server import serve
@@ -65,6 +67,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
     stop = threading.Event()
     # Each kind of work has its own threads: none waits for another.
     archiver, verbs = ThreadPoolExecutor(1, "archiver"), ThreadPoolExecutor(agent_socket.CLIENTS_MAX, "verb")
+    collector = ThreadPoolExecutor(1, "collector")
     answers = _Answers(session, verbs)
 
     def stopping(by: signal.Signals) -> None:
@@ -92,13 +95,14 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
                 session.live.changed = session.pauses.changed = scheduler.reconsider
                 answers.scheduler = scheduler
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
+                tasks.create_task(_run_in(collector, partial(Upkeep(session.fleet).run, stop)))
             try:
                 received = await signalled
             finally:
                 stop.set()
                 gateway.cancel()
     finally:
-        for threads in (verbs, archiver):
+        for threads in (verbs, collector, archiver):
             await asyncio.to_thread(threads.shutdown)  # beside the loop, which still hears the second signal
     log.info("agent_stopped", signal=received.name)
     return received
@@ -174,11 +178,9 @@ class _Answers:
             case "archive":
                 if self.session.fleet is None:
                     raise UsageError("this agent has no log directories")
-                try:
-                    request = PassRequest(**question.arguments)
-                except TypeError as error:
-                    raise UsageError(f"not a request: {error}") from error
-                yield from pass_rows(self.session.fleet, request, stop)
+                yield from pass_rows(self.session.fleet, _request(PassRequest, question), stop)
+            case "gc":
+                yield from collection_rows(self.session, _request(CollectionRequest, question), stop)
             case "status":
                 selection = question.arguments.get("selection")
                 if selection is not None:
@@ -226,6 +228,13 @@ class _Answers:
         fleet = self.session.fleet
         failure = fleet.failures.get(place) if fleet else None
         return self.scheduler.turn_of(place, failure) if self.scheduler else Turn()
+
+
+def _request(kind: type[T], question: agent_socket.Ask) -> T:
+    try:
+        return kind(**question.arguments)
+    except TypeError as error:
+        raise UsageError(f"not a request: {error}") from error
 
 
 def _announce(session: Session, gateway: str) -> None:

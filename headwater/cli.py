@@ -26,6 +26,8 @@ VERBS = {  # command: its module and function, its line in the list
     "resume": ("headwater.commands.pause:resume", "Archive paused topics again."),
     "verify": ("headwater.commands.verify:verify", "Check the archive against its manifests."),
     "recover": ("headwater.commands.recover:recover", "Rebuild a broker's log directory from the bucket."),
+    "gc": ("headwater.commands.gc:gc", "Apply retention to the archive; delete what nothing refers to."),
+    "delete-before": ("headwater.commands.gc:delete_before", "Delete a partition's archived records below an offset."),
     "cache": ("headwater.commands.cache:cache", "Show or empty the local cache of archived data."),
     "jobs": ("headwater.commands.jobs:jobs", "Check or export a large archive, on this machine or on Spark."),
     "topics": ("headwater.commands.topics:topics", "List and show archived topics; choose among deleted ones."),

@@ -29,6 +29,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
     "part of a command, which is tested as a user runs it": {
         "headwater/commands/archive.py": "tests/headwater/test_verbs.py",
         "headwater/commands/cache.py": "tests/headwater/test_verbs.py",
+        "headwater/commands/gc.py": "tests/headwater/test_collection.py",
         "headwater/commands/export.py": "tests/headwater/pipeline/export/test_directory_export.py",
         "headwater/commands/read.py": "tests/headwater/test_verbs.py",
         "headwater/commands/recover.py": "tests/headwater/test_verbs.py",

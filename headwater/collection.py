@@ -1,0 +1,136 @@
+"""What `headwater gc` and `headwater delete-before` request, done by this process or by the agent that holds the data directory."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from archival.collector import Collected
+from archival.fleet import ArchiverFleet
+from archival.trim import delete_to
+from archival.upkeep import unfinished_by_prefix
+from headwater import agent_socket
+from headwater.config import Config
+from headwater.options import parse_selection
+from headwater.session import Session, open_session
+from headwater.wiring import Bucket, open_log_dirs
+from headwater_core.errors import Fenced, HeadwaterError, Locked, NotFound, Partial, TransientError, UsageError
+from headwater_core.partition import PartitionId
+from manifests import keys
+from manifests.prefixes import data_prefixes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionRequest:
+    """Collect what is selected; None: everything in the bucket.
+
+    before   the archive of the one selected partition is to begin at this offset; None: where retention wants it
+    dry_run  only report what would be done
+    """
+
+    selection: str | None = None
+    before: int | None = None
+    dry_run: bool = False
+
+
+def run_collection(config: Config, request: CollectionRequest, on_row: Callable[[dict[str, Any]], None]) -> None:
+    """In this process, or by the agent that holds the data directory.
+
+    on_row  called with each partition that is done
+
+    Raises Partial when some partitions could not be collected, and their error when none could.
+    """
+    open_log_dirs(config)
+    try:
+        with open_session(config) as session:
+            for row in collection_rows(session, request):
+                on_row(row)
+    except Locked:
+        try:
+            for row in agent_socket.ask(config.node.data_dir, agent_socket.Ask("gc", asdict(request))):
+                on_row(row)
+        except agent_socket.NoAgent:
+            pass
+        else:
+            return
+        raise
+
+
+def collection_rows(session: Session, request: CollectionRequest, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
+    """A row for each partition. At the end raises what `run_collection` does. `stop` ends it early: TransientError."""
+    fleet, stop = session.fleet, stop or threading.Event()
+    if fleet is None:
+        raise UsageError("this agent has no log directories, so it holds no partitions")
+    uploads = {} if request.dry_run else unfinished_by_prefix(fleet)
+    count, failed, prefixes = 0, list[HeadwaterError](), set[str]()
+    for partition in _selected(session.bucket, request.selection):
+        if stop.is_set():
+            raise TransientError("the collection was stopped before its end; the next one continues")
+        prefix = keys.data_prefix(partition)
+        prefixes.add(prefix)
+        done = _collect(fleet, partition, request, stop, uploads.get(prefix, ()))
+        count += 1
+        if done.error is not None and not (isinstance(done.error, Fenced) and request.before is None):
+            failed.append(done.error)
+        yield _row(done)
+    if request.selection is None:
+        yield from _without_manifest(session.bucket, prefixes)
+    elif not count:
+        raise NotFound(f"{request.selection} is not in {session.bucket.store.url}")
+    if failed:
+        raise failed[0] if len(failed) == count else Partial(f"{len(failed)} of {count} partitions could not be collected; {failed[0]}")
+
+
+def _collect(fleet: ArchiverFleet, partition: PartitionId, request: CollectionRequest, stop: threading.Event, uploads: Any) -> Collected:
+    before = request.before
+    border = None if before is None else lambda head: delete_to(head, before)
+    return fleet.collect(partition, border=border, uploads=uploads, dry_run=request.dry_run, stop=stop.is_set)
+
+
+def _selected(bucket: Bucket, selection: str | None) -> Iterator[PartitionId]:
+    """The partitions with a manifest, of all incarnations of a topic: an old one has orphans too."""
+    topic, number = parse_selection(selection) if selection else (None, None)
+    for each in bucket.manifests.incarnations(topic):
+        with suppress(NotFound):  # its topic manifest is lost: what it has is reported as data without a manifest
+            for partition in bucket.manifests.partitions(each.topic, each.topic_id):
+                if number in (None, partition.partition):
+                    yield partition
+
+
+def _without_manifest(bucket: Bucket, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Partitions of which there is data and no manifest. Nothing of them is deleted: their data may be all that is left."""
+    for prefix in data_prefixes(bucket.store):
+        folder = keys.parse_data_prefix(prefix)
+        if folder is not None and prefix not in known:
+            yield _fields(*folder) | {"reason": "there is data and no manifest; nothing is deleted"}
+
+
+def _row(done: Collected) -> dict[str, Any]:
+    partition = done.partition
+    reason = "" if done.error is None else str(done.error)
+    is_foreign = isinstance(done.error, Fenced)
+    return _fields(partition.topic, partition.topic_id, partition.partition) | {
+        **{name: getattr(done, name) for name in FACTS},
+        "reason": f"nothing is done: {reason}" if is_foreign else "",
+        "error": None if is_foreign or done.error is None else reason,
+    }
+
+
+FACTS = (
+    "start_offset",
+    "trimmed_entries",
+    "trimmed_bytes",
+    "forgotten_entries",
+    "orphans",
+    "orphan_bytes",
+    "deleted",
+    "deleted_bytes",
+    "aborted",
+    "again_ms",
+)
+
+
+def _fields(topic: str, topic_id: str, partition: int) -> dict[str, Any]:
+    nothing: dict[str, Any] = dict.fromkeys(FACTS, 0) | {"start_offset": None, "again_ms": None}
+    return {"topic": topic, "topic_id": topic_id, "partition": partition, **nothing, "reason": "", "error": None}
