@@ -48,6 +48,17 @@ class ControlFiles:
             raise
         return journal, state
 
+    def begin_again(self, term: int, voted_for: str | None) -> None:
+        """Without the journal and the snapshot, which are kept aside. What was promised to peers still holds."""
+        replace_file(self.rebuild_marker, b"")
+        with disk_errors(self.directory):
+            for path in (self.journal, self.snapshot):
+                if path.exists():
+                    rename_synced(path, path.with_name(path.name + ".damaged"))
+        journal = Journal(self.journal, with_peers=True)
+        journal.setCurrentTerm(term, voted_for)
+        journal._destroy()
+
     def _read_snapshot(self) -> tuple[ControlState, Entry | None, Entry | None]:
         if not self.snapshot.exists():
             return EMPTY, None, None

@@ -18,7 +18,8 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from headwater_core.errors import CorruptData
@@ -40,6 +41,8 @@ class Journal:
     with_peers  sync every write before it is acknowledged to a peer; alone, `sync` before a caller is answered is enough
     salvage     cut a damaged file before the damage; of what follows only the promises are kept, so that none is given twice
     torn        the file did not end with a whole frame when it was opened: the end was cut off
+    lost        the first entry that was applied here and that a leader has replaced by another one; None: none was (decision 0013)
+    applied     the index of the last entry that was applied here
 
     What a power loss leaves at the end of a file is a torn end: a part of a frame, zeros, a frame of which not all arrived. So
     what is wrong is damage only when a whole frame follows it.
@@ -50,7 +53,10 @@ class Journal:
         self.path = path
         self.torn = False
         self._with_peers = with_peers
+        self.lost: int | None = None
+        self.applied: Callable[[], int] = lambda: 0
         self._entries: list[Entry] = []
+        self._withdrawn: deque[Entry] = deque()
         self._term = 0
         self._voted_for: str | None = None
         self._commit_index = 1
@@ -118,18 +124,42 @@ class Journal:
         return self._entries[at]
 
     def add(self, command: bytes, index: int, term: int) -> None:
+        if self._withdrawn:
+            if self._withdrawn[0] == (command, index, term):
+                self._entries.append(self._withdrawn.popleft())
+                return
+            self._take_back()
         self._append(_ENTRY.pack(b"E", index, term) + command)
         self._entries.append((command, index, term))
 
     def clear(self) -> None:
-        self.deleteEntriesFrom(0)
+        self._withdrawn.clear()
+        self._append(_NUMBER.pack(b"T", 0))
+        self._entries.clear()
 
     def deleteEntriesFrom(self, at: int) -> None:
-        self._append(_NUMBER.pack(b"T", at))
+        """The library takes back all that follows the place where a leader's message begins, and then adds what the message holds: mostly
+        the same again. A crash, or a lost connection, in between would lose entries that this node has acknowledged, and raft takes back
+        only what the leader contradicts. So they are held aside until `add` brings another one, or `settle` says that none has come.
+        """
+        self._withdrawn.extendleft(reversed(self._entries[at:]))
         del self._entries[at:]
+
+    def settle(self) -> None:
+        """A message was handled: what it has not contradicted stays."""
+        self._entries += self._withdrawn
+        self._withdrawn.clear()
+
+    def _take_back(self) -> None:
+        first = self._withdrawn[0][1]
+        if first <= self.applied():
+            self.lost = first if self.lost is None else min(first, self.lost)
+        self._append(_NUMBER.pack(b"T", len(self._entries)))
+        self._withdrawn.clear()
 
     def deleteEntriesTo(self, at: int) -> None:
         """Compaction: the snapshot holds what came before. The new file is whole before it takes the old one's place."""
+        self.settle()
         kept = self._entries[at:]
         bodies = [self._vote(), _NUMBER.pack(b"C", self._commit_index), *(_ENTRY.pack(b"E", i, t) + c for c, i, t in kept)]
         content = MAGIC + b"".join(map(_framed, bodies))

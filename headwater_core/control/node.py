@@ -57,8 +57,10 @@ class ControlNode:
         self._ready, self._stop, self._wake = threading.Event(), threading.Event(), threading.Event()
         self._failure: HeadwaterError | None = None
         self._waiting: set[_Call] = set()
+        self._doubt = ""  # why the state cannot be that of the other nodes
         try:
             self._raft = self._start(config)
+            self._journal.applied = lambda: int(self._raft.raftLastApplied)
         except HeadwaterError:
             self._journal._destroy()
             raise
@@ -190,6 +192,7 @@ class ControlNode:
                     self._raft.doTick(0.0 if self._ready.is_set() else 0.005)
                 else:
                     self._tick_with_peers()
+                self._check_agreement()
                 self._journal.sync()  # before the next tick acknowledges what this one wrote
             self._journal.onOneSecondTimer()
             self._journal.sync()
@@ -203,6 +206,17 @@ class ControlNode:
             self._raft.destroy()
             for call in list(self._waiting):
                 call.answer(None, FAIL_REASON.UNKNOWN_OUTCOME)
+
+    def _check_agreement(self) -> None:
+        """Raises TransientError when this node's state holds what the others have dropped, and lets the next one begin without it."""
+        reason = self._doubt or (
+            f"entry {self._journal.lost} was applied here, and the others have another one" if self._journal.lost else ""
+        )
+        if not reason:
+            return
+        self._files.begin_again(self._journal.getCurrentTerm(), self._journal.getVotedForNodeId())
+        log.warning("control_state_discarded", reason=reason, consequence="it is fetched from the other nodes, and filled from the bucket")
+        raise TransientError(f"control log: {reason}; it begins again from the other nodes and the bucket")
 
     def _tick_with_peers(self) -> None:
         try:

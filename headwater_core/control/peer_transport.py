@@ -115,6 +115,12 @@ class PeerTransport(TCPTransport):  # type: ignore[misc]
             self._server.unbind()  # closes the socket that could not be bound
             raise
 
+    def _onMessageReceived(self, node: Any, message: Any) -> None:  # noqa: N802
+        try:
+            super()._onMessageReceived(node, message)
+        finally:
+            self._syncObj._SyncObj__raftLog.settle()
+
     def setOnUtilityMessageCallback(self, message: str, callback: Callable[..., None] | None) -> None:  # noqa: N802
         pass
 
@@ -132,6 +138,13 @@ class PeerTransport(TCPTransport):  # type: ignore[misc]
         if replaced not in (None, conn):
             replaced.disconnect()  # if that was the true one it notices, and connects again
 
+
+def _is_news(record: Any) -> bool:
+    """Not that a leader sends again what was applied here: whether anything applied was lost, the journal knows (decision 0013)."""
+    return not str(record.msg).startswith("truncating already-applied log entries")
+
+
+pysyncobj.syncobj.logger.addFilter(_is_news)
 
 # What the library gets instead of its own. It has no setting for any of these.
 pysyncobj.pickle.pickle = _PlainPickle

@@ -39,7 +39,10 @@ def test_what_is_written_reads_back(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["add", "from", "to", "clear", "vote", "commit", "second", "reopen"]), st.integers(0, 8)), max_size=30
+        st.tuples(
+            st.sampled_from(["add", "same", "from", "settle", "to", "clear", "vote", "commit", "second", "reopen"]), st.integers(0, 8)
+        ),
+        max_size=30,
     )
 )
 def test_it_behaves_as_a_list_does_across_any_reopening(tmp_path: Path, steps: list[tuple[str, int]]) -> None:
@@ -47,6 +50,7 @@ def test_it_behaves_as_a_list_does_across_any_reopening(tmp_path: Path, steps: l
     path.unlink(missing_ok=True)
     journal = Journal(path)
     model: list[tuple[bytes, int, int]] = []
+    withdrawn: list[tuple[bytes, int, int]] = []
     term, commit = 0, 1
     for step, number in steps:
         at = min(number, len(model))
@@ -55,15 +59,27 @@ def test_it_behaves_as_a_list_does_across_any_reopening(tmp_path: Path, steps: l
                 index = model[-1][1] + 1 if model else number + 1
                 journal.add(b"x" * number, index, term)
                 model.append((b"x" * number, index, term))
+                withdrawn = withdrawn[1:] if withdrawn[:1] == model[-1:] else []
+            case "same":
+                if withdrawn:
+                    model.append(withdrawn.pop(0))
+                    journal.add(*model[-1])
             case "from":
                 journal.deleteEntriesFrom(at)
+                withdrawn = model[at:] + withdrawn
                 del model[at:]
+            case "settle":
+                journal.settle()
+                model, withdrawn = model + withdrawn, []
             case "to":
+                journal.settle()
+                model, withdrawn = model + withdrawn, []
                 journal.deleteEntriesTo(at)
                 del model[:at]
             case "clear":
                 journal.clear()
                 model.clear()
+                withdrawn.clear()
             case "vote":
                 term += number
                 journal.setCurrentTerm(term, f"node-{number}")
@@ -76,9 +92,35 @@ def test_it_behaves_as_a_list_does_across_any_reopening(tmp_path: Path, steps: l
                 journal.onOneSecondTimer()
                 journal._destroy()
                 journal = Journal(path)
+                model, withdrawn = model + withdrawn, []  # nothing was taken back yet
         assert entries(journal) == model
         assert (journal.getCurrentTerm(), journal.getRaftCommitIndex()) == (term, commit)
     journal._destroy()
+
+
+def test_what_a_leader_sends_again_is_never_taken_back(tmp_path: Path) -> None:
+    """The library deletes what follows the place where a message begins, and adds what the message holds, a part of the same."""
+    path = tmp_path / "journal"
+    journal = a_journal(path)
+    before, size = entries(journal), path.stat().st_size
+    journal.deleteEntriesFrom(4)
+    journal.add(*before[4])
+    assert entries(Journal(path)) == before  # as after a crash, here and now
+    journal.settle()
+    assert (entries(journal), path.stat().st_size, journal.lost) == (before, size, None)
+
+
+@pytest.mark.parametrize(("applied", "lost"), [(5, None), (6, 6), (10, 6)])
+def test_what_a_leader_contradicts_is_taken_back_and_missed_where_it_was_applied(tmp_path: Path, applied: int, lost: int | None) -> None:
+    path = tmp_path / "journal"
+    journal = a_journal(path)
+    journal.applied = lambda: applied
+    journal.deleteEntriesFrom(4)
+    journal.add(b"command 5", 5, 3)
+    journal.add(b"another", 6, 4)
+    journal.settle()
+    assert entries(journal)[4:] == entries(Journal(path))[4:] == [(b"command 5", 5, 3), (b"another", 6, 4)]
+    assert journal.lost == lost
 
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:

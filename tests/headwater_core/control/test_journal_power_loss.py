@@ -38,6 +38,8 @@ def write(journal: Journal, random: Random, *, with_peers: bool) -> tuple[State,
             journal.setCurrentTerm(journal.getCurrentTerm() + random.randrange(2), random.choice((None, "a:1", "b:1")))
         case "take back":
             journal.deleteEntriesFrom(random.randrange(count + 1))
+            if len(journal) < count:
+                journal._take_back()  # as before an entry that contradicts
         case "compact":
             journal.deleteEntriesTo(random.randrange(count + 1))
         case "sync":

@@ -1,8 +1,10 @@
 """Three nodes on loopback agree, survive the loss of one, and do not listen to strangers."""
 
 import io
+import logging
 import os
 import pickle
+import shutil
 import socket
 import struct
 import threading
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.control_records import Advanced
@@ -112,6 +115,42 @@ def test_without_a_majority_nothing_is_accepted(trio: Trio) -> None:
     with pytest.raises(TransientError):
         trio.running[0].publish(advanced(2), timeout_s=0.5)
     assert knows(trio.running[0], 9)
+
+
+def test_a_node_that_applied_what_the_others_lost_begins_again(trio: Trio, caplog: pytest.LogCaptureFixture) -> None:
+    """Two disks come back from an old copy: the majority has forgotten what one node knows."""
+    trio.publish(advanced(1))
+    until(lambda: all(knows(node, 9) for node in trio.running), "all three know")
+    for number in range(3):
+        trio.stop(number)
+    for number in (0, 1):
+        shutil.copytree(trio.root / str(number), trio.root / f"old-{number}")
+        trio.start(number)
+    trio.start(2)
+    trio.publish(advanced(5))
+    until(lambda: all(knows(node, 49) for node in trio.running), "all three know the next")
+    for number in range(3):
+        trio.stop(number)
+    for number in (0, 1):
+        shutil.rmtree(trio.root / str(number))
+        (trio.root / f"old-{number}").rename(trio.root / str(number))
+        trio.start(number)
+    for version in range(2, 5):
+        trio.publish(advanced(version))
+    with capture_logs() as events:
+        trio.start(2)
+        diverged = trio.nodes[2]
+        assert diverged
+        until(lambda: diverged.failure is not None, "it has noticed")
+    assert [event["event"] for event in events] == ["control_state_discarded"]
+    trio.stop(2)
+    trio.start(2)
+    until(lambda: all(knows(node, 39) for node in trio.running), "it has caught up")
+    assert trio.agree()
+    assert trio.running[2].needs_rebuild
+    trio.publish(advanced(5))
+    until(lambda: all(knows(node, 49) for node in trio.running), "the bucket has said the rest")
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
 
 class _Evil:
