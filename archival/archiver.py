@@ -1,7 +1,8 @@
 """The archiver of one partition: one step at a time, it claims, executes what is planned, commits and announces (design §4)."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,7 +20,7 @@ from archival.looks import CleanerLooks
 from archival.policy import Policy
 from archival.replacement import Draft, irreplaceable, rereads
 from archival.role import Standby, archiving_role
-from archival.run_transfer import RunTransfer, Transferred
+from archival.run_transfer import RunTransfer, ScannedRun
 from archival.source import LocalLogs, OpenSegment, PartitionSource, open_segment
 from archival.step_plan import next_steps, supersede
 from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
@@ -50,8 +51,6 @@ MILESTONES = (
     "archive.planned",
     "archive.claimed",
     "archive.scanned",
-    "archive.data_put",
-    "archive.index_put",
     "archive.uploaded",
     "archive.committed",
     "archive.announced",
@@ -80,6 +79,9 @@ class Outcome:
     @property
     def progressed(self) -> bool:
         return self.action != "idle"
+
+
+_OUTRUN = Outcome(action="outrun", reason="the control log knows of a newer commit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,14 +317,21 @@ class PartitionArchiver:
             if reason := self._looks.overtaken(log, draft.head, upload.read_from, policy.stale_keys_below):
                 self._draft = None
                 raise NeedsReplacement(reason)
-            run = self._transfer(upload, draft.head, log, policy, chain(head.entries, head.superseded))
-            if isinstance(run, (Outcome, CutAt)):
-                return run
-            if run:
-                draft = self._draft = draft.with_run(run.head)
-                if not draft.is_complete:
-                    return Outcome(action="reread", entry=run.entry)
-                break
+            if self._is_outrun(draft.head):
+                return _OUTRUN
+            with ExitStack() as files:
+                run = self._runs.scan(upload, draft.head, log, files)
+                if isinstance(run, CutAt):
+                    return run
+                if run is None:
+                    continue
+                done = self._runs.send(
+                    [run], draft.head, log, stale_keys_below=policy.stale_keys_below, listed=chain(head.entries, head.superseded)
+                )
+            draft = self._draft = draft.with_run(done.head)
+            if not draft.is_complete:
+                return Outcome(action="reread", entry=done.entries[-1])
+            break
         self._source.look_again(log)
         self._commit(draft.result)
         self._draft = None
@@ -347,49 +356,49 @@ class PartitionArchiver:
         return Outcome(action="gap", entry=entries[-1])
 
     def _upload(self, step: Upload, head: Head, log: LocalLog, policy: Policy) -> Outcome | CutAt | None:
-        run = self._transfer(step, head, log, policy)
-        if not isinstance(run, Transferred):
-            return run
-        if step.refills:
-            self._commit_runs(run)
-            return Outcome(action="refilled", entry=run.entry)
-        before: list[Entry] = []
-        while len(before) + 1 < self._runs_max and (more := self._transfer_next(run, log, policy, [*before, run.entry])) is not None:
-            before.append(run.entry)
-            run = more
-        self._commit_runs(run, before)
-        return Outcome(action="archived", entry=run.entry, before=tuple(before))
+        if self._is_outrun(head):
+            return _OUTRUN
+        with ExitStack() as files:
+            first = self._runs.scan(step, head, log, files)
+            if not isinstance(first, ScannedRun):
+                return first
+            scanned = [first]
+            ahead = head
+            while len(scanned) < self._runs_max and not step.refills:
+                ahead = self._runs.with_scanned(ahead, scanned[-1])
+                more = self._scan_next(ahead, log, policy, scanned, files)
+                if more is None:
+                    break
+                scanned.append(more)
+            done = self._runs.send(scanned, head, log, stale_keys_below=policy.stale_keys_below)
+        self._commit(done.head)
+        for entry in done.entries:
+            self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
+        *before, entry = done.entries
+        return Outcome(action="refilled" if step.refills else "archived", entry=entry, before=tuple(before))
 
-    def _transfer_next(self, run: Transferred, log: LocalLog, policy: Policy, listed: Sequence[Entry]) -> Transferred | None:
-        """The run after `run`, which is not committed yet, when it is small and sealed; None: the commit does not wait for it.
+    def _scan_next(self, ahead: Head, log: LocalLog, policy: Policy, scanned: Sequence[ScannedRun], files: ExitStack) -> ScannedRun | None:
+        """The run after `scanned`, which `ahead` lists, when it is small and sealed; None: their commit does not wait for it.
 
-        What keeps it from being archived for good must not keep `listed` from it: the next step meets it again. What may pass is raised,
-        and the same runs are offered again then.
+        What keeps it from being archived for good must not keep them from it: the next step meets it again. What may pass is raised, and
+        the same runs are offered again then.
         """
         if log.topic_policy_proves_compaction:
             return None  # its cleaner may come past between two runs
-        step = next(next_steps(log, run.head, writer=self._writer, policy=policy, tail_age_ms=0))
+        step = next(next_steps(log, ahead, writer=self._writer, policy=policy, tail_age_ms=0))
         if not isinstance(step, Upload) or step.refills or step.segment.is_active:
             return None
-        if sum(entry.size_bytes for entry in listed) + step.segment.size_bytes > RUNS_BYTES_MAX:
+        if sum(each.entry.size_bytes for each in scanned) + step.segment.size_bytes > RUNS_BYTES_MAX:
             return None
         try:
-            more = self._runs.transfer(step, run.head, log, stale_keys_below=policy.stale_keys_below)
+            more = self._runs.scan(step, ahead, log, files)
         except (CorruptData, SuspectedGap, UnsupportedFormat):
             return None
-        return more if isinstance(more, Transferred) else None
+        return more if isinstance(more, ScannedRun) else None
 
-    def _commit_runs(self, run: Transferred, before: Sequence[Entry] = ()) -> None:
-        self._commit(run.head)
-        for entry in (*before, run.entry):
-            self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
-
-    def _transfer(
-        self, step: Upload, head: Head, log: LocalLog, policy: Policy, listed: Iterable[Entry] = ()
-    ) -> Transferred | CutAt | Outcome | None:
-        if self._announcer.known_version(self.partition) > head.version and self._held.reload():
-            return Outcome(action="outrun", reason="the control log knows of a newer commit")
-        return self._runs.transfer(step, head, log, stale_keys_below=policy.stale_keys_below, listed=listed)
+    def _is_outrun(self, head: Head) -> bool:
+        """Has another commit come first, as the control log knows and the bucket confirms?"""
+        return self._announcer.known_version(self.partition) > head.version and self._held.reload()
 
     # What else a step needs, and what it reports
 

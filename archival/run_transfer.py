@@ -1,7 +1,9 @@
-"""One run's way from the local log into the store: found, verified, uploaded, and placed in a head that is still to be committed."""
+"""Runs' way from the local log into the store: found, verified, uploaded, and placed in a head that is still to be committed."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,7 +16,7 @@ from archival.looks import CleanerLooks
 from archival.run_finder import Run, RunEnd, find_run
 from archival.source import PartitionSource
 from archival.steps import Upload
-from archival.uploads import Uploads
+from archival.uploads import NewUpload, Uploads
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged
 from headwater_core.segments.local_log import LocalLog
@@ -22,11 +24,21 @@ from manifests.entry import Entry
 from manifests.head import Head
 
 
+@dataclass(frozen=True, slots=True)
+class ScannedRun:
+    """A verified run, whose file is open. `entry` says what is known of it before its upload."""
+
+    step: Upload
+    file: BinaryIO
+    run: Run
+    entry: Entry
+
+
 class Transferred(NamedTuple):
-    """A run that the store has confirmed, and a head that lists it."""
+    """Runs that the store has confirmed, and a head that lists them."""
 
     head: Head
-    entry: Entry
+    entries: tuple[Entry, ...]
 
 
 class RunTransfer:
@@ -38,40 +50,68 @@ class RunTransfer:
         self._source, self._looks, self._archived, self._uploads, self._branches = source, looks, archived, uploads, branches
         self._last_run: RunEnd | None = None
 
-    def transfer(
-        self, step: Upload, head: Head, log: LocalLog, *, stale_keys_below: int | None = None, listed: Iterable[Entry] = ()
-    ) -> Transferred | CutAt | None:
-        """`head` with the run that `step` means; None when there is no whole batch for it, CutAt where `head` turns out to end in a dead
-        branch.
+    def scan(self, step: Upload, head: Head, log: LocalLog, files: ExitStack) -> ScannedRun | CutAt | None:
+        """The run that `step` means, to come after what `head` lists; None when there is no whole batch for it, CutAt where `head` turns
+        out to end in a dead branch. Its file stays open as long as `files`.
 
-        stale_keys_below  see Policy
-        listed            entries one of which may be the same run already: then nothing is sent
-
-        Raises SourceChanged when the log changed meanwhile, or its cleaner went past `head`; SuspectedGap, CorruptData and
-        UnsupportedFormat for what may not be archived; and what the store raises.
+        Raises SourceChanged when the log changed meanwhile; SuspectedGap, CorruptData and UnsupportedFormat for what may not be archived.
         """
         step = self._uploads.resumed(step)
-        with self._source.open(step.segment) as file:
-            with self._source.unless_changed(log, step.segment):
-                run = find_run(step, file, log, head.entries, self._archived.open_after, self._last_run)
-            if run is None:
-                return None
-            if isinstance(run, CutAt):
-                self._source.look_again(log, segment=step.segment)
-                return run
-            entry = self._uploads.new_entry(run.base_offset, run.last_offset, run.scan, head.fence)
-            again = self._source.look_again(log, entry, step.segment)
-            if self._looks.overtaken(again, head, step.read_from, stale_keys_below):
-                raise SourceChanged(f"{log.partition}: compaction went past the archive while a run was read")
-            clean_to = clean_with(head, log, again)
-            entry = replace(entry, cleaned=is_clean(entry, clean_to), displaced_by=displaced_by(entry, run.scan, again))
-            milestones.reached("archive.scanned")
-            self._uploads.begin(step)
-            entry = self._archived.find_same(listed, entry, run.scan) or self._uploads.upload(entry, file, run.scan)
-        return Transferred(self._placed(head, entry, step, run, clean_to), entry)
+        file = files.enter_context(self._source.open(step.segment))
+        with self._source.unless_changed(log, step.segment):
+            run = find_run(step, file, log, head.entries, self._archived.open_after, self._last_run)
+        if run is None:
+            return None
+        if isinstance(run, CutAt):
+            self._source.look_again(log, segment=step.segment)
+            return run
+        return ScannedRun(step, file, run, self._uploads.new_entry(run.base_offset, run.last_offset, run.scan, head.fence))
 
-    def _placed(self, head: Head, entry: Entry, step: Upload, run: Run, clean_to: int) -> Head:
+    def with_scanned(self, head: Head, scanned: ScannedRun) -> Head:
+        """`head` as it will be once `scanned`, which is after its last entry, is archived: to plan what comes next."""
+        self._archived.remember_open(scanned.entry, scanned.run.scan.open_transactions)
+        return replace(head, entries=head.entries.followed_by(scanned.entry), last_offset=scanned.entry.last_offset)
+
+    def send(
+        self,
+        scanned: Sequence[ScannedRun],
+        head: Head,
+        log: LocalLog,
+        *,
+        stale_keys_below: int | None = None,
+        listed: Iterable[Entry] = (),
+    ) -> Transferred:
+        """`head` with all of `scanned`, one after the other, at least one, after one second look at the log.
+
+        stale_keys_below  see Policy
+        listed            entries one of which may be the first run already: then nothing is sent
+
+        Raises SourceChanged when the log changed meanwhile, or its cleaner went past `head`; and what the store raises.
+        """
+        first = scanned[0]
+        again = self._source.look_again(log, *(each.entry for each in scanned), segment=first.step.segment)
+        if self._looks.overtaken(again, head, first.step.read_from, stale_keys_below):
+            raise SourceChanged(f"{log.partition}: compaction went past the archive while a run was read")
+        clean_to = clean_with(head, log, again)
+        uploads = [
+            NewUpload(
+                replace(each.entry, cleaned=is_clean(each.entry, clean_to), displaced_by=displaced_by(each.entry, each.run.scan, again)),
+                each.file,
+                each.run.scan,
+            )
+            for each in scanned
+        ]
+        milestones.reached("archive.scanned")
+        self._uploads.begin(first.step)
+        same = self._archived.find_same(listed, uploads[0].entry, first.run.scan) if len(scanned) == 1 else None
+        entries = [same] if same is not None else self._uploads.upload_all(uploads)
+        for each, entry in zip(scanned, entries, strict=True):
+            head = self._placed(head, entry, each, clean_to)
+        return Transferred(head, tuple(entries))
+
+    def _placed(self, head: Head, entry: Entry, scanned: ScannedRun, clean_to: int) -> Head:
         """`head` with the confirmed `entry`, and what follows it indexed again."""
+        step, run = scanned.step, scanned.run
         self._archived.remember_open(entry, run.scan.open_transactions)
         entries, following = place(head.entries, entry, step.refills)
         reindexed = self._branches.reindex(entries, following, head.fence)

@@ -103,10 +103,10 @@ class PartitionSource:
         self._looks.saw(log, at_ms)
         return log
 
-    def look_again(self, log: LocalLog, entry: Entry | None = None, segment: LocalSegment | None = None) -> LocalLog:
+    def look_again(self, log: LocalLog, *entries: Entry, segment: LocalSegment | None = None) -> LocalLog:
         """The second look. Raises SourceChanged unless it finds what `check_same` compares."""
         again = self.look()
-        check_same(log, again, entry, segment)
+        check_same(log, again, *entries, segment=segment)
         return again
 
     @contextmanager
@@ -128,10 +128,10 @@ class PartitionSource:
         return min(offset, found.base_offset) if found else offset
 
 
-def check_same(log: LocalLog, again: LocalLog, entry: Entry | None = None, segment: LocalSegment | None = None) -> None:
+def check_same(log: LocalLog, again: LocalLog, *entries: Entry, segment: LocalSegment | None = None) -> None:
     """Raises SourceChanged when two looks at one log, `again` being the later one, may be of different logs.
 
-    The role of this replica, the epoch history and the log start must be the same, `entry`'s epochs must lie on that history, and
+    The role of this replica, the epoch history and the log start must be the same, the epochs of `entries` must lie on that history, and
     `segment` and all segments after it must be the same files. The end of the log may have grown.
     """
     partition = log.partition
@@ -142,8 +142,8 @@ def check_same(log: LocalLog, again: LocalLog, entry: Entry | None = None, segme
         raise SourceChanged(f"{partition}: the leader epochs or the log start changed")
     if (again.high_watermark or 0) < (log.high_watermark or 0):
         raise SourceChanged(f"{partition}: the high watermark fell")
-    if entry and branches_at(log.epochs, EntryTree((entry,))) is not None:
-        raise SourceChanged(f"{partition}: leader epochs {entry.epochs} are not on the log's history")
+    if branches_at(log.epochs, EntryTree(entries)) is not None:
+        raise SourceChanged(f"{partition}: leader epochs {[each.epochs for each in entries]} are not on the log's history")
     if segment and _files_from(segment.base_offset, again, log.segments[-1]) != _files_from(segment.base_offset, log, log.segments[-1]):
         raise SourceChanged(f"{partition}: segments were replaced or removed meanwhile")
 

@@ -1,15 +1,15 @@
 """The uploads of one partition: what was sent under which name since the last commit, so that a retry sends nothing twice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace as dataclass_replace
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from msgspec.structs import replace
 
 from archival.steps import Upload
 from headwater_core import milestones
 from headwater_core.errors import HeadwaterError, SourceChanged, UploadStopped
-from headwater_core.layouts import Offloader
+from headwater_core.layouts import NewRun, Offloader
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import PacedFile
 from headwater_core.objectstore.store import ObjectStore
@@ -20,6 +20,14 @@ from manifests import keys
 from manifests.entry import Entry
 
 
+class NewUpload(NamedTuple):
+    """An entry whose object is not there yet, and the bytes of `source` that were scanned for it."""
+
+    entry: Entry
+    source: BinaryIO
+    scan: RunScan
+
+
 class Uploads:
     """Lost with the process: what was uploaded and never listed is garbage collection's then."""
 
@@ -28,7 +36,7 @@ class Uploads:
         self.pace: Callable[[int], object] | None = None  # called before each piece of an upload: see PacedFile
         self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has)
-        self._sent: tuple[Entry, Entry] | None = None  # (what was wanted, how it was named) by an upload that failed
+        self._sent: list[tuple[Entry, Entry]] = []  # (what was wanted, how it was named) by an upload that failed
 
     def new_entry(self, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
         """An entry for what was scanned, under a new key; its object is not there yet."""
@@ -56,7 +64,11 @@ class Uploads:
         )
 
     def upload(self, entry: Entry, source: BinaryIO, scan: RunScan) -> Entry:
-        """Send the bytes of `source` that were scanned; the entry that comes back names only what the store has confirmed.
+        """`upload_all` for one."""
+        return self.upload_all([NewUpload(entry, source, scan)])[0]
+
+    def upload_all(self, uploads: Sequence[NewUpload]) -> list[Entry]:
+        """Send what is not there yet; the entries that come back name only what the store has confirmed.
 
         What was uploaded for a commit that did not come about is named again, when the very same entry is wanted under the same
         fence: a bucket that refuses heads must not fill with copies. An upload that was cut short is tried again under its own
@@ -65,33 +77,57 @@ class Uploads:
 
         Raises what Offloader.offload raises, and what `pace` does.
         """
-        wanted = _nameless(entry)
-        for made, confirmed in self._confirmed:
-            if made == wanted and confirmed.digest == scan.digest and confirmed.index_digest == digest_of(encode_index(scan.index)):
+        found = [self._find_confirmed(each) for each in uploads]
+        confirmed = iter(self._send([self._as_sent_before(each) for each, known in zip(uploads, found, strict=True) if known is None]))
+        return [known or next(confirmed) for known in found]
+
+    def _find_confirmed(self, upload: NewUpload) -> Entry | None:
+        entry, _, scan = upload
+        for wanted, confirmed in self._confirmed:
+            if wanted == _nameless(entry) and (confirmed.digest, confirmed.index_digest) == (
+                scan.digest,
+                digest_of(encode_index(scan.index)),
+            ):
                 return replace(confirmed, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
-        if self._sent and self._sent[0] == wanted:
-            entry = replace(self._sent[1], cleaned=entry.cleaned, displaced_by=entry.displaced_by)
-        self._sent = None
-        if self.pace is not None:
-            source = PacedFile(source, self.pace)
+        return None
+
+    def _as_sent_before(self, upload: NewUpload) -> NewUpload:
+        """`upload` under the name that it had in an attempt that failed."""
+        entry = upload.entry
+        for wanted, named in self._sent:
+            if wanted == _nameless(entry):
+                return upload._replace(entry=replace(named, cleaned=entry.cleaned, displaced_by=entry.displaced_by))
+        return upload
+
+    def _send(self, uploads: Sequence[NewUpload]) -> list[Entry]:
+        self._sent = []
+        if not uploads:
+            return []
+        runs = [NewRun(entry.key, entry.index_key, self._paced(source), scan) for entry, source, scan in uploads]
         try:
-            offloaded = self._offloader.offload(self._store, entry.key, entry.index_key, source, scan)
+            offloaded = self._offloader.offload(self._store, runs)
         except HeadwaterError as error:
             if isinstance(error, UploadStopped) or not isinstance(error, SourceChanged):
-                self._sent = wanted, entry
+                self._sent = [(_nameless(each.entry), each.entry) for each in uploads]
             raise
         milestones.reached("archive.uploaded")
-        confirmed = replace(
-            entry,
-            size_bytes=offloaded.size_bytes,
-            live_bytes=offloaded.size_bytes,
-            digest=offloaded.digest,
-            index_bytes=offloaded.index_bytes,
-            index_digest=offloaded.index_digest,
-            context=offloaded.context,
-        )
-        self._confirmed.append((wanted, confirmed))
+        confirmed = [
+            replace(
+                each.entry,
+                size_bytes=done.size_bytes,
+                live_bytes=done.size_bytes,
+                digest=done.digest,
+                index_bytes=done.index_bytes,
+                index_digest=done.index_digest,
+                context=done.context,
+            )
+            for each, done in zip(uploads, offloaded, strict=True)
+        ]
+        self._confirmed += [(_nameless(each.entry), entry) for each, entry in zip(uploads, confirmed, strict=True)]
         return confirmed
+
+    def _paced(self, source: BinaryIO) -> BinaryIO:
+        return source if self.pace is None else PacedFile(source, self.pace)
 
     def begin(self, step: Upload) -> None:
         """The next upload is this step's."""
@@ -113,7 +149,7 @@ class Uploads:
     def committed(self) -> None:
         """All that was wanted is listed, or will not be wanted again."""
         self._confirmed.clear()
-        self._sent = None
+        self._sent = []
 
 
 def _nameless(entry: Entry) -> Entry:

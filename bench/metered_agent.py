@@ -6,11 +6,13 @@ import os
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import headwater.wiring
 from headwater.cli import run
+from headwater_core.objectstore.store import NewObject
 from headwater_core.objectstore.store_url import open_store
 
 CALLS = ("put", "create", "replace", "get", "read_into", "stream_into", "stat", "list", "delete")
@@ -24,6 +26,8 @@ class MeteredStore:
         self.calls: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "put_all":
+            return self._put_all
         found = getattr(self._inner, name)
         if name not in CALLS:
             return found
@@ -33,6 +37,11 @@ class MeteredStore:
             return found(*given, **named)
 
         return counted
+
+    def _put_all(self, objects: Sequence[NewObject]) -> Any:
+        done = self._inner.put_all(objects)
+        self.calls["put"] += len(objects)
+        return done
 
 
 def _write(store: MeteredStore, path: Path) -> None:

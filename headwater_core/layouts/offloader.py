@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import RunScan
@@ -28,6 +28,15 @@ class Offloaded:
             raise ValueError(f"{self.size_bytes} bytes, index {self.index_bytes}")
 
 
+class NewRun(NamedTuple):
+    """What is to be offloaded: source[scan.start_position : scan.end_position], and the names it gets."""
+
+    key: str
+    index_key: str
+    source: BinaryIO
+    scan: RunScan
+
+
 class Offloader(Protocol):
     """Writes one run as objects and reads it back as Kafka's own bytes. Holds no state; safe to use from many threads."""
 
@@ -36,8 +45,8 @@ class Offloader(Protocol):
         """As entries and topic settings spell it."""
         ...
 
-    def offload(self, store: ObjectStore, key: str, index_key: str, source: BinaryIO, scan: RunScan) -> Offloaded:
-        """Create `key` from source[scan.start_position : scan.end_position], then `index_key` from scan.index.
+    def offload(self, store: ObjectStore, runs: Sequence[NewRun]) -> list[Offloaded]:
+        """Create each run's data object, then its index.
 
         The bytes are read again while they are sent and must have scan.digest still. A key that is taken, or a put
         without an answer, is read back: the very same bytes are this run, uploaded before. What a failure leaves behind

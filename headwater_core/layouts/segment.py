@@ -2,15 +2,12 @@
 
 import io
 from collections.abc import Generator, Sequence
-from typing import BinaryIO
 
-from headwater_core import milestones
 from headwater_core.errors import CorruptData
-from headwater_core.layouts.offloader import Offloaded
-from headwater_core.objectstore.confirmed_put import put_confirmed
+from headwater_core.layouts.offloader import NewRun, Offloaded
+from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
-from headwater_core.segments.run_scan import RunScan
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectStore
 from headwater_core.segments.runindex import RunIndex, decode_index, encode_index
 
 
@@ -19,15 +16,18 @@ class SegmentLayout:
 
     name = "segment"
 
-    def offload(self, store: ObjectStore, key: str, index_key: str, source: BinaryIO, scan: RunScan) -> Offloaded:
-        source.seek(scan.start_position)
-        put_confirmed(store, key, source, scan.size_bytes, scan.digest)
-        milestones.reached("archive.data_put")
-        index = encode_index(scan.index)
-        index_digest = digest_of(index)
-        put_confirmed(store, index_key, io.BytesIO(index), len(index), index_digest)
-        milestones.reached("archive.index_put")
-        return Offloaded(size_bytes=scan.size_bytes, digest=scan.digest, index_bytes=len(index), index_digest=index_digest)
+    def offload(self, store: ObjectStore, runs: Sequence[NewRun]) -> list[Offloaded]:
+        objects: list[NewObject] = []
+        offloaded: list[Offloaded] = []
+        for key, index_key, source, scan in runs:
+            index = encode_index(scan.index)
+            source.seek(scan.start_position)
+            objects += (NewObject(key, source, scan.size_bytes), NewObject(index_key, io.BytesIO(index), len(index)))
+            offloaded.append(
+                Offloaded(size_bytes=scan.size_bytes, digest=scan.digest, index_bytes=len(index), index_digest=digest_of(index))
+            )
+        put_all_confirmed(store, objects, [digest for each in offloaded for digest in (each.digest, each.index_digest)])
+        return offloaded
 
     def read_offloaded(self, store: ObjectStore, key: str, context: dict[str, str], buffer: memoryview, start: int) -> None:
         store.read_into(key, buffer, start=start)

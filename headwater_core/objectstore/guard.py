@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, TypeVar
 
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, UnfinishedUpload
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, ObjectStore, UnfinishedUpload
 
 T = TypeVar("T")
 
@@ -22,6 +22,10 @@ class GuardedStore:
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
         with self._guard():
             return self._inner.put(key, data, size_bytes=size_bytes)
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        with self._guard():
+            return self._inner.put_all(objects)
 
     def create(self, key: str, document: bytes) -> str:
         with self._guard():

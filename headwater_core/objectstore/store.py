@@ -1,9 +1,9 @@
 """What an object store must do for Headwater. The promises are tests/headwater_core/objectstore/contract.py, run over every one."""
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from headwater_core.errors import UsageError
 
@@ -45,6 +45,14 @@ class UnfinishedUpload:
     begun_ms: int
 
 
+class NewObject(NamedTuple):
+    """What is to be created under `key`: `size_bytes` bytes of `data`, from its position on."""
+
+    key: str
+    data: BinaryIO
+    size_bytes: int
+
+
 class ObjectStore(Protocol):
     """Holds the archive's objects under keys. Safe to use from many threads.
 
@@ -63,6 +71,13 @@ class ObjectStore(Protocol):
 
         Large objects go in parts; memory stays bounded by a few parts. Raises AlreadyExists when the key is taken,
         SourceChanged when `data` ends early, and what the pace of a PacedFile raises; then nothing was created.
+        """
+        ...
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        """As `put` for each of them, in this order, where what makes them durable may be done for all at once.
+
+        Raises what `put` raises; then any of them may have been created.
         """
         ...
 
@@ -114,6 +129,11 @@ class ObjectStore(Protocol):
     def abort(self, upload: UnfinishedUpload) -> None:
         """Drop what has arrived of an upload; silent when it is not there any more, or has become an object."""
         ...
+
+
+def put_each(store: ObjectStore, objects: Iterable[NewObject]) -> list[str]:
+    """`put_all` of a store that gains nothing by more."""
+    return [store.put(key, data, size_bytes=size_bytes) for key, data, size_bytes in objects]
 
 
 _KEY = re.compile(r"(?:(?!\.\.?(?:/|\Z))[A-Za-z0-9._=-]+(?:/(?=[^/])|\Z))+")  # each entry of a head has two

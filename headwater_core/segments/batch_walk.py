@@ -37,7 +37,7 @@ def headers(file: BinaryIO, start: int, end: int, *, where: str) -> Iterator[tup
     To find a place, never to trust one. Raises as walk does. A batch that runs past `end` is still yielded; the
     walk ends with TruncatedData after it, when the next is requested.
     """
-    window = _Window(file, end, where)
+    window = _Window(file, start, end, where)
     view, unpack = window.view, HEADER.unpack_from
     position, last_offset = start, -1
     while position < end:
@@ -105,7 +105,7 @@ class BatchWalk:
         ahead: Ahead | None = None,
     ) -> None:
         self._ahead = ahead
-        self._window = _Whole(source, end, where) if isinstance(source, memoryview) else _Window(source, end, where)
+        self._window = _Whole(source, end, where) if isinstance(source, memoryview) else _Window(source, start, end, where)
         self._start, self._end, self._where = start, end, where
         self._end_offset = OFFSET_MAX + 2 if end_offset is None else end_offset  # beyond any offset that fits its field
         self._digest = 0
@@ -196,9 +196,9 @@ class BatchWalk:
 class _Window:
     """The bytes of `file` from `start` on, as many as `filled` says, in one buffer that is used again and again."""
 
-    def __init__(self, file: BinaryIO, end: int, where: str) -> None:
+    def __init__(self, file: BinaryIO, start: int, end: int, where: str) -> None:
         self._file, self._end, self._where = file, end, where
-        self.view = memoryview(bytearray(WINDOW_BYTES))
+        self.view = memoryview(bytearray(max(HEADER_BYTES, min(WINDOW_BYTES, end - start))))  # many segments are small
         self.start = self.filled = 0
 
     def fill(self, position: int) -> None:

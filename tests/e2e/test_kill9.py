@@ -33,7 +33,7 @@ ARCHIVE_KILLS = (
     *archiver.MILESTONES,
     *release.MILESTONES,
     *DIRECTORY_STEPS,
-    *(f"{step}:{times}" for step in ("archive.data_put", "release.log_unlinked") for times in (2, 5)),
+    *(f"{step}:{times}" for step in ("archive.uploaded", "release.log_unlinked") for times in (2, 5)),
     *(f"{step}:{times}" for step in DIRECTORY_STEPS for times in (12, 45)),  # a topic's first documents; heads and data
 )
 RECOVER_KILLS = (*recovery.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")

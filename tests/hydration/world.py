@@ -9,7 +9,7 @@ import msgspec
 
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.epochs import EpochHistory
-from headwater_core.layouts import open_layout
+from headwater_core.layouts import NewRun, open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, topic_id_text
 from headwater_core.segments.local_log import LocalLog
@@ -67,7 +67,7 @@ class Archive:
         uid = f"{self.uploads:032x}"
         base_offset = scan.base_offset if base_offset is None else base_offset
         key = keys.data(self.partition, base_offset, scan.last_offset, 1, uid)
-        done = open_layout("segment").offload(self.store, key, keys.index(key), io.BytesIO(run), scan)
+        (done,) = open_layout("segment").offload(self.store, [NewRun(key, keys.index(key), io.BytesIO(run), scan)])
         return Entry(
             base_offset=base_offset,
             last_offset=scan.last_offset,

@@ -20,7 +20,7 @@ from archival.topics import TopicRecords
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, put_each
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests import keys
@@ -342,6 +342,9 @@ class PausingStore:
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
         return self._paused("put", lambda: self._inner.put(key, data, size_bytes=size_bytes))
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        return put_each(self, objects)
 
     def create(self, key: str, document: bytes) -> str:
         return self._paused("create", lambda: self._inner.create(key, document))

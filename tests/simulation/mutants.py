@@ -47,9 +47,10 @@ from archival.role import Acting, Standby
 from archival.source import PartitionSource
 from archival.steps import CutEntries, Step, Stop
 from archival.tails import Tails
-from archival.uploads import Uploads
+from archival.uploads import NewUpload, Uploads
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
+from headwater_core.objectstore.store import NewObject
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan
@@ -360,18 +361,20 @@ def page_unconfirmed(stack: ExitStack) -> None:
 
 @mutant("the digest of what was sent is not compared", theme="lineage", in_race=True)
 def digest_not_compared(stack: ExitStack) -> None:
-    def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
-        try:
-            store.put(key, data, size_bytes=size_bytes)
-        except (AlreadyExists, UnknownOutcome) as error:
-            headwater_core.objectstore.confirmed_put._confirm(store, key, size_bytes, digest, error)
+    def put_all(store: Any, objects: Sequence[NewObject], digests: Sequence[str]) -> None:
+        for each, digest in zip(objects, digests, strict=True):
+            try:
+                store.put_all([each])
+            except (AlreadyExists, UnknownOutcome) as error:
+                if not headwater_core.objectstore.confirmed_put._confirm(store, each.key, each.size_bytes, digest, error):
+                    raise UnknownOutcome(each.key) from error
 
-    _patch(stack, headwater_core.layouts.segment, "put_confirmed", put)
+    _patch(stack, headwater_core.layouts.segment, "put_all_confirmed", put_all)
 
 
 @mutant("commits without confirming an upload that got no answer")
 def commit_unconfirmed(stack: ExitStack) -> None:
-    _patch(stack, headwater_core.objectstore.confirmed_put, "_confirm", lambda *_: None)
+    _patch(stack, headwater_core.objectstore.confirmed_put, "_confirm", lambda *_: True)
 
 
 @mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own", theme="even", rare=True)
@@ -383,14 +386,13 @@ def key_without_uid(stack: ExitStack) -> None:
         self._new_uid = lambda: uid
         return real(self, base_offset, last_offset, scan, fence)
 
-    def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
-        try:
-            store.put(key, data, size_bytes=size_bytes)
-        except AlreadyExists:
-            return
+    def put_all(store: Any, objects: Sequence[NewObject], digests: Sequence[str]) -> None:
+        for each in objects:
+            with suppress(AlreadyExists):
+                store.put_all([each])
 
     _patch(stack, Uploads, "new_entry", new_entry)
-    _patch(stack, headwater_core.layouts.segment, "put_confirmed", put)
+    _patch(stack, headwater_core.layouts.segment, "put_all_confirmed", put_all)
 
 
 # Commit
@@ -452,21 +454,21 @@ def ignore_fence(stack: ExitStack) -> None:
 
 @mutant("a fenced agent claims again and commits what it uploaded before")
 def reuse_upload(stack: ExitStack) -> None:
-    real_upload, real_commit = Uploads.upload, PartitionArchiver._commit
+    real_upload, real_commit = Uploads.upload_all, PartitionArchiver._commit
     left: dict[int, Entry] = {}
 
-    def upload(self: Uploads, entry: Entry, source: Any, scan: RunScan) -> Entry:
-        kept = left.get(id(self))
+    def upload_all(self: Uploads, uploads: Sequence[NewUpload]) -> list[Entry]:
+        entry, kept = uploads[0].entry, left.get(id(self))
         if kept and (kept.base_offset, kept.last_offset, kept.digest) == (entry.base_offset, entry.last_offset, entry.digest):
-            return kept
-        return real_upload(self, entry, source, scan)
+            return [kept, *real_upload(self, uploads[1:])]
+        return real_upload(self, uploads)
 
     def commit(self: PartitionArchiver, after: Head, *args: Any, **kwargs: Any) -> Head:
         if after.entries and not kwargs.get("claims"):
             left[id(self._uploads)] = after.entries[-1]
         return real_commit(self, after, *args, **kwargs)
 
-    _patch(stack, Uploads, "upload", upload)
+    _patch(stack, Uploads, "upload_all", upload_all)
     _patch(stack, PartitionArchiver, "_commit", commit)
 
 

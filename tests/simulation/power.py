@@ -116,7 +116,7 @@ class Machine:
                 self.result.seen["the agent cannot start"] += 1
                 self.note(f"the agent cannot start: {error}")
                 self.failing = self.random.random() < 0.5
-        agent = Agent(self.log.root, store=store, control=self.control)
+        agent = Agent(self.log.root, store=store, control=self.control, runs_max=3 if self.result.seed % 2 else 1)
         agent.uids = self.starts << 32
         return agent
 

@@ -3,17 +3,18 @@
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from headwater_core.objectstore.directory import DirectoryStore, directory_store
 from headwater_core.objectstore.directory.durable_names import DurableNames
+from headwater_core.objectstore.store import NewObject
 from tests.simulation.power import run_seed
 
 SEEDS = 200
@@ -26,7 +27,7 @@ WITNESSES = (
     "killed at the sync of a directory",
     "power fails after a release",
     "power fails at archive.committed",
-    "power fails at archive.data_put",
+    "power fails at archive.uploaded",
     "power fails at directory.named",
     "power fails at directory.written",
     "power fails at release.log_unlinked",
@@ -79,26 +80,26 @@ def takes_a_failed_sync_for_done() -> Any:
 def syncs_no_directory_above() -> Any:
     real = DurableNames.sync
 
-    def sync(self: DurableNames, directory: Path) -> None:
+    def sync(self: DurableNames, *directories: Path) -> None:
         self._unsynced.clear()
-        real(self, directory)
+        real(self, *directories)
 
     return patch.object(DurableNames, "sync", sync)
 
 
 def syncs_no_data() -> Any:
     """Only documents, and directories."""
-    real = DirectoryStore.put
+    real = DirectoryStore.put_all
 
     def fsync(fd: int) -> None:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
             os.fsync(fd)
 
-    def put(self: DirectoryStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put_all(self: DirectoryStore, objects: Sequence[NewObject]) -> list[str]:
         with patch.object(directory_store, "os", SimpleNamespace(**{**vars(os), "fsync": fsync})):
-            return real(self, key, data, size_bytes=size_bytes)
+            return real(self, objects)
 
-    return patch.object(DirectoryStore, "put", put)
+    return patch.object(DirectoryStore, "put_all", put_all)
 
 
 MISTAKES = [reads_back_what_it_could_not_sync, takes_a_failed_sync_for_done, syncs_no_directory_above, syncs_no_data]

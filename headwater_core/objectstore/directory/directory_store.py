@@ -39,7 +39,7 @@ from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.directory.durable_names import DurableNames
 from headwater_core.objectstore.directory.private_files import abandoned_files, private_file, remove_abandoned, remove_stale
 from headwater_core.objectstore.directory.store_lock import StoreLock
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload, check_key, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, check_key, check_prefix
 
 _PRIVATE = "+partial"
 _LOCK = "+lock"
@@ -63,22 +63,41 @@ class DirectoryStore:
         return self._root.as_uri()
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        with self._translated(key):
-            self._names.check(self.url)
-            if self._path(key).is_file():
-                raise AlreadyExists(key)  # before the work; the link decides
-        digest = Digest()
-        with self._translated(key), self._private_file() as (fd, partial):
-            while digest.size_bytes < size_bytes:
-                window = data.read(min(_WINDOW_BYTES, size_bytes - digest.size_bytes))
-                if not window:
-                    raise SourceChanged(f"{key}: {size_bytes} bytes promised, {digest.size_bytes} there")
-                digest.update(window)
-                _write(fd, window)
-                self.progressed()
-            os.fsync(fd)
+        return self.put_all([NewObject(key, data, size_bytes)])[0]
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        self._names.check(self.url)
+        for each in objects:
+            with self._translated(each.key):
+                if self._path(each.key).is_file():
+                    raise AlreadyExists(each.key)  # before the work; the link decides
+        digests: list[str] = []
+        written: list[tuple[int, Path, str]] = []
+        with contextlib.ExitStack() as files:
+            for each in objects:
+                with self._translated(each.key):
+                    fd, partial = files.enter_context(self._private_file())
+                    digests.append(self._fill(fd, each))
+                    os.posix_fadvise(
+                        fd, 0, 0, os.POSIX_FADV_DONTNEED
+                    )  # begins to write back, so that the syncs wait for one journal commit
+                    written.append((fd, partial, each.key))
+            for fd, _, key in written:
+                with self._translated(key):
+                    os.fsync(fd)
             milestones.reached("directory.written")
-            self._link(partial, key)
+            self._publish([(partial, key) for _, partial, key in written])
+        return digests
+
+    def _fill(self, fd: int, new: NewObject) -> str:
+        digest = Digest()
+        while digest.size_bytes < new.size_bytes:
+            window = new.data.read(min(_WINDOW_BYTES, new.size_bytes - digest.size_bytes))
+            if not window:
+                raise SourceChanged(f"{new.key}: {new.size_bytes} bytes promised, {digest.size_bytes} there")
+            digest.update(window)
+            _write(fd, window)
+            self.progressed()
         return digest.text()
 
     def create(self, key: str, document: bytes) -> str:
@@ -87,7 +106,7 @@ class DirectoryStore:
             _write(fd, document)
             os.fsync(fd)
             milestones.reached("directory.written")
-            self._link(partial, key)
+            self._publish([(partial, key)])
         return _tag(document)
 
     def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
@@ -211,8 +230,20 @@ class DirectoryStore:
 
     # Not `files.replace_file`: a name that is taken must be refused, writers race, and a failed sync stays on record (decision 0009).
 
-    def _link(self, partial: Path, key: str) -> None:
-        """Publish `partial`, which is on disk, as `key`. A delete may take the empty directory away again: then it retries."""
+    def _publish(self, files: Sequence[tuple[Path, str]]) -> None:
+        """Give files that are on disk their keys as names. When one is refused, those before it are there, and durable too: the caller
+        will find them."""
+        named: dict[Path, None] = {}
+        key = ""
+        try:
+            for partial, key in files:
+                with self._translated(key):
+                    named[self._link(partial, key)] = None
+        finally:
+            self._names.settle(key, *named)
+
+    def _link(self, partial: Path, key: str) -> Path:
+        """Publish `partial` as `key`; its directory comes back. A delete may take the empty directory away again: then it retries."""
         path = self._path(key)
         for _ in range(_LINK_ATTEMPTS):
             self._names.make_directories(path.parent)
@@ -231,7 +262,7 @@ class DirectoryStore:
                 raise
             else:
                 milestones.reached("directory.named")
-                return self._names.settle(key, path.parent)
+                return path.parent
         raise TransientError(f"{key}: its directory keeps disappearing")
 
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:

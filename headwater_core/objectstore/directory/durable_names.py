@@ -33,19 +33,19 @@ class DurableNames:
                 self._unsynced[path.parent] = object()  # who finds the directory finds this too, and a sync begun earlier keeps it
                 path.mkdir()
 
-    def settle(self, key: str, directory: Path) -> None:
-        """Make what was named in `directory` durable. It is visible already, so a failure raises UnknownOutcome."""
+    def settle(self, key: str, *directories: Path) -> None:
+        """Make what was named in `directories` durable. It is visible already, so a failure raises UnknownOutcome."""
         try:
-            self.sync(directory)
+            self.sync(*directories)
         except OSError as error:
             raise UnknownOutcome(f"{key}: {error.strerror} while syncing its directory") from error
 
-    def sync(self, directory: Path) -> None:
-        """Sync `directory`, and those above it in which names were made that may not be on disk. Raises OSError."""
+    def sync(self, *directories: Path) -> None:
+        """Sync `directories`, and those above them in which names were made that may not be on disk. Raises OSError."""
         with self._lock:
-            due = {directory: self._unsynced.get(directory)}
+            due = {each: self._unsynced.get(each) for each in directories}
             if self._unsynced:  # seldom: paths are slow, and there are many above an object
-                due |= {each: self._unsynced[each] for each in directory.parents if each in self._unsynced}
+                due |= {each: self._unsynced[each] for directory in directories for each in directory.parents if each in self._unsynced}
         while due:
             each, made = next(iter(due.items()))
             try:

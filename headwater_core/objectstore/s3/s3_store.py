@@ -17,7 +17,7 @@ from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed, stored_dig
 from headwater_core.objectstore.s3.multipart import MultipartUploads
 from headwater_core.objectstore.s3.request_body import PutSource
 from headwater_core.objectstore.s3.response_body import fill, release
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload, check_key, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, check_key, check_prefix, put_each
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import GetObjectOutputTypeDef
@@ -87,6 +87,9 @@ class S3Store:
             write=True,
         )
         return confirmed(key, text_of(body.checksum), answer)
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        return put_each(self, objects)
 
     def create(self, key: str, document: bytes) -> str:
         return self._put_document(key, document, IfNoneMatch="*")

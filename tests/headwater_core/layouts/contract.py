@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater_core.errors import AlreadyExists, CorruptData, NotFound, SourceChanged, TransientError, UnknownOutcome
-from headwater_core.layouts import Offloader
+from headwater_core.errors import AlreadyExists, CorruptData, SourceChanged, TransientError, UnknownOutcome
+from headwater_core.layouts import NewRun, Offloaded, Offloader
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.segments.run_scan import RunScan, scan_run
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -44,10 +44,14 @@ class LossyStore(MemoryStore):
         return info if self.keeps_digests else ObjectInfo(info.key, info.size_bytes, info.tag)
 
 
+def offload(layout: Offloader, store: MemoryStore, source: io.BytesIO, scan: RunScan) -> Offloaded:
+    return layout.offload(store, [NewRun(KEY, INDEX_KEY, source, scan)])[0]
+
+
 class OffloaderContract:
     def test_what_was_offloaded_reads_back_byte_for_byte(self, layout: Offloader) -> None:
         store, scan = MemoryStore(), scanned()
-        done = layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scan)
+        done = offload(layout, store, io.BytesIO(RUN), scan)
         assert (done.size_bytes, done.digest) == (len(RUN), scan.digest)
         for start, size_bytes in ((0, len(RUN)), (0, 1), (100, 70_000), (len(RUN) - 1, 1)):
             buffer = bytearray(size_bytes)
@@ -57,7 +61,7 @@ class OffloaderContract:
 
     def test_a_run_may_begin_in_the_middle_of_its_source(self, layout: Offloader) -> None:
         store, before = MemoryStore(), a_segment(0, 5)
-        done = layout.offload(store, KEY, INDEX_KEY, io.BytesIO(before + RUN), scanned(before + RUN, start=len(before)))
+        done = offload(layout, store, io.BytesIO(before + RUN), scanned(before + RUN, start=len(before)))
         buffer = bytearray(len(RUN))
         layout.read_offloaded(store, KEY, done.context, memoryview(buffer), 0)
         assert buffer == RUN
@@ -68,7 +72,7 @@ class OffloaderContract:
         store = LossyStore()
         store.keeps_digests = keeps_digests
         store.lose = lambda each: "reply" if each == key else ""
-        done = layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
+        done = offload(layout, store, io.BytesIO(RUN), scanned())
         assert layout.read_index(store, INDEX_KEY, done.index_bytes, done.index_digest) == scanned().index
 
     @pytest.mark.parametrize("key", [KEY, INDEX_KEY])
@@ -76,12 +80,25 @@ class OffloaderContract:
         store = LossyStore()
         store.lose = lambda each: "request" if each == key else ""
         with pytest.raises(UnknownOutcome):
-            layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
+            offload(layout, store, io.BytesIO(RUN), scanned())
 
     def test_offloading_the_same_run_again_is_fine(self, layout: Offloader) -> None:
         store = MemoryStore()
-        first = layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
-        assert layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned()) == first
+        first = offload(layout, store, io.BytesIO(RUN), scanned())
+        assert offload(layout, store, io.BytesIO(RUN), scanned()) == first
+
+    @pytest.mark.parametrize("key", ["data/0.log", "data/0.index", "data/1.log", "data/1.index"])
+    @pytest.mark.parametrize("fate", ["request", "reply"])
+    def test_of_several_runs_what_is_missing_after_a_failure_is_sent_again(self, layout: Offloader, key: str, fate: str) -> None:
+        store, fates = LossyStore(), [fate]
+        store.lose = lambda each: fates.pop() if each == key and fates else ""
+        runs = [NewRun(f"data/{at}.log", f"data/{at}.index", io.BytesIO(RUN), scanned()) for at in range(2)]
+        if (key, fate) == ("data/0.log", "request"):  # nothing is there
+            with pytest.raises(UnknownOutcome):
+                layout.offload(store, runs)
+        for done, run in zip(layout.offload(store, runs), runs, strict=True):
+            assert store.get(run.key)[0] == RUN
+            assert layout.read_index(store, run.index_key, done.index_bytes, done.index_digest) == run.scan.index
 
     @pytest.mark.parametrize("keeps_digests", [True, False])
     @pytest.mark.parametrize("other", [RUN[:-1], RUN + b"x", bytes(len(RUN))])
@@ -90,20 +107,19 @@ class OffloaderContract:
         store.keeps_digests = keeps_digests
         store.create(KEY, other)
         with pytest.raises(SourceChanged):
-            layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
+            offload(layout, store, io.BytesIO(RUN), scanned())
         assert store.get(KEY)[0] == other
 
     @pytest.mark.parametrize("now", [RUN[:-1], b"", RUN[:200] + b"\x00" + RUN[201:]])
     def test_a_source_that_is_no_longer_what_was_scanned_is_noticed(self, layout: Offloader, now: bytes) -> None:
         store = MemoryStore()
         with pytest.raises(SourceChanged):
-            layout.offload(store, KEY, INDEX_KEY, io.BytesIO(now), scanned())
-        with pytest.raises(NotFound):
-            store.stat(INDEX_KEY)  # data first: no index without its object
+            offload(layout, store, io.BytesIO(now), scanned())
+        assert [each.key for each in store.list("data/")] != [INDEX_KEY]  # data first: no index without its object
 
     def test_a_damaged_index_is_noticed(self, layout: Offloader) -> None:
         store = MemoryStore()
-        done = layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
+        done = offload(layout, store, io.BytesIO(RUN), scanned())
         raw = store.get(INDEX_KEY)[0]
         for damaged in (raw[:-1], raw[:50] + bytes([raw[50] ^ 1]) + raw[51:], b""):
             store.delete(INDEX_KEY)
@@ -118,7 +134,7 @@ class OffloaderContract:
 
     def test_deleting_removes_both_objects_and_may_be_repeated(self, layout: Offloader) -> None:
         store = MemoryStore()
-        layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
+        offload(layout, store, io.BytesIO(RUN), scanned())
         for _ in range(2):
             layout.delete_offloaded(store, KEY, INDEX_KEY)
             assert not list(store.list("data/"))
@@ -131,5 +147,5 @@ class OffloaderContract:
 
         store.lose = throttled
         with pytest.raises(TransientError) as caught:
-            layout.offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
+            offload(layout, store, io.BytesIO(RUN), scanned())
         assert not isinstance(caught.value, UnknownOutcome | AlreadyExists)

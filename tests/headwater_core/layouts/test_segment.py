@@ -5,7 +5,7 @@ import io
 import pytest
 
 from headwater_core.errors import UnsupportedFormat
-from headwater_core.layouts import Offloader, open_layout
+from headwater_core.layouts import NewRun, Offloader, open_layout
 from tests.headwater_core.layouts.contract import INDEX_KEY, KEY, RUN, OffloaderContract, scanned
 from tests.headwater_core.objectstore.memory import MemoryStore
 
@@ -18,7 +18,7 @@ class TestSegmentLayout(OffloaderContract):
 
 def test_an_object_is_the_run_itself() -> None:
     store = MemoryStore()
-    open_layout("segment").offload(store, KEY, INDEX_KEY, io.BytesIO(RUN), scanned())
+    open_layout("segment").offload(store, [NewRun(KEY, INDEX_KEY, io.BytesIO(RUN), scanned())])
     assert store.get(KEY)[0] == RUN
 
 

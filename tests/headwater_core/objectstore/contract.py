@@ -11,7 +11,7 @@ import pytest
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UploadStopped, UsageError
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import PacedFile
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import NewObject, ObjectStore
 
 RACERS = 8
 
@@ -86,6 +86,21 @@ class ObjectStoreContract:
         assert put(store, "data/a.log", b"0123456789") == digest_of(b"0123456789")
         assert read(store, "data/a.log", 0, 10) == b"0123456789"
         assert store.get("data/a.log")[0] == b"0123456789"
+
+    def test_what_was_put_together_reads_back_one_by_one(self, store: ObjectStore) -> None:
+        contents = {"data/b/b.log": b"bb", "data/b/a.log": b"a", "data/c.log": bytes(3_000_000)}
+        digests = store.put_all([NewObject(key, io.BytesIO(content), len(content)) for key, content in contents.items()])
+        assert digests == [digest_of(content) for content in contents.values()]
+        assert {info.key: store.get(info.key)[0] for info in store.list("data/")} == contents
+        assert store.put_all([]) == []
+
+    def test_of_those_put_together_one_that_is_taken_stays_what_it_was(self, store: ObjectStore) -> None:
+        put(store, "b", b"old")
+        with pytest.raises(AlreadyExists):
+            store.put_all([NewObject(key, io.BytesIO(b"new"), 3) for key in "abc"])
+        assert store.get("b")[0] == b"old"
+        with pytest.raises(NotFound):
+            store.stat("c")
 
     def test_a_range_reads_only_that_range(self, store: ObjectStore) -> None:
         put(store, "a", b"0123456789")

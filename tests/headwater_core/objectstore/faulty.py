@@ -12,7 +12,15 @@ from random import Random
 from typing import BinaryIO, TypeVar
 
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UnknownOutcome
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, UnfinishedUpload, check_prefix
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    NewObject,
+    ObjectInfo,
+    ObjectStore,
+    UnfinishedUpload,
+    check_prefix,
+    put_each,
+)
 
 _Answer = TypeVar("_Answer")
 
@@ -81,6 +89,9 @@ class FaultyStore:
         if len(content) != size_bytes:
             raise SourceChanged(f"{key}: {size_bytes} bytes promised, {len(content)} there")
         return self._write("put", key, lambda: self.inner.put(key, io.BytesIO(content), size_bytes=size_bytes))
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        return put_each(self, objects)
 
     def create(self, key: str, document: bytes) -> str:
         return self._write("create", key, lambda: self.inner.create(key, document))

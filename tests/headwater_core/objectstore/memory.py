@@ -8,7 +8,7 @@ from typing import BinaryIO
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, UnfinishedUpload, check_key, check_prefix
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, check_key, check_prefix, put_each
 
 
 class MemoryStore:
@@ -28,6 +28,9 @@ class MemoryStore:
             raise SourceChanged(f"{key}: {size_bytes} bytes promised, {len(content)} there")
         self.create(key, content)
         return digest_of(content)
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        return put_each(self, objects)
 
     def create(self, key: str, document: bytes) -> str:
         with self._lock:

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore, UnfinishedUpload
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, ObjectStore, UnfinishedUpload, put_each
 
 
 class Call(NamedTuple):
@@ -38,6 +38,9 @@ class MeteredStore:
             digest = self._inner.put(key, data, size_bytes=size_bytes)
         self._moved(written=size_bytes)
         return digest
+
+    def put_all(self, objects: Sequence[NewObject]) -> list[str]:
+        return put_each(self, objects)
 
     def create(self, key: str, document: bytes) -> str:
         with self._counted("create", key, 0, len(document)):

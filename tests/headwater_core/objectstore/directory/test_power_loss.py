@@ -9,6 +9,7 @@ import pytest
 
 from headwater_core.errors import AlreadyExists, HeadwaterError, TransientError, UnknownOutcome
 from headwater_core.objectstore.directory import DirectoryStore, durable_names
+from headwater_core.objectstore.store import NewObject
 from manifests.repository import ManifestRepository
 from tests.archival.builders import Agent, Directory, load
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
@@ -39,6 +40,61 @@ def test_what_was_confirmed_survives(disk: VolatileDisk, store: DirectoryStore, 
     store.delete("meta/x/z.json")
     after = after_power_loss(disk, tmp_path)
     assert {info.key: after.get(info.key)[0] for info in after.list("")} == {"data/a/b/c.log": b"segment", "meta/x/y.json": b"2"}
+
+
+def objects(*keys: str) -> list[NewObject]:
+    return [NewObject(key, io.BytesIO(key.encode()), len(key)) for key in keys]
+
+
+def test_what_was_put_together_survives_with_one_sync_of_each_directory(disk: VolatileDisk, store: DirectoryStore, tmp_path: Path) -> None:
+    store.put_all(objects("data/x/first"))
+    synced: list[Path] = []
+
+    def fails(path: Path) -> bool:
+        synced.append(path)
+        return False
+
+    disk.fails = fails
+    keys = {"data/x/a", "data/x/b", "data/y/c"}
+    store.put_all(objects(*sorted(keys)))
+    assert sorted(path.name for path in synced if path.is_dir()) == ["data", "x", "y"]
+    assert len(synced) == 6, "and each file"
+    after = after_power_loss(disk, tmp_path)
+    assert {info.key: after.get(info.key)[0].decode() for info in after.list("data/")} == {key: key for key in (*keys, "data/x/first")}
+
+
+def test_of_what_was_put_together_no_name_is_given_before_all_files_are_synced(disk: VolatileDisk, store: DirectoryStore) -> None:
+    store.create("old", b"0")
+    fates = iter((False, False, True))
+    disk.fails = lambda path: not path.is_dir() and next(fates)
+    with pytest.raises(TransientError):
+        store.put_all(objects("a", "b", "c"))
+    disk.fails = lambda _: False
+    assert [info.key for info in store.list("")] == ["old"]
+
+
+def test_what_was_named_before_a_refusal_is_there_after_a_power_loss(
+    disk: VolatileDisk, store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("b", b"of another")
+    with monkeypatch.context() as overtaken:
+        overtaken.setattr(Path, "is_file", lambda _: False)
+        with pytest.raises(AlreadyExists):
+            store.put_all(objects("x/a", "b", "x/c"))
+    after = after_power_loss(disk, tmp_path)
+    assert {info.key: after.get(info.key)[0] for info in after.list("")} == {"b": b"of another", "x/a": b"x/a"}
+
+
+def test_where_several_directories_cannot_be_synced_none_is_read_back_from_memory(disk: VolatileDisk, store: DirectoryStore) -> None:
+    store.create("old", b"0")
+    disk.fails = directories
+    with pytest.raises(UnknownOutcome):
+        store.put_all(objects("x/a", "y/b"))
+    disk.fails = lambda path: path.name == "y"
+    with pytest.raises(TransientError, match="syncing"):
+        store.stat("x/a")
+    disk.fails = lambda _: False
+    assert store.get("y/b")[0] == b"y/b"
 
 
 def directories(path: Path) -> bool:
