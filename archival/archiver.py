@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
+from tempfile import TemporaryFile
 
 import structlog
 from msgspec.structs import replace
@@ -17,6 +18,8 @@ from archival.entry_reader import ArchivedEntries
 from archival.held_head import HeldHead
 from archival.lineage import CutAt
 from archival.looks import CleanerLooks
+from archival.merge_plan import plan_merge, with_merged
+from archival.merger import Merger, Spool
 from archival.policy import Policy
 from archival.replacement import Draft, irreplaceable, rereads
 from archival.role import Standby, archiving_role
@@ -85,12 +88,33 @@ _OUTRUN = Outcome(action="outrun", reason="the control log knows of a newer comm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergeOutcome:
+    """What one merge did.
+
+    merged       the entry that is live in place of `group`; None when nothing was merged
+    local_bytes  how much of it was read from the local log
+    passed       below this offset nothing will have to be merged
+    more         there may be more to merge now
+    comes_first  something is to be archived; that comes first
+    """
+
+    merged: Entry | None = None
+    group: tuple[Entry, ...] = ()
+    local_bytes: int = 0
+    passed: int = 0
+    more: bool = False
+    comes_first: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiverEquipment:
     """What an archiver works with; those of one agent share it.
 
     writer   names the agent in the heads that it commits: a node's id and a random word that stays with its data directory
     new_uid  a name that no object has had
     runs_max  how many small sealed segments, one after the other, one commit may list
+    spool    where a merge gathers bytes
     """
 
     logs: LocalLogs
@@ -104,6 +128,7 @@ class ArchiverEquipment:
     new_uid: Callable[[], str]
     open_segment: OpenSegment = open_segment
     runs_max: int = 1
+    spool: Spool = TemporaryFile
 
 
 class PartitionArchiver:
@@ -120,9 +145,12 @@ class PartitionArchiver:
         self._held = HeldHead(partition, equipment.repository)
         self._source = PartitionSource(partition, equipment.logs, equipment.looks, equipment.open_segment)
         archived = ArchivedEntries(equipment.store)
+        self._layout = offloader.name
         self._uploads = Uploads(partition, equipment.store, offloader, equipment.new_uid)
         self._branches = Branches(archived, self._uploads)
         self._runs = RunTransfer(self._source, self._looks, archived, self._uploads, self._branches)
+        self._merge_uploads = Uploads(partition, equipment.store, offloader, equipment.new_uid)
+        self._merger = Merger(self._source, archived, self._merge_uploads, equipment.spool)
         self._draft: Draft | None = None
         self._reported_irreplaceable: tuple[Entry, ...] = ()
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=self._writer)
@@ -193,6 +221,32 @@ class PartitionArchiver:
                 return head if after is head else self._commit(after)
             except CommitLost as error:
                 raise TransientError(str(error)) from error
+            except (Fenced, UnknownOutcome, ManifestChanged):
+                self._held.doubt()
+                raise
+
+    def merge(
+        self,
+        policy: Policy,
+        log: LocalLog | None = None,
+        *,
+        passed: int = 0,
+        pace: Callable[[int], object] | None = None,
+        check: Callable[[], object] = lambda: None,
+    ) -> MergeOutcome:
+        """Let small neighbours become one object, with at most one commit, when nothing is to be archived. Safe to repeat after any crash.
+
+        passed  of an earlier merge
+        check   is called before each piece that is read; what it raises ends the merge
+
+        Raises what `step` does.
+        """
+        with self.lock, disk_errors(self.partition):
+            self._merge_uploads.pace = pace
+            try:
+                return self._merge(policy, log or self._source.look(), passed, check)
+            except CommitLost as error:
+                return MergeOutcome(passed=passed, comes_first=True, reason=str(error))
             except (Fenced, UnknownOutcome, ManifestChanged):
                 self._held.doubt()
                 raise
@@ -273,9 +327,9 @@ class PartitionArchiver:
             )
         return Outcome(action="claimed")
 
-    def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False) -> Head:
+    def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False, uploads: Uploads | None = None) -> Head:
         head = self._held.commit(after)
-        self._uploads.committed()
+        (uploads or self._uploads).committed()
         milestones.reached(reached)
         self._announcer.announce(head, claims=claims)
         milestones.reached("archive.announced")
@@ -399,6 +453,53 @@ class PartitionArchiver:
     def _is_outrun(self, head: Head) -> bool:
         """Has another commit come first, as the control log knows and the bucket confirms?"""
         return self._announcer.known_version(self.partition) > head.version and self._held.reload()
+
+    # Merges
+
+    def _merge(self, policy: Policy, log: LocalLog, passed: int, check: Callable[[], object]) -> MergeOutcome:
+        if policy.off or not policy.merge_bytes or isinstance(archiving_role(log), Standby):
+            return MergeOutcome(reason="nothing is merged here")
+        self._held.load()
+        head = self.head
+        if head is None or not self._is_at_rest(head, log, policy):
+            return MergeOutcome(passed=passed, comes_first=True)
+        check_writable(head)
+        if self._announcer.known_version(self.partition) > head.version and self._held.reload():
+            return MergeOutcome(passed=passed, comes_first=True, reason="the control log knows of a newer commit")
+        limits = {"target_bytes": policy.merge_bytes, "span_ms": policy.merge_span_ms}
+        plan = plan_merge(head, log.epochs, layout=self._layout, passed=passed, **limits)
+        if not plan.group:
+            return MergeOutcome(passed=plan.passed, more=plan.is_cut_short)
+        first, last = plan.group[0], plan.group[-1]
+        milestones.reached("merge.planned")
+        try:
+            merged = self._merger.merge(plan.group, head.entries.split_at(first.base_offset)[0], head.fence, log, check)
+        except CorruptData as error:
+            if self._held.reload():
+                return MergeOutcome(passed=passed, comes_first=True, reason="another commit came first")
+            self._log.warning("merge_failed", base_offset=first.base_offset, last_offset=last.last_offset, reason=str(error))
+            return MergeOutcome(passed=last.next_offset, more=True, reason=str(error))
+        milestones.reached("merge.uploaded")
+        entry = merged.entry
+        self._source.look_again(log)
+        self._commit(replace(head, entries=with_merged(head.entries, plan.group, entry)), uploads=self._merge_uploads)
+        size_bytes, entries = entry.size_bytes, len(plan.group)
+        self._log.info("runs_merged", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=size_bytes, entries=entries)
+        return MergeOutcome(merged=entry, group=plan.group, local_bytes=merged.local_bytes, passed=plan.passed, more=True)
+
+    def _is_at_rest(self, head: Head, log: LocalLog, policy: Policy) -> bool:
+        """Is there nothing that comes before a merge? Not what may turn out to be without substance again and again."""
+        steps = next_steps(
+            log,
+            head,
+            writer=self._writer,
+            policy=policy,
+            tail_age_ms=self._tail_age_ms(log),
+            overtaken=lambda first: self._looks.overtaken(log, head, first, policy.stale_keys_below),
+        )
+        return isinstance(
+            next(each for each in steps if not (isinstance(each, Revive) or (isinstance(each, Upload) and each.refills))), Idle
+        )
 
     # What else a step needs, and what it reports
 

@@ -9,6 +9,8 @@ UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a se
 
 DAY_S = 24 * 3600
 GC_INTERVAL_S_MIN = 60  # a round lists what it looks at
+MERGE_BYTES_MIN = 4 << 10
+MERGE_BYTES_MAX = 1 << 30  # a merge takes that much room in the data directory
 
 
 class ArchiveMode(Enum):
@@ -32,6 +34,8 @@ class ArchivalConfig:
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
                     nothing with
     stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
+    merge_bytes     small neighbours become objects of up to this size; 0: they stay as they are
+    merge_after_s   look for some so long after something was archived
     rescan_s        look at every partition this often, whatever the file system reported
     uploads_in_flight  partitions that are archived at once
     upload_bytes_per_s  of all uploads together; None: as fast as the store takes them
@@ -46,6 +50,8 @@ class ArchivalConfig:
     seal_timeout_s: int = 1800
     layout: str = "segment"
     release: bool = True
+    merge_bytes: int = 64 << 20  # four chunks of a reader's read-ahead; uploaded in a few seconds, so that archiving waits for no merge
+    merge_after_s: int = 3600
     rescan_s: int = 30
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
@@ -71,6 +77,10 @@ class ArchivalConfig:
                 raise UsageError(f"archival.{name} is {time_s} s; it cannot be negative")
         if self.gc_interval_s and self.gc_interval_s < GC_INTERVAL_S_MIN:
             raise UsageError(f"archival.gc_interval is {self.gc_interval_s} s; at least {GC_INTERVAL_S_MIN} s, or 0 for never")
+        if not (self.merge_bytes == 0 or MERGE_BYTES_MIN <= self.merge_bytes <= MERGE_BYTES_MAX):
+            raise UsageError(f"archival.merge_bytes is {self.merge_bytes}; {MERGE_BYTES_MIN} to {MERGE_BYTES_MAX}, or 0: nothing is merged")
+        if self.merge_after_s < 1:
+            raise UsageError(f"archival.merge_after is {self.merge_after_s} s; at least 1 s")
         if self.rescan_s < 1:
             raise UsageError(f"archival.rescan is {self.rescan_s} s; at least 1 s")
         if not 1 <= self.uploads_in_flight <= 64:

@@ -159,6 +159,9 @@ class DueQueue:
         first_s = self._first_end()
         return None if first_s is None else max(0.0, first_s - now_s)
 
+    def is_due(self, partition: TopicPartition) -> bool:
+        return partition in self._due
+
     def place_of(self, partition: TopicPartition, now_s: float) -> "QueuePlace":
         """Where a partition stands, without moving it."""
         number = self._due.get(partition)

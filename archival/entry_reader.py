@@ -1,6 +1,7 @@
 """Reads what is archived already, and verifies it again."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import BinaryIO, cast
 
 from msgspec.structs import replace
@@ -26,6 +27,17 @@ class ArchivedEntries:
     def open(self, entry: Entry) -> BinaryIO:
         """The entry's bytes as a file, dead ones included."""
         return cast(BinaryIO, ArchivedRun(self._store, entry))
+
+    def pieces(self, entry: Entry, piece_bytes: int) -> Iterator[memoryview]:
+        """The entry's live bytes in order, by one request; each piece is valid until the next."""
+        piece = memoryview(bytearray(min(piece_bytes, entry.live_bytes)))
+        pieces = [piece[: entry.live_bytes - start] for start in range(0, entry.live_bytes, piece_bytes)]
+        with closing(open_layout(entry.layout).stream_offloaded(self._store, entry.key, entry.context, pieces, 0)) as filled:
+            try:
+                for each, _ in zip(pieces, filled, strict=True):
+                    yield each
+            except NotFound as error:
+                raise CorruptData(entry.key, 0, "the manifest lists it, the store does not have it") from error
 
     def remember_open(self, entry: Entry, open_transactions: tuple[OpenTransaction, ...]) -> None:
         """These are open after `entry`, which has just been archived: the next run needs them, and need not read its index."""

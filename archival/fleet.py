@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryFile
+from typing import BinaryIO, NamedTuple, cast
 from uuid import uuid4
 
 import structlog
@@ -55,6 +56,7 @@ RESTING_MAX = 500  # archivers without work that keep their heads, for partition
 RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded they take some ten times that
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 COMMIT_S, COMMIT_MAX_S = 0.1, 5.0  # after a roll, until followers have the last records; as long as the broker's checkpoint takes
+MERGE_AGAIN_S = 60.0  # after a merge that something came in the way of
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
 
@@ -66,6 +68,7 @@ class PartitionOutcome:
     progressed  there may be more to do
     deadline_ms  when the broker's retention will take the next of it; None: never, or that is not known
     again_s     so long after it, it is to be made again, though nothing may happen to the log until then; None: it need not
+    merge_in_s  look for small neighbours to merge then; None: nothing is new there
     quiet       there will be nothing more to do until something happens to the log
     gone        the partition is not there any more
     store_answers  did the store answer, as far as that mattered? None when it was not asked
@@ -82,6 +85,7 @@ class PartitionOutcome:
     progressed: bool = False
     deadline_ms: int | None = None
     again_s: float | None = None
+    merge_in_s: float | None = None
     quiet: bool = False
     gone: bool = False
     store_answers: bool | None = None
@@ -98,6 +102,19 @@ class PartitionOutcome:
             released_bytes=earlier.released_bytes + self.released_bytes,
             elapsed_s=round(earlier.elapsed_s + self.elapsed_s, 3),
         )
+
+
+class MergeTurn(NamedTuple):
+    """What became of a partition's turn to merge.
+
+    again_in_s  when to look again; None: not before something is archived
+    is_archiving_due  something is to be archived, or claimed, before that
+    store_answers     see PartitionOutcome
+    """
+
+    again_in_s: float | None
+    is_archiving_due: bool = False
+    store_answers: bool | None = None
 
 
 class StepFailure(NamedTuple):
@@ -118,6 +135,8 @@ class _Member:
     obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
     confirmed_s   when the bucket last said what the archiver's head says; None before it did
     commit_waits  how often in a row its broker said that a sealed segment is not committed yet
+    merge_known   is it known when to look for neighbours to merge?
+    merged_to     below this offset nothing will have to be merged
     """
 
     archiver: PartitionArchiver | None = None
@@ -128,6 +147,8 @@ class _Member:
     read_again_s: float = 0.0
     confirmed_s: float | None = None
     commit_waits: int = 0
+    merge_known: bool = False
+    merged_to: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +256,7 @@ class ArchiverFleet:
             new_uid=equipment.new_uid,
             open_segment=equipment.open_segment,
             runs_max=equipment.runs_max,
+            spool=lambda: cast(BinaryIO, TemporaryFile(dir=equipment.data_dir)),  # noqa: SIM115  a merge closes it
         )
         self._collector = Collector(
             store=equipment.store,
@@ -369,8 +391,7 @@ class ArchiverFleet:
 
     def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
         settings = self.settings_for(log.partition.topic)
-        with self._lock:
-            archiver = member.archiver = member.archiver or self._new_archiver(log.partition)
+        archiver = self._archiver_of(member, log.partition)
         seen = log
         if end is not None and log.high_watermark is not None and log.high_watermark > end:
             seen = replace(log, high_watermark=end)
@@ -399,6 +420,9 @@ class ArchiverFleet:
         if outcome.entry and not outcome.entry.gap:
             made = (*outcome.before, outcome.entry)
             done = replace(done, objects=len(made), archived_bytes=sum(entry.live_bytes for entry in made))
+        if policy.merge_bytes and head is not None and (outcome.progressed or not member.merge_known):
+            member.merge_known = True
+            done = replace(done, merge_in_s=float(settings.merge_after_s))
         try:
             if outcome.progressed and head:
                 self.committed(head)
@@ -409,6 +433,40 @@ class ArchiverFleet:
         if not (outcome.progressed or done.error):
             member.rest = Rest.of(seen, head, policy, outcome.reason, self._equipment.writer)
         return done
+
+    def _archiver_of(self, member: _Member, partition: PartitionId) -> PartitionArchiver:
+        with self._lock:
+            member.archiver = member.archiver or self._new_archiver(partition)
+            return member.archiver
+
+    def merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
+        """Merge the next small neighbours of one partition, with at most one commit. Raises nothing that a partition can be the reason of:
+        archiving goes on without merges, so they are no trouble of the partition's."""
+        with listening() as contact:
+            try:
+                turn = self._merge(place, policy_for, watch)
+            except NotFound:
+                turn = MergeTurn(None)
+            except UploadStopped:
+                turn = MergeTurn(0.0)
+            except Exception as error:
+                _log.warning("merge_postponed", partition=str(place), reason=str(self.trouble(place, error)))
+                turn = MergeTurn(MERGE_AGAIN_S, store_answers=False if contact.failed else None)
+        return turn._replace(store_answers=True) if contact.answered and turn.store_answers is None else turn
+
+    def _merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
+        log = self.logs.look(place)
+        with self._in_hand(log.partition) as member:
+            archiver = self._archiver_of(member, log.partition)
+            permit = UploadPermit(self._rate, _Interest(self, archiver, log, policy_for, watch).lost, self._equipment.wait)
+            outcome = archiver.merge(self.policy(place, policy_for), log, passed=member.merged_to, pace=permit, check=permit.check)
+            member.merged_to = outcome.passed
+            if outcome.merged and archiver.head:
+                member.confirmed_s = self.clock.monotonic_s()
+                self.committed(archiver.head)
+        if outcome.comes_first:
+            return MergeTurn(MERGE_AGAIN_S, is_archiving_due=True)
+        return MergeTurn(0.0 if outcome.more else None)
 
     def _may_release(self, member: _Member, log: LocalLog) -> bool:
         """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""

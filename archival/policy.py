@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archival.config import ArchivalConfig, ArchiveMode
+from archival.config import DAY_S, ArchivalConfig, ArchiveMode
 
 PAUSED = "paused "  # how the reason of a pause begins
+
+MERGE_SPAN_MS = 7 * DAY_S * 1000  # retention counts an entry by its newest record; fifty objects a year are few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +16,10 @@ class Policy:
     end               archive only what lies wholly below this offset; None: everything
     begin_anew_epoch  a log whose oldest leader epoch is this one, or older, may supersede an archive that it shares nothing with
     stale_keys_below  deletions that a log has forgotten below this offset may be missing from its archive
+    merge_span_ms     so much longer than it had to may a record stay because it was merged with later ones
     off               the setting, or the pause, by which nothing is archived; "" where something is
     gap_reason        why the log may lack what was not archived in time; "" where nobody knows
+    merge_bytes       small neighbours become objects of up to this size; 0: nothing is merged
 
     Raises ValueError for a negative number.
     """
@@ -24,6 +28,8 @@ class Policy:
     end: int | None = None
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
+    merge_bytes: int = 0
+    merge_span_ms: int = MERGE_SPAN_MS
     off: str = ""
     gap_reason: str = ""
 
@@ -45,6 +51,8 @@ class Policy:
             tail_after_ms=settings.seal_timeout_s * 1000,
             begin_anew_epoch=settings.begin_anew_epoch,
             stale_keys_below=settings.stale_keys_below,
+            merge_bytes=0 if requested else settings.merge_bytes,
+            merge_span_ms=min(MERGE_SPAN_MS, (settings.retention_s or DAY_S * 365) * 1000 // 8),
         )
 
 

@@ -4,6 +4,9 @@ There is no pass that has to end before a partition is looked at again. A rescan
 takes one partition, makes one step and puts it back after the others. `rescan`, `add` and `turn` are all of it, and need neither
 threads nor a real clock; `run` is the threads around them.
 
+When nothing is due, small neighbours in the archive are merged. A merge ends for its own partition as soon as that has something to
+archive, and for any other that would have to wait for it.
+
 A step may hang with its disk. When nothing of it has moved for LATE_S it does not count any more among the uploads in flight, and a log
 directory with as many such steps as may be in flight is passed over until one of them ends: however many disks hang, the partitions of
 the others are archived.
@@ -13,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -23,9 +27,10 @@ import structlog
 from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
 from archival.explanation import Turn
-from archival.fleet import LATE_S, LOG_DIRS, PartitionOutcome, StepFailure
+from archival.fleet import LATE_S, LOG_DIRS, MergeTurn, PartitionOutcome, StepFailure
 from archival.policy import Policy, PolicyFor
 from archival.store_breaker import StoreBreaker
+from archival.timetable import Timetable, earliest
 from archival.upload_permit import StepWatch
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
@@ -55,6 +60,10 @@ class Work(Protocol):
 
     def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
         """One step. Raises nothing: whatever goes wrong is in the outcome."""
+        ...
+
+    def merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
+        """Merge a partition's next small neighbours. Raises nothing."""
         ...
 
     def note(self, outcome: PartitionOutcome) -> None:
@@ -108,6 +117,7 @@ class Scheduler:
         self._random, self._queue, self._changed = random, DueQueue(random), threading.Condition()
         self._glimpses: dict[TopicPartition, Glimpse] = {}  # when each was last added by a rescan
         self._in_hand: dict[TopicPartition, StepWatch] = {}
+        self._merges, self._merging = Timetable(), set[TopicPartition]()  # those of the ones in hand that are merged
         self._breaker = StoreBreaker(random)
         self._remind_s = 0.0  # when to report an open breaker again
         self._ending = ""  # why all steps have to end
@@ -179,10 +189,25 @@ class Scheduler:
         if moving >= most or not self._breaker.may_begin(now_s, moving):
             return None
         hanging = Counter(self._directory(place) for place in late)
-        place = self._queue.take(now_s, lambda each: hanging[self._directory(each)] >= most)
+
+        def waits(each: TopicPartition) -> bool:
+            return each in self._in_hand or hanging[self._directory(each)] >= most
+
+        place = self._queue.take(now_s, waits)
         if place is not None:
             self._in_hand[place] = StepWatch(self._clock, lambda: self._ending)
+        elif (place := self._merges.take(now_s, waits)) is not None:
+            self._merging.add(place)
+            self._in_hand[place] = StepWatch(self._clock, partial(self._comes_first, place))
         return place
+
+    def _comes_first(self, place: TopicPartition) -> str:
+        """Why the merge of `place` has to end; "" while nothing waits for it."""
+        with self._changed:
+            is_full = len(self._in_hand) >= self._settings().uploads_in_flight
+            if self._queue.is_due(place) or (is_full and self._queue.wait_s(self._clock.monotonic_s()) == 0):
+                return "something is to be archived"
+        return self._ending
 
     def _directory(self, place: TopicPartition) -> Path | None:
         """Its log directory; None for one that no listing has had yet."""
@@ -190,6 +215,9 @@ class Scheduler:
         return glimpse.directory if glimpse is not None else None
 
     def _step(self, place: TopicPartition) -> None:
+        if place in self._merging:
+            self._merge(place)
+            return
         try:
             try:
                 outcome = self._work.step(place, self._policy_for, self._in_hand[place])
@@ -210,6 +238,22 @@ class Scheduler:
             self._report_suspended(outcome.error, again=was_open)
         elif is_news:
             self._report(outcome)
+
+    def _merge(self, place: TopicPartition) -> None:
+        turn = MergeTurn(None)
+        try:
+            turn = self._work.merge(place, self._policy_for, self._in_hand[place])
+        finally:
+            now_s = self._clock.monotonic_s()
+            with self._changed:
+                self._changed.notify_all()
+                del self._in_hand[place]
+                self._merging.discard(place)
+                if turn.again_in_s is not None:
+                    self._merges.add(place, now_s + turn.again_in_s)
+                if turn.is_archiving_due:
+                    self._queue.add([place])
+                self._tell_breaker(PartitionOutcome(place=place, store_answers=turn.store_answers))
 
     def _report_suspended(self, error: HeadwaterError, *, again: bool) -> None:
         """The trouble is nobody's in particular: one line, and one a minute while it lasts, though the reason names another object."""
@@ -245,7 +289,11 @@ class Scheduler:
     def idle_s(self) -> float | None:
         """How long nothing is due, in seconds, unless something is added; None: without an end."""
         with self._changed:
-            return self._queue.wait_s(self._clock.monotonic_s())
+            return self._wait_s()
+
+    def _wait_s(self) -> float | None:
+        now_s = self._clock.monotonic_s()
+        return earliest(self._queue.wait_s(now_s), self._merges.wait_s(now_s))
 
     def run(self, events: Events, stop: threading.Event) -> None:
         """Workers, until `stop` is set and each has ended its step, or is late with it."""
@@ -336,7 +384,7 @@ class Scheduler:
                     if len(self._in_hand) >= len(self._workers):
                         self._start_worker(stop)
                     return place
-                wait_s = self._queue.wait_s(self._clock.monotonic_s())
+                wait_s = self._wait_s()
                 self._changed.wait(BLOCKED_S if wait_s == 0 else wait_s)
         return None
 
@@ -347,6 +395,8 @@ class Scheduler:
             self._changed.notify_all()
             del self._in_hand[place]
             self._quiet.pop(place, None)
+            if outcome.merge_in_s is not None:
+                self._merges.add(place, now_s + outcome.merge_in_s)
             if outcome.quiet and not outcome.error and place in self._glimpses:
                 self._quiet[place] = _Quiet(self._glimpses[place], now_s + QUIET_S * self._random.uniform(0.5, 1.0))
             if outcome.progressed:
@@ -364,6 +414,7 @@ class Scheduler:
     def _retain(self, places: Collection[TopicPartition]) -> None:
         with self._changed:
             self._queue.retain(places)
+            self._merges.retain(places)
             tables: tuple[dict[TopicPartition, Any], ...] = (self._glimpses, self._quiet)
             for table in tables:
                 for each in table.keys() - set(places):

@@ -46,14 +46,15 @@ class UploadPermit:
 
     def __call__(self, size_bytes: int) -> None:
         """Return when a piece of `size_bytes` may go. Raises UploadStopped."""
-        self._check()
+        self.check()
         left_s = self._rate.reserve(size_bytes)
         while left_s > 0:
             self._wait(min(left_s, SLICE_S))
             left_s -= SLICE_S
-            self._check()
+            self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises UploadStopped when the upload is not wanted any more."""
         if reason := self._unwanted():
             raise UploadStopped(reason)
 

@@ -97,6 +97,8 @@ _PER_TOPIC = {  # key: the section that it overrides
     "retention": "archival",
     "retention_bytes": "archival",
     "superseded_retention": "archival",
+    "merge_bytes": "archival",
+    "merge_after": "archival",
 }
 
 

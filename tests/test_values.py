@@ -73,6 +73,8 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a revival of more than there is", lambda: Revive(an_entry(5, 9), 11)),
     ("a look beyond what the cleaner may clean", lambda: CleanerLook(9, 3, 0)),
     ("a negative consent", lambda: ArchivalConfig(stale_keys_below=-1)),
+    ("an object too small to be merged into", lambda: ArchivalConfig(merge_bytes=1)),
+    ("a merge at once", lambda: ArchivalConfig(merge_after_s=0)),
     ("a segment of negative length", lambda: replace(A_SEGMENT, size_bytes=-1)),
     ("a segment before all offsets", lambda: replace(A_SEGMENT, base_offset=-1)),
     ("a log in disorder", lambda: replace(A_LOG, segments=(A_SEGMENT, A_SEGMENT))),

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from archival.announcer import claim_of
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.due_queue import PAUSE_MAX_S
-from archival.fleet import LATE_S, LOG_DIRS, LOOK_S, READ_AGAIN_S, PartitionOutcome
+from archival.fleet import LATE_S, LOG_DIRS, LOOK_S, MERGE_AGAIN_S, READ_AGAIN_S, MergeTurn, PartitionOutcome
 from archival.policy import PolicyFor
 from archival.scheduler import QUIET_S, Scheduler
 from archival.store_breaker import OPENS_AT, PROBE_MAX_S
@@ -453,6 +453,9 @@ class HangingWork:
         self.stepped.append(place.topic)
         return PartitionOutcome(place=place)
 
+    def merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
+        raise AssertionError(str(place))
+
     def note(self, outcome: PartitionOutcome) -> None: ...
     def trouble(self, place: TopicPartition, error: Exception) -> HeadwaterError:
         raise AssertionError(str(place)) from error
@@ -589,3 +592,122 @@ def test_a_step_that_waits_for_a_commit_is_made_again_soon() -> None:
         assert scheduler.turn()
     assert scheduler.idle_s() is None
     assert len(work.stepped) == 4
+
+
+# Merges
+
+HOUR_MS = 3_600_000
+
+
+def a_merging_bench(bench: Bench) -> None:
+    """Segments of 900 bytes, some of which make an object."""
+    bench.settings = ArchivalConfig(merge_bytes=8 << 10)
+    bench.broker.partition("soup", 0, 1, segments=9)
+    bench.scheduler.rescan()
+    bench.turns()
+
+
+def entries(bench: Bench, number: int = 0) -> int:
+    head = bench.head("soup", number)
+    return len(head.entries) if head else 0
+
+
+def test_small_neighbours_are_merged_an_hour_after_they_were_archived(bench: Bench) -> None:
+    a_merging_bench(bench)
+    assert (entries(bench, 0), entries(bench, 1)) == (8, 8)
+    bench.clock.advance(HOUR_MS - 1_000)
+    assert bench.turns() == 0
+    assert bench.scheduler.idle_s() == pytest.approx(1, abs=0.1)
+    bench.clock.advance(1_000)
+    with capture_logs() as logs:
+        assert bench.turns() == 4, "each is merged, and looked at once more"
+    assert [event["entries"] for event in logs if event["event"] == "runs_merged"] == [8, 8]
+    assert (entries(bench, 0), entries(bench, 1)) == (1, 1)
+    assert bench.last_offset("soup", 0) == 79
+
+
+def test_what_is_idle_is_not_looked_at_again_for_merges(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_merging_bench(bench)
+    bench.clock.advance(HOUR_MS)
+    bench.turns()
+    looks = counted_looks(monkeypatch)
+    bench.clock.advance(10 * HOUR_MS)
+    assert bench.turns() == 0
+    assert not looks
+    assert bench.scheduler.idle_s() is None
+
+
+def test_nothing_is_merged_where_the_size_is_none(bench: Bench) -> None:
+    bench.settings = ArchivalConfig(merge_bytes=0)
+    bench.broker.partition("soup", 0, segments=9)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.scheduler.idle_s() is None
+
+
+def test_a_merge_ends_when_its_own_partition_has_something_to_archive(bench: Bench, store: SendingStore) -> None:
+    a_merging_bench(bench)
+
+    def roll(key: str) -> None:
+        store.sending = lambda key: None
+        bench.broker.roll("soup", number_of(key))
+        bench.scheduler.add([TopicPartition("soup", number_of(key))])
+
+    store.sending = roll
+    bench.clock.advance(HOUR_MS)
+    assert bench.scheduler.turn()
+    assert entries(bench) == 8
+    assert bench.scheduler.turn()
+    assert (bench.last_offset("soup", 0), entries(bench)) == (89, 9)
+    bench.turns()
+    assert (bench.last_offset("soup", 0), entries(bench)) == (89, 1)
+
+
+def test_a_merge_that_something_came_before_is_tried_again(bench: Bench) -> None:
+    a_merging_bench(bench)
+    bench.broker.roll("soup", 0)  # nobody has reported it
+    bench.clock.advance(HOUR_MS)
+    bench.turns()
+    assert (bench.last_offset("soup", 0), entries(bench)) == (89, 9), "that was archived first"
+    bench.clock.advance(int(MERGE_AGAIN_S * 1000))
+    bench.turns()
+    assert entries(bench) == 1
+
+
+def test_a_store_that_fails_postpones_merges_and_stops_nothing(bench: Bench, store: SendingStore) -> None:
+    a_merging_bench(bench)
+
+    def fail(key: str) -> None:
+        raise TransientError("no")
+
+    store.sending = fail
+    bench.clock.advance(HOUR_MS)
+    with capture_logs() as logs:
+        bench.turns()
+    assert [event["event"] for event in logs if event["log_level"] == "warning"] == ["merge_postponed"] * 2
+    assert not bench.fleet.troubles
+    store.sending = lambda key: None
+    bench.clock.advance(int(MERGE_AGAIN_S * 1000))
+    bench.turns()
+    assert entries(bench) == 1
+
+
+def test_a_merge_gives_its_place_to_what_would_have_to_wait(bench: Bench) -> None:
+    """One upload at a time, and another partition has something to archive."""
+    a_merging_bench(bench)
+    bench.settings = replace(bench.settings, uploads_in_flight=1)
+    bench.clock.advance(HOUR_MS)
+    seen: list[str] = []
+    merge = bench.fleet.merge
+
+    def watched(place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
+        seen.append(watch.ends())
+        bench.broker.roll("soup", 1 - place.partition)
+        bench.scheduler.add([TopicPartition("soup", 1 - place.partition)])
+        seen.append(watch.ends())
+        return merge(place, policy_for, watch)
+
+    bench.fleet.merge = watched  # type: ignore[method-assign]
+    assert bench.scheduler.turn()
+    assert seen == ["", "something is to be archived"]
+    assert (entries(bench, 0), entries(bench, 1)) == (8, 8)

@@ -1,0 +1,134 @@
+"""Merges a partition's small neighbours into one object: their bytes are gathered in a local file, verified again as one run, and uploaded.
+
+Nothing is taken from an entry but its live bytes: from the local log while it holds the very same ones, as the entry's digest says, else
+from the store. What the whole says must be what its parts said; its index is made anew.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from msgspec.structs import replace
+
+from archival.entry_reader import ArchivedEntries
+from archival.merge_plan import merged_displacement
+from archival.source import PartitionSource, check_unchanged, find_batch
+from archival.uploads import Uploads
+from headwater_core.errors import CorruptData, HeadwaterError, UploadStopped
+from headwater_core.objectstore.digest import Digest
+from headwater_core.segments.index_hints import hint_by_offset
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.run_scan import RunScan, scan_run
+from manifests.entry import Entry
+from manifests.entry_tree import EntryTree
+
+MILESTONES = ("merge.planned", "merge.uploaded")
+
+PIECE_BYTES = 1 << 20
+
+Spool = Callable[[], BinaryIO]
+"""Makes an empty file that is gone when it is closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """The entry that the store has confirmed, and how many of its bytes were read from the local log rather than from the store."""
+
+    entry: Entry
+    local_bytes: int
+
+
+class Merger:
+    """The merges of one partition. An object that was confirmed for a commit that did not come about is the next one's, if that is the
+    same merge under the same fence: see Uploads."""
+
+    def __init__(self, source: PartitionSource, archived: ArchivedEntries, uploads: Uploads, spool: Spool) -> None:
+        self._source, self._archived, self._uploads, self._spool = source, archived, uploads, spool
+
+    def merge(self, group: tuple[Entry, ...], before: EntryTree, fence: int, log: LocalLog, check: Callable[[], object]) -> Merged:
+        """One entry for `group`, which is live and abuts; its object is confirmed, and nothing lists it yet.
+
+        before  the live entries that come before
+        check   is called before each piece that is read; what it raises ends the merge
+
+        Raises CorruptData when what is archived is not what the head says, and what the store, the disk and the uploads' pace raise.
+        """
+        first, last = group[0], group[-1]
+        with self._spool() as file:
+            local_bytes = sum(self._gather(entry, file, log, check) for entry in group)
+            file.flush()
+            scan = scan_run(file, start=0, end=file.tell(), open_before=self._archived.open_after(before), where=f"merged {first.key}")
+            if scan is None or not _is_sum(scan, group):
+                raise CorruptData(
+                    first.key, 0, f"with what follows up to offset {last.last_offset} it is not what the manifest says of them"
+                )
+            entry = self._uploads.new_entry(first.base_offset, last.last_offset, scan, fence)
+            entry = replace(entry, cleaned=first.cleaned, displaced_by=merged_displacement(group))
+            file.seek(0)
+            entry = self._uploads.upload(entry, file, scan)
+        self._archived.remember_open(entry, scan.open_transactions)
+        return Merged(entry=entry, local_bytes=local_bytes)
+
+    def _gather(self, entry: Entry, file: BinaryIO, log: LocalLog, check: Callable[[], object]) -> int:
+        """Append the entry's live bytes to `file`; how many of them the local log had."""
+        start = file.tell()
+        if not entry.is_cut:  # the digest is of the whole object
+            try:
+                if self._copy_local(entry, file, log, check) == entry.digest:
+                    return entry.live_bytes
+            except UploadStopped:
+                raise
+            except HeadwaterError:
+                pass  # of the local log, which is archiving's trouble; the store has the bytes
+            file.seek(start)
+            file.truncate()
+        digest = Digest()
+        for piece in self._archived.pieces(entry, PIECE_BYTES):
+            check()
+            file.write(piece)
+            digest.update(piece)
+        if not entry.is_cut and digest.text() != entry.digest:
+            raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.digest}")
+        return 0
+
+    def _copy_local(self, entry: Entry, to: BinaryIO, log: LocalLog, check: Callable[[], object]) -> str:
+        """Append as many bytes as the entry has, from where it begins in the local log; their digest, "" where they are not there."""
+        digest, first = Digest(), entry.epochs[0].first_offset
+        left_bytes = entry.live_bytes
+        for segment, _ in log.segments_from(first):
+            with self._source.open(segment) as file:
+                size_bytes, position = check_unchanged(segment, file), 0
+                if left_bytes == entry.live_bytes:
+                    hint = hint_by_offset(segment.index_path, segment.base_offset, first)
+                    found = find_batch(segment, file, first, hint.position if hint else 0, size_bytes)
+                    if found is None or found.base_offset != first:
+                        return ""
+                    position = found.position
+                file.seek(position)
+                while left_bytes and (piece := file.read(min(PIECE_BYTES, left_bytes, size_bytes - position))):
+                    check()
+                    to.write(piece)
+                    digest.update(piece)
+                    position += len(piece)
+                    left_bytes -= len(piece)
+            if not left_bytes:
+                return digest.text()
+        return ""
+
+
+def _is_sum(scan: RunScan, group: Sequence[Entry]) -> bool:
+    """Is what was scanned all of these entries, and nothing else?"""
+    first, last = group[0], group[-1]
+    times = [each for entry in group for each in (entry.first_timestamp_ms, entry.last_timestamp_ms) if each is not None]
+    epochs = [epoch for entry in group for epoch in entry.epochs]
+    joined = tuple(each for at, each in enumerate(epochs) if at == 0 or each.epoch != epochs[at - 1].epoch)
+    return (
+        first.base_offset <= scan.base_offset
+        and scan.last_offset <= last.last_offset
+        and scan.size_bytes == sum(entry.live_bytes for entry in group)
+        and scan.epochs == joined
+        and scan.records == sum(entry.records for entry in group)
+        and scan.open_from == last.open_from
+        and len(scan.aborted) == sum(entry.aborted for entry in group)
+        and (scan.first_timestamp_ms, scan.last_timestamp_ms) == (min(times, default=None), max(times, default=None))
+    )
