@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _Answer = TypeVar("_Answer")
+_STEPS_BEFORE_MERGE = 8
 _TURNS_MAX = 2_000  # of one agent's tasks until they have ended; more, and they wait for each other
 
 
@@ -61,6 +63,7 @@ class Agent:
         self._topics = TopicRecords(self.repository, world.describe)
         self._announcer = LateAnnouncer(world.control, world.clock)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        self._merged_to = 0
         self._releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
 
     def archiver(self) -> PartitionArchiver:
@@ -133,6 +136,37 @@ class Agent:
         if released.segments:
             self.world.result.seen["segments released"] += 1
         return f"released {len(released.segments)} segments, local start {released.local_start} ({released.reason})"
+
+    def merge(self) -> str:
+        archiver = self.archiver()
+        policy = dataclass_replace(
+            self._policy(self.world.random.choice((None, 0))), merge_bytes=self.world.random.choice((600, 1_500, 6_000))
+        )
+        return self._send("merge", lambda: self.merge_now(archiver, policy))
+
+    def merge_now(self, archiver: PartitionArchiver, policy: Policy) -> str:
+        """What is to be archived comes first; then as many merges as there are."""
+        for _ in range(_STEPS_BEFORE_MERGE):
+            if not archiver.step(policy).progressed:
+                break
+        done = self._merge(archiver, policy)
+        while done.startswith("merged"):
+            done = self._merge(archiver, policy)
+        return done
+
+    def _merge(self, archiver: PartitionArchiver, policy: Policy) -> str:
+        world, before = self.world, self.world.random.choice((0, self._merged_to))
+        outcome = archiver.merge(policy, passed=before)
+        self._merged_to = outcome.passed
+        world.result.seen["outcome comes first"] += outcome.comes_first
+        if outcome.merged is None:
+            return f"nothing is merged {outcome.reason}"
+        world.result.seen["outcome merged"] += 1
+        world.result.seen["a cut entry is merged"] += any(entry.is_cut for entry in outcome.group)
+        world.result.seen["entries of two epochs are merged"] += len(outcome.merged.epochs) > 1
+        world.result.seen["merged from local bytes"] += outcome.local_bytes > 0
+        world.result.seen["merged from the store"] += outcome.local_bytes < outcome.merged.size_bytes
+        return f"merged {[entry.base_offset for entry in outcome.group]}..{outcome.merged.last_offset}"
 
     def announce(self) -> str:
         self._announcer.speak()

@@ -102,6 +102,9 @@ class Checks:
         self._succession(before, head)
         for entry in entries:
             self._listed(partition, entry)
+        if not self._brokers.compacted:
+            for entry in head.entries:
+                self._complete(entry)
         epochs = [epoch for entry in head.entries for epoch, _ in entry.epochs]
         if epochs != sorted(epochs):
             raise Violation(f"I6 epochs of live entries go back: {epochs}")
@@ -182,6 +185,16 @@ class Checks:
                 raise Violation(
                     f"I5 the batch at {batch.base} in epoch {batch.epoch} of {partition.topic_id} was never written as it is archived"
                 )
+
+    def _complete(self, entry: Entry) -> None:
+        """I4: what is missing from a log without compaction is a gap, and no part of an entry."""
+        expected = entry.base_offset
+        for batch in self.stored(entry):
+            if batch.base != expected:
+                raise Violation(f"I4 {entry.base_offset}..{entry.last_offset} lacks what comes before {batch.base}")
+            expected = batch.last + 1
+        if not entry.gap and expected != entry.next_offset:
+            raise Violation(f"I4 {entry.base_offset}..{entry.last_offset} holds nothing from {expected} on")
 
     def stored(self, entry: Entry) -> list[Stored]:
         """The batches that an entry, live or superseded, stands for."""

@@ -26,6 +26,8 @@ import archival.archiver
 import archival.branches
 import archival.lineage
 import archival.looks
+import archival.merge_plan
+import archival.merger
 import archival.release
 import archival.replacement
 import archival.role
@@ -50,10 +52,12 @@ from archival.tails import Tails
 from archival.uploads import NewUpload, Uploads
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
+from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import NewObject
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.run_scan import RunScan
+from headwater_core.segments.run_scan import RunScan, scan_run
+from headwater_core.segments.runindex import encode_index
 from hydration.answers import AbortedFrom
 from hydration.archive.archive_transactions import Carried
 from hydration.archive.manifest_view import ManifestView
@@ -686,3 +690,66 @@ def nothing_carried_over_gaps(stack: ExitStack) -> None:
         return Carried(())
 
     _patch(stack, PartitionTransactions, "_carried", carried)
+
+
+# Merges
+
+
+@mutant("neighbours are merged across a gap", theme="merged branches")
+def merge_across_a_gap(stack: ExitStack) -> None:
+    def takes(group: Any, entry: Entry, layout: str) -> bool:
+        return not entry.gap and bool(entry.epochs) and group.size_bytes + entry.live_bytes <= group.target_bytes
+
+    real = EntryTree.within
+    _patch(stack, archival.merge_plan._Group, "takes", takes)
+    _patch(stack, archival.archiver, "with_merged", lambda entries, group, merged: _with_merged(entries, merged))
+
+    def without_gaps(entries: EntryTree, first: int, end: int, *how: Any) -> Iterator[Entry]:
+        return (entry for entry in real(entries, first, end, *how) if not entry.gap)
+
+    def plan(head: Head, *args: Any, **how: Any) -> Any:
+        with patch.object(EntryTree, "within", without_gaps):
+            return archival.merge_plan.plan_merge(head, *args, **how)
+
+    _patch(stack, archival.archiver, "plan_merge", plan)
+
+
+def _with_merged(entries: EntryTree, merged: Entry) -> EntryTree:
+    before, rest = entries.split_at(merged.base_offset)
+    return before.followed_by(merged) + rest.split_at(merged.next_offset)[1]
+
+
+@mutant("a merged entry does not know what was open before it", theme="merges")
+def merge_forgets_transactions(stack: ExitStack) -> None:
+    _patch(stack, archival.merger, "scan_run", lambda file, **how: scan_run(file, **(how | {"open_before": ()})))
+    _patch(stack, archival.merger, "_is_sum", lambda *_: True)
+
+
+@mutant("a merge is committed before its object is confirmed", theme="merges")
+def merge_unconfirmed(stack: ExitStack) -> None:
+    real = archival.merger.Merger.merge
+
+    def merge(merger: Any, *args: Any) -> Any:
+        upload = merger._uploads.upload
+
+        def hopeful(entry: Entry, source: Any, scan: RunScan) -> Entry:
+            with suppress(TransientError):
+                return upload(entry, source, scan)  # type: ignore[no-any-return]
+            index = encode_index(scan.index)
+            return replace(entry, index_bytes=len(index), index_digest=digest_of(index))
+
+        with patch.object(merger._uploads, "upload", hopeful):
+            return real(merger, *args)
+
+    _patch(stack, archival.merger.Merger, "merge", merge)
+
+
+@mutant("a merge believes the local log without comparing digests", theme="merged keys")
+def merge_of_other_bytes(stack: ExitStack) -> None:
+    real = archival.merger.Merger._copy_local
+
+    def copied(merger: Any, entry: Entry, *args: Any) -> str:
+        return entry.digest if real(merger, entry, *args) else ""
+
+    _patch(stack, archival.merger.Merger, "_copy_local", copied)
+    _patch(stack, archival.merger, "_is_sum", lambda *_: True)

@@ -127,6 +127,17 @@ def test_what_a_dead_branch_had_displaced_is_archived_again(theme: str) -> None:
     assert seen["outcome replaced"] > 10
 
 
+@pytest.mark.parametrize("theme", ["merges", "merged branches", "merged keys"])
+def test_merges_violate_no_invariant(theme: str) -> None:
+    seen = Counter[str]()
+    for seed in range(12):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    assert seen["outcome merged"]
+
+
 @pytest.mark.xdist_group("seeds")
 def test_the_seeds_reach_what_is_interesting() -> None:
     """A run that never gets there proves nothing."""

@@ -17,6 +17,7 @@ from unittest.mock import patch
 import structlog
 
 import archival.archiver
+import archival.merge_plan
 import archival.topics
 from archival.topics import TopicFacts
 from headwater_core import milestones
@@ -74,6 +75,7 @@ class Theme:
     damage: float = 0
     slow: float = 1
     pages: bool = False
+    merges: float = 0
     actions: int = ACTIONS
 
 
@@ -96,11 +98,22 @@ THEMES = {
     "pages": Theme(
         pages=True, actions=350, elections=1.5, retention=0.3, releases=2, rolls=5, follows=0.7, unnamed=0, pairs=0, vacancies=0
     ),
+    "merges": Theme(merges=3, actions=400, elections=0.4, retention=0.4, releases=2, rolls=4, follows=3, pairs=0.1, vacancies=0),
+    "merged branches": Theme(
+        merges=3, pages=True, actions=400, elections=1.2, retention=1, releases=2, rolls=6, follows=1.5, unnamed=0, pairs=0, vacancies=0
+    ),
+    "merged keys": Theme(merges=4, actions=300, compacted=1, branches=0.3, elections=0.2, follows=2, rolls=4, retention=0.05, vacancies=0),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
 }
 
 
-_DRAWN = (*(name for name in THEMES if not (THEMES[name].branches or THEMES[name].pages)), "lineage", "lineage", "lineage", "gaps")
+_DRAWN = (
+    *(name for name in THEMES if not (THEMES[name].branches or THEMES[name].pages or THEMES[name].merges)),
+    "lineage",
+    "lineage",
+    "lineage",
+    "gaps",
+)
 
 
 @dataclass(slots=True)
@@ -198,6 +211,7 @@ class World:
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
+        self._patched.enter_context(patch.object(archival.merge_plan, "GROWTH", 2))  # more merges with fewer entries
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
@@ -273,7 +287,11 @@ class World:
             if agent.is_busy:
                 choices.append((0.35, agent.die))
             if not all(task.is_busy for task in agent.tasks):
-                choices += [(9 * often * theme.lazy, agent.archive), (0.4 * often, agent.collect)]
+                choices += [
+                    (9 * often * theme.lazy, agent.archive),
+                    (0.4 * often, agent.collect),
+                    (1.5 * often * theme.merges, agent.merge),
+                ]
                 if self.releases and brokers.replicas[agent.beside].cleaning is None:  # where a directory is ours, no cleaner is
                     choices.append((1.6 * often * theme.releases, agent.release))
             choices.append((2 * often, agent.announce))
