@@ -30,7 +30,8 @@ class ArchivalConfig:
     """archive         whether anything is
     seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
     layout          how new runs lie in objects
-    release         delete what is archived from directories we own
+    release         delete locally what is archived: in a directory that we own, or at the broker beside us, by request; None:
+                    in a directory that we own only
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
                     nothing with
     stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
@@ -49,7 +50,7 @@ class ArchivalConfig:
     archive: ArchiveMode = ArchiveMode.AUTO
     seal_timeout_s: int = 1800
     layout: str = "segment"
-    release: bool = True
+    release: bool | None = None
     merge_bytes: int = 64 << 20  # four chunks of a reader's read-ahead; uploaded in a few seconds, so that archiving waits for no merge
     merge_after_s: int = 3600
     rescan_s: int = 30

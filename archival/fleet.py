@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple, cast
@@ -16,6 +16,7 @@ import structlog
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.broker_logs import BrokerLogs, awaits_commit
+from archival.broker_release import BrokerReleaser, ReleaseRecord
 from archival.broker_topics import BrokerTopics
 from archival.broker_view import Broker
 from archival.collector import Border, Collected, Collector
@@ -134,6 +135,7 @@ class _Member:
     is_swept      have side files that a crash of a release left been looked for?
     obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
     confirmed_s   when the bucket last said what the archiver's head says; None before it did
+    released      what its broker has deleted
     commit_waits  how often in a row its broker said that a sealed segment is not committed yet
     merge_known   is it known when to look for neighbours to merge?
     merged_to     below this offset nothing will have to be merged
@@ -146,6 +148,7 @@ class _Member:
     obstacle: Obstacle | None = None
     read_again_s: float = 0.0
     confirmed_s: float | None = None
+    released: ReleaseRecord = field(default_factory=ReleaseRecord)
     commit_waits: int = 0
     merge_known: bool = False
     merged_to: int = 0
@@ -267,6 +270,17 @@ class ArchiverFleet:
         self._collecting = threading.Lock()
         self._rate = UploadRate(lambda: self.settings().upload_bytes_per_s, equipment.clock)
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
+        self._broker_releaser = (
+            BrokerReleaser(
+                logs=self.logs,
+                broker=equipment.broker,
+                repository=equipment.repository,
+                writer=equipment.writer,
+                wait=equipment.wait,
+            )
+            if equipment.broker is not None
+            else None
+        )
         self._lock = threading.Lock()  # of both tables, held for moments
         self._members: dict[PartitionId, _Member] = {}
         self._resting: OrderedDict[PartitionId, PartitionArchiver] = OrderedDict()  # that may be dropped, the one used last at the end
@@ -350,7 +364,7 @@ class ArchiverFleet:
                     done = PartitionOutcome(place=place, error=member.obstacle.error)
                 else:
                     done = self._advance(member, log, policy_for, watch, end)
-                done = replace(done, again_s=self._again_s(member, log))
+                done = replace(done, again_s=_sooner(done.again_s, self._again_s(member, log)))
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
@@ -364,7 +378,7 @@ class ArchiverFleet:
         policy, is_known = self.policy(partition.topic_partition, policy_for), rest is not None or member.archiver is not None
         if not is_known:
             rest = self._rest_by_hint(log, policy)
-        if rest is None or (self._equipment.owned and settings.release and _is_beyond_first(log, rest.next_offset)):
+        if rest is None or (self._releases(settings) and not self._is_released(member, log, rest.next_offset)):
             return None
         if not is_known:
             member.rest = rest
@@ -426,11 +440,13 @@ class ArchiverFleet:
         try:
             if outcome.progressed and head:
                 self.committed(head)
-            if self._equipment.owned and settings.release and self._may_release(member, log):
+            if self._equipment.owned and self._releases(settings) and self._may_release(member, log):
                 done = replace(done, released_bytes=self._releaser.release(archiver).size_bytes)
+            elif self._releases(settings) and self._broker_releaser is not None:
+                done = self._release_at_broker(self._broker_releaser, member, archiver, log, done)
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
-        if not (outcome.progressed or done.error):
+        if not (outcome.progressed or done.error or done.again_s is not None):
             member.rest = Rest.of(seen, head, policy, outcome.reason, self._equipment.writer)
         return done
 
@@ -467,6 +483,47 @@ class ArchiverFleet:
         if outcome.comes_first:
             return MergeTurn(MERGE_AGAIN_S, is_archiving_due=True)
         return MergeTurn(0.0 if outcome.more else None)
+
+    def _releases(self, settings: ArchivalConfig) -> bool:
+        """Beside a broker only where that is requested: consumers may not know yet where to read what it has deleted."""
+        if self._equipment.owned:
+            return settings.release is not False
+        return bool(settings.release) and self._broker_releaser is not None
+
+    def _is_released(self, member: _Member, log: LocalLog, next_offset: int) -> bool:
+        """Is nothing left to release, as far as a look shows?"""
+        if self._equipment.owned:
+            return not _is_beyond_first(log, next_offset)
+        led = log.leadership
+        if led is None or not led.is_ours or not led.all_in_sync:
+            return True  # there may be, but not now
+        end = member.released.end if member.released.leader_epoch == led.leader_epoch else 0
+        return not any(end < following.base_offset <= next_offset for following in log.segments[1:])
+
+    def _release_at_broker(
+        self, releaser: BrokerReleaser, member: _Member, archiver: PartitionArchiver, log: LocalLog, done: PartitionOutcome
+    ) -> PartitionOutcome:
+        """What fails is tried again later: neither this partition's archiving nor any other waits for it."""
+        record, head, now_s = member.released, archiver.head, self.clock.monotonic_s()
+        if head is None or head.writer != self._equipment.writer or self._is_released(member, log, head.next_offset):
+            return done
+        if now_s < record.again_s:
+            return replace(done, again_s=record.again_s - now_s, quiet=False)
+        record.tried_in(log.leadership.leader_epoch if log.leadership is not None else -1)
+        planned = plan_release(log, head, self._equipment.writer)
+        if planned.local_start <= record.end or not planned.segments:
+            record.reason = planned.reason
+            return done
+        try:
+            release = releaser.release(archiver)
+        except HeadwaterError as error:
+            pause_s = record.failed(error, now_s)
+            (_log.warning if isinstance(error, TransientError) else _log.error)(
+                "release_postponed", partition=str(log.partition), reason=str(error)
+            )
+            return replace(done, again_s=pause_s, quiet=False)
+        record.released(release)
+        return replace(done, released_bytes=release.size_bytes)
 
     def _may_release(self, member: _Member, log: LocalLog) -> bool:
         """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
@@ -669,6 +726,10 @@ class ArchiverFleet:
             for partition in [each for each, member in self._members.items() if is_gone(each) and not member.users]:
                 self._hold(partition)
                 del self._members[partition]
+
+
+def _sooner(*waits: float | None) -> float | None:
+    return min((each for each in waits if each is not None), default=None)
 
 
 def _is_beyond_first(log: LocalLog, next_offset: int) -> bool:

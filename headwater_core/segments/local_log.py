@@ -57,6 +57,7 @@ class LocalLog:
     delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not say
     retention       what the metadata log says of it; None when it says nothing, or no broker deletes anything here
     leadership      what the broker's own metadata log says; None when it is not known
+    metadata_end    up to where in the metadata log that was read; None when there is none
     settled         False while .swap files are there: a compaction is in the middle of its renames
     leftovers       names of those .swap files when there is no broker to finish the compaction
     """
@@ -72,6 +73,7 @@ class LocalLog:
     delete_retention_ms: int | None = None
     retention: Retention | None = None
     leadership: "Leadership | None" = None
+    metadata_end: int | None = None
     leadership_unread: bool = False  # the broker's metadata log is there and cannot be read: who leads is not known then
     settled: bool = True
     leftovers: tuple[str, ...] = ()

@@ -4,27 +4,32 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from archival import fleet
 from archival.archive_pass import archive_all
+from archival.broker_view import CommittedEnd, LeaderLog, PinnedBroker
 from archival.config import ArchivalConfig
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import READ_AGAIN_S
 from archival.scheduler import QUIET_S
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import CorruptData
+from headwater_core.errors import CorruptData, DeletionRefused, HeadwaterError, TransientError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.checkpoints import encode_epochs
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, partition_directory
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
-from tests.archival.builders import SEALED
-from tests.headwater.broker import Bench
+from tests.archival.builders import SEALED, led_by
+from tests.headwater.broker import Bench, topic_id
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 
@@ -275,3 +280,106 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
 
     monkeypatch.setattr(LogDirs, "look", noted)
     return made
+
+
+class Deleting:
+    """A broker that leads all its partitions alone, and deletes what it is asked to."""
+
+    def __init__(self, dirs: Path) -> None:
+        self.dirs = dirs
+        self.deleted: list[tuple[TopicPartition, int]] = []
+        self.refuses: HeadwaterError | None = None
+
+    def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
+        return {}
+
+    @contextmanager
+    def pinned(self) -> Iterator[PinnedBroker]:
+        yield self
+
+    def leader_log(self, place: TopicPartition, leader_epoch: int, history: EpochHistory) -> LeaderLog:
+        end = max(int(path.stem) for path in (self.dirs / f"{place.topic}-{place.partition}").glob("*.log"))
+        start = max((end for each, end in self.deleted if each == place), default=0)
+        return LeaderLog(topic_id(place.topic), start, end, {0: (0, end)})
+
+    def topic_id(self, topic: str) -> str | None:
+        return topic_id(topic)
+
+    def metadata_end(self) -> int:
+        return 7
+
+    def delete_records(self, place: TopicPartition, end: int) -> int:
+        if self.refuses is not None:
+            raise self.refuses
+        self.deleted.append((place, end))
+        return end
+
+
+@pytest.fixture
+def led(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata log says that the broker leads everything."""
+    look = LogDirs.look
+
+    def led_look(self: LogDirs, place: TopicPartition) -> LocalLog:
+        return replace(look(self, place), leadership=led_by(1, 0, replicas=(1,), in_sync=(1,)), metadata_end=7)
+
+    monkeypatch.setattr(LogDirs, "look", led_look)
+
+
+@pytest.mark.usefixtures("led")
+def test_beside_a_broker_nothing_is_released_unless_requested(tmp_path: Path) -> None:
+    broker = Deleting(tmp_path / "log")
+    bench = Bench(tmp_path, asked=broker)
+    bench.broker.partition("soup", 0, segments=4)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert not broker.deleted
+    bench.settings = ArchivalConfig(release=True)
+    bench.scheduler.reconsider()  # the settings were reloaded, and nothing has happened to the log
+    bench.turns()
+    assert broker.deleted == [(TopicPartition("soup", 0), 30)]
+    for _ in range(3):
+        bench.scheduler.reconsider()
+        bench.turns()
+    assert len(broker.deleted) == 1  # though the broker has not removed the files yet
+    bench.broker.roll("soup", 0)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert broker.deleted[1:] == [(TopicPartition("soup", 0), 40)]
+
+
+@pytest.mark.usefixtures("led")
+def test_a_release_that_fails_holds_nothing_up_and_is_tried_again(tmp_path: Path) -> None:
+    broker = Deleting(tmp_path / "log")
+    broker.refuses = TransientError("no answer")
+    bench = Bench(tmp_path, asked=broker)
+    bench.settings = ArchivalConfig(release=True)
+    bench.broker.partition("soup", 0, segments=4)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.last_offset("soup", 0) == 29
+    assert not broker.deleted
+    assert bench.fleet.troubles == {}
+    broker.refuses = None
+    wait_s = bench.scheduler.idle_s()
+    assert wait_s is not None
+    bench.clock.advance(int(1000 * wait_s) + 1)
+    bench.turns()
+    assert broker.deleted == [(TopicPartition("soup", 0), 30)]
+
+
+@pytest.mark.usefixtures("led")
+def test_a_policy_that_forbids_deletion_is_asked_about_seldom(tmp_path: Path) -> None:
+    broker = Deleting(tmp_path / "log")
+    broker.refuses = DeletionRefused("compact alone")
+    bench = Bench(tmp_path, asked=broker)
+    bench.settings = ArchivalConfig(release=True)
+    bench.broker.partition("soup", 0, segments=4)
+    with capture_logs() as logs:
+        bench.scheduler.rescan()
+        bench.turns()
+        for _ in range(4):
+            bench.clock.advance(30_000)
+            bench.scheduler.reconsider()
+            bench.turns()
+    assert [each["log_level"] for each in logs if each["event"] == "release_postponed"] == ["error"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from archival import broker_view
 from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet, FleetEquipment
 from archival.known_pauses import KnownPauses
@@ -88,8 +89,16 @@ class Broker:
 class Bench:
     """An agent's archivers over `broker`, and its scheduler, on a manual clock."""
 
-    def __init__(self, root: Path, store: ObjectStore | None = None, *, owned: bool = False, heeds_pauses: bool = False) -> None:
-        self.root, self.broker, self.control = root, Broker(root / "log"), LocalControl()
+    def __init__(
+        self,
+        root: Path,
+        store: ObjectStore | None = None,
+        *,
+        owned: bool = False,
+        heeds_pauses: bool = False,
+        asked: broker_view.Broker | None = None,
+    ) -> None:
+        self.root, self.broker, self.control, self._asked = root, Broker(root / "log"), LocalControl(), asked
         self.store = store or MemoryStore()
         self.clock, self.settings, self._owned = ManualClock(), ArchivalConfig(), owned
         self._heeds_pauses = heeds_pauses
@@ -114,6 +123,7 @@ class Bench:
                 writer="agent-a",
                 clock=self.clock,
                 pauses=self.pauses if self._heeds_pauses else None,
+                broker=self._asked,
             )
         )
         self.scheduler = Scheduler(self.fleet, clock=self.clock, random=Random(7), policy_for=Policy.of, settings=self.fleet.settings)

@@ -104,6 +104,7 @@ def _assemble(
                 replicas=state.replicas,
                 in_sync=state.isr,
             ),
+            metadata_end=cluster.end_offset if cluster else None,
             leadership_unread=metadata.unread is not None,
             settled=listing.settled,
             leftovers=listing.leftovers,
