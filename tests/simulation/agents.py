@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, PartitionArchiver
+from archival.broker_logs import BrokerLogs
+from archival.broker_release import BrokerReleaser
 from archival.looks import CleanerLooks
 from archival.policy import Policy
 from archival.release import Releaser
-from archival.source import open_segment
+from archival.source import LocalLogs, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
 from headwater_core.control.control_records import Record
@@ -32,6 +34,7 @@ from tests.headwater_core.objectstore.faulty import FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Violation, references_below
+from tests.simulation.requests import AnsweringBroker, LateMetadata
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -55,7 +58,11 @@ class Agent:
 
     def _start(self) -> None:
         world = self.world
-        self.logs = LookedAtLogs(world, self.beside)
+        self.logs: LocalLogs = LookedAtLogs(world, self.beside)
+        broker = AnsweringBroker(world, self.beside)
+        self.late = LateMetadata(world, self.logs)
+        if world.theme.requests:
+            self.logs = BrokerLogs(self.late, broker, world.clock)
         self.paused_store = PausingStore(world, self.store)
         self.repository = ManifestRepository(self.paused_store, new_id=world.id, limits=world.limits)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
@@ -64,7 +71,11 @@ class Agent:
         self._announcer = LateAnnouncer(world.control, world.clock)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         self._merged_to = 0
-        self._releaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
+        self._releaser: Releaser | BrokerReleaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
+        if world.theme.requests:
+            self._releaser = BrokerReleaser(
+                logs=self.logs, broker=broker, repository=self.repository, writer=self.name, wait=lambda _: world.pause("wait")
+            )
 
     def archiver(self) -> PartitionArchiver:
         partition = self.world.brokers.partition
@@ -308,6 +319,7 @@ class LookedAtLogs:
         replica = world.brokers.replicas[self._beside]
         checkpoint, leadership = replica.checkpoint, world.brokers.leadership(replica)
         cleaned_to, log_start = replica.cleaned_to, replica.start_checkpoint
+        metadata_end = world.brokers.metadata_end(replica)
         world.pause("look: checkpoints read")
         replica = world.brokers.replicas[self._beside]
         if random.random() < 0.5:
@@ -332,6 +344,7 @@ class LookedAtLogs:
             compacted=world.compacted,
             delete_retention_ms=world.brokers.delete_retention_ms if world.compacted else None,
             leadership=leadership,
+            metadata_end=metadata_end,
             settled=not any(name.endswith(".swap") for name in names),
         )
 

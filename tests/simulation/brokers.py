@@ -82,6 +82,7 @@ class Replica:
 
     policy  everything before it was removed by the broker's own retention, not by us
     full    are all replicas in sync, as this broker last saw it while leading
+    learned  up to where it has followed the cluster's metadata, while it believes to lead and does not
     cuts    how often the end of its log was cut off
     open_before   transactions that it knows to be open where its log begins; None when its log began there without a word of them
     side_files    what it keeps beside its segments
@@ -104,6 +105,7 @@ class Replica:
     cleaning: "Cleaning | None" = None
     damaged: set[Path] = field(default_factory=set)
     was_damaged: bool = False
+    learned: int = 0
     cuts: int = 0
     open_before: tuple[OpenTransaction, ...] | None = None
     side_files: dict[Path, bytes] = field(default_factory=dict)
@@ -167,6 +169,8 @@ class Brokers:
         self.rows: dict[str, dict[tuple[int, int], tuple[Row, ...]]] = {}  # by topic id and (base, epoch): as they were written
         self.cleaned: dict[str, dict[Place, set[Place | None]]] = {}  # by topic id: what cleaners dropped, for what; None: its horizon
         self.lineage: dict[tuple[str, int], set[int]] = {}  # by topic id and epoch: in which epochs the log was written that led it
+        self.changes = 0  # of who leads and who is in sync: where the cluster's metadata log ends
+        self.starts = [0, 0]  # of each broker's process
         self._ticks = 0
         self._opened: dict[int, int] = {}
         self._create()
@@ -199,6 +203,14 @@ class Brokers:
             in_sync=in_sync,
         )
 
+    def metadata_end(self, replica: Replica) -> int:
+        """How far a broker's own copy of the metadata log goes: one that does not know that another leads was cut off."""
+        return replica.learned if replica.lead is not None and replica is not self.leader else self.changes
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self.leader.learned = self.changes
+
     def _create(self) -> None:
         self.incarnation += 1
         self.partition = PartitionId(CLUSTER, topic_id_text(self.incarnation.to_bytes(16, "big")), 0, TOPIC)
@@ -220,6 +232,7 @@ class Brokers:
     def _lead(self) -> None:
         """The current leader is to begin the current epoch, alone in the in-sync set; its log shows that when it has begun."""
         leader, self.vacant = self.leader, False
+        self._changed()
         leader.lead, leader.full, leader.hw = self.epoch, False, leader.end
         # After a truncation the checkpoint is ahead of the log until the broker writes it again, every five seconds. A broker that
         # leads and is written to within those is more than can be seen from beside it; here it has written its checkpoint by then.
@@ -329,6 +342,7 @@ class Brokers:
         follower.ghost = [batch for batch in [*leader.ghost, *leader.batches()] if batch.last < first]
         leader.hw = follower.hw = leader.end
         leader.full = True
+        self._changed()
         self._keep_checkpoint(leader)
         self._keep_checkpoint(follower)
         return f"broker {follower.node} {'truncates to ' + str(common) + ' and ' if truncated else ''}follows to {leader.end}"
@@ -338,6 +352,7 @@ class Brokers:
         if self.vacant or not leader.full:
             return None
         leader.hw, leader.full = leader.end, False
+        self._changed()
         self._keep_checkpoint(leader)
         return f"broker {self.follower.node} drops out of the in-sync set"
 
@@ -360,6 +375,7 @@ class Brokers:
         self.begin()
         self.vacant, self.eligible = True, self.random.random() < 0.5
         self.epoch += 1  # Kafka counts that change too
+        self.changes += 1
         if self.random.random() < 0.7:
             leader.lead = None
         return f"broker {leader.node} resigns, no broker leads{', eligible leader replicas' if self.eligible else ''}"
@@ -383,6 +399,7 @@ class Brokers:
         self.begin()
         self.fall_behind()
         self.heal(replica)
+        self.starts[replica.node - 1] += 1
         for path in replica.directory.iterdir():
             path.unlink()
         replica.segments, replica.ghost, replica.history, replica.cleaning = [self._new_segment(replica, 0)], [], [], None
@@ -429,6 +446,13 @@ class Brokers:
         leader.policy = max(leader.policy, start)
         self.removed_to = max(self.removed_to, start)
         return f"broker {leader.node} removes everything before {start}"
+
+    def delete_records(self, replica: Replica, end: int) -> str:
+        """Headwater has asked for it."""
+        self.finish_cleaning(replica)
+        self._move_start(replica, end)
+        self._keep_checkpoint(replica)
+        return f"broker {replica.node} deletes records before {end}"
 
     def notice_release(self, replica: Replica) -> str | None:
         """Headwater has deleted files: the log starts later now.

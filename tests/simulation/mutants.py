@@ -41,6 +41,7 @@ import manifests.repository
 from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
 from archival.branches import Branches, Division
+from archival.broker_release import BrokerReleaser
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.policy import Policy
@@ -73,6 +74,7 @@ from manifests.page import Item, PageRef
 from manifests.page_store import PageStore
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
+from tests.simulation.requests import SimulatedConnection
 
 Plant = Callable[[ExitStack], None]
 
@@ -611,6 +613,46 @@ _A_HEAD = Head(
     start_offset=0,
     last_offset=-1,
 )
+
+
+# Requests to a broker: `test_deletions` leads to each
+
+
+@mutant("a request to delete goes to whoever leads by then", theme="requests", in_race=True)
+def request_routed(stack: ExitStack) -> None:
+    def delete(self: BrokerReleaser, broker: Any, partition: PartitionId, end: int) -> None:
+        if broker.topic_id(partition.topic) == partition.topic_id:
+            broker.routed().delete_records(partition.topic_partition, end)
+
+    _patch(stack, BrokerReleaser, "_delete", delete)
+
+
+@mutant("what the name means is not asked again before a request to delete", theme="requests", in_race=True)
+def request_by_name(stack: ExitStack) -> None:
+    def delete(self: BrokerReleaser, broker: Any, partition: PartitionId, end: int) -> None:
+        broker.asked("Metadata")
+        broker.delete_records(partition.topic_partition, end)
+
+    _patch(stack, BrokerReleaser, "_delete", delete)
+
+
+@mutant("a broker is asked to delete though not every replica is in sync", theme="requests", in_race=True)
+def request_without_in_sync_set(stack: ExitStack) -> None:
+    release_without_in_sync_set(stack)
+
+
+@mutant("who is in sync may be older than the high watermark", theme="requests", in_race=True)
+def request_by_old_metadata(stack: ExitStack) -> None:
+    def metadata_end(self: SimulatedConnection) -> int:
+        self.asked("DescribeQuorum")
+        return 0
+
+    _patch(stack, SimulatedConnection, "metadata_end", metadata_end)
+
+
+@mutant("a broker is asked to delete across a gap of the archive", theme="requests", in_race=True)
+def request_across_gap(stack: ExitStack) -> None:
+    release_across_gap(stack)
 
 
 # Incarnations

@@ -21,8 +21,8 @@ class NotToThePoint(Exception):
 class Stage(World):
     """A world in which nothing happens by itself, and a task may be stopped at every point."""
 
-    def __init__(self, seed: int, root: Path, *, compacted: bool) -> None:
-        theme = Theme(compacted=float(compacted), pairs=0, unnamed=0)
+    def __init__(self, seed: int, root: Path, *, compacted: bool = False, requests: bool = False) -> None:
+        theme = Theme(compacted=float(compacted), pairs=0, unnamed=0, requests=requests)
         super().__init__(SimulationResult(seed), root, theme, faulty=False)
         self.haste, self.control.deaf = 1.0, False
         self.brokers.begin()

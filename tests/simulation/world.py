@@ -17,6 +17,7 @@ from unittest.mock import patch
 import structlog
 
 import archival.archiver
+import archival.broker_logs
 import archival.merge_plan
 import archival.topics
 from archival.topics import TopicFacts
@@ -35,7 +36,7 @@ from tests.simulation.readers import Reader
 ACTIONS = 140
 _STEPS_TO_REST = 80
 _MEMORY = Path("/dev/shm")
-_LOCKED = [archival.archiver, archival.topics]  # modules with locks that a task may be paused in
+_LOCKED = [archival.archiver, archival.broker_logs, archival.topics]  # modules with locks that a task may be paused in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Theme:
     damage     of local files
     slow       how much less often tasks of a kind go on, which is drawn: they are overtaken by a lot
     pages      heads hold two entries, and pages three; for every other seed of other themes it is one more
+    requests   high watermarks are asked of the broker, and it deletes what is released
     actions    how many there are
     """
 
@@ -76,6 +78,7 @@ class Theme:
     slow: float = 1
     pages: bool = False
     merges: float = 0
+    requests: bool = False
     actions: int = ACTIONS
 
 
@@ -104,16 +107,14 @@ THEMES = {
     ),
     "merged keys": Theme(merges=4, actions=300, compacted=1, branches=0.3, elections=0.2, follows=2, rolls=4, retention=0.05, vacancies=0),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
+    "requests": Theme(
+        requests=True, actions=250, elections=0.6, retention=0.1, releases=4, follows=4, rolls=5, recreation=0.15, vacancies=0.03, unnamed=0
+    ),
 }
 
 
-_DRAWN = (
-    *(name for name in THEMES if not (THEMES[name].branches or THEMES[name].pages or THEMES[name].merges)),
-    "lineage",
-    "lineage",
-    "lineage",
-    "gaps",
-)
+_APART = {name for name, theme in THEMES.items() if theme.branches or theme.pages or theme.merges or theme.requests}
+_DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps")
 
 
 @dataclass(slots=True)
