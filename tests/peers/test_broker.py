@@ -1,13 +1,17 @@
 """An agent that asks the broker beside it: what is committed is archived at once, and what is archived is deleted there."""
 
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 from tests.peers.agent import Agent, Headwater
-from tests.peers.kafka import KafkaBroker, produce
+from tests.peers.kafka import KafkaBroker, free_port, produce
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
@@ -40,3 +44,137 @@ def test_what_is_rolled_is_archived_within_a_second(tmp_path: Path) -> None:
             agent.stop()
     print(f"from roll to manifest: {[round(each, 3) for each in waits]} s")
     assert median(waits) < 1.0
+
+
+def release_of(broker: KafkaBroker, name: str, topic: str, **more: str) -> Headwater:
+    lines = "\n".join(f'{key} = "{value}"' for key, value in {"bootstrap_servers": broker.bootstrap, **more}.items())
+    return Headwater(broker.work.parent / name, broker.log_dir, log=lines, archival='seal_timeout = "1h"\nrescan = "1s"\nrelease = true')
+
+
+def log_start(broker: KafkaBroker, topic: str, partition: int = 0) -> int:
+    place = TopicPartition(topic, partition)
+    admin = broker.admin
+    return int(admin.list_offsets({place: OffsetSpec.earliest()})[place].result(20).offset)  # type: ignore[no-untyped-call]
+
+
+def eventually(what: str, done: Callable[[], bool], agent: Agent, *, patience_s: float = 30) -> None:
+    deadline = time.monotonic() + patience_s
+    while not done():
+        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}\n{agent.log_text()[-5000:]}"
+        assert not agent.has_ended(), agent.log_text()[-5000:]
+        time.sleep(0.1)
+
+
+def values(address: str, topic: str, *, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[bytes] = []
+        deadline = time.monotonic() + 60
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count}"
+            for message in consumer.consume(500, 1.0):
+                assert message.error() is None, message.error()
+                assert message.offset() == len(found)
+                found.append(message.value() or b"")
+        return found
+    finally:
+        consumer.close()
+
+
+def base_of_the_newest(broker: KafkaBroker, topic: str) -> int:
+    return max(int(path.stem) for path in (broker.log_dir / f"{topic}-0").glob("*.log"))
+
+
+def test_what_is_archived_is_deleted_at_the_broker_and_read_all_the_same(tmp_path: Path) -> None:
+    properties = {"log.retention.check.interval.ms": 500, "log.segment.delete.delay.ms": 100}
+    wanted = [b"%04d-" % at + b"x" * 300 for at in range(120)]
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "broker", properties=properties) as broker:
+        broker.create_topic("soup", 1, internal_segment_bytes=4096)
+        broker.create_topic("table", 1, internal_segment_bytes=4096, cleanup_policy="compact")
+        headwater = release_of(broker, "headwater", "soup")
+        produce(broker.producer(), "soup", wanted[:40])
+        produce(broker.producer(), "table", wanted[:20], keys=[b"%d" % at for at in range(20)])
+        with Agent(headwater) as agent:
+            eventually("the log start moves", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 0, agent)
+            broker.stop()  # and comes back, in another leader epoch
+            broker.start()
+            produce(broker.producer(), "soup", wanted[40:80])
+            eventually("after a restart", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 40, agent)
+            broker.kill()
+            broker.start()
+            produce(broker.producer(), "soup", wanted[80:])
+            eventually("after a crash", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 80, agent)
+            eventually("its files are gone", lambda: len(list((broker.log_dir / "soup-0").glob("*.log"))) == 1, agent)
+            assert values(agent.address(), "soup", count=120) == wanted
+            eventually("it says why not", lambda: "cleanup.policy is compact alone" in agent.log_text(), agent)
+            assert log_start(broker, "table") == 0
+            agent.stop()
+            assert "broker_unavailable" in agent.log_text()
+            assert "broker_answered" in agent.log_text()
+            assert agent.log_text().count("segments_released") >= 3
+
+
+def test_a_topic_that_is_created_again_keeps_its_records(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "broker") as broker:
+        headwater = release_of(broker, "headwater", "soup")
+        with Agent(headwater) as agent:
+            for round_ in range(4):
+                broker.create_topic("soup", 1, internal_segment_bytes=4096)
+                wanted = [b"%d-%04d-" % (round_, at) + b"x" * 300 for at in range(40 + 10 * round_)]
+                produce(broker.producer(), "soup", wanted)
+                if round_ % 2 == 0:  # else it is deleted in the middle of all that
+                    eventually("released", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 0, agent)
+                    eventually("served", lambda: values(agent.address(), "soup", count=len(wanted)) == wanted, agent)  # noqa: B023
+                admin = broker.admin
+                for future in admin.delete_topics(["soup"]).values():
+                    future.result(30)
+                time.sleep(0.5)
+            agent.stop()
+            assert "release_met_another_topic" not in agent.log_text()
+
+
+def certificates(work: Path) -> tuple[Path, Path]:
+    """A certificate of our own for 127.0.0.1: with its key, and alone."""
+    key, certificate, both = work / "key.pem", work / "certificate.pem", work / "both.pem"
+    asked = f"req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate} -days 2 -subj /CN=localhost"
+    subprocess.run(["openssl", *asked.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    both.write_text(key.read_text() + certificate.read_text())
+    return both, certificate
+
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@pytest.mark.parametrize("security", ["SASL_PLAINTEXT", "SSL", "SASL_SSL"])
+def test_a_secured_broker_is_asked_and_deletes(tmp_path: Path, security: str) -> None:
+    """The plain listener stays for producers."""
+    both, certificate = certificates(tmp_path)
+    port, plain, controller = free_port(), free_port(), free_port()
+    properties = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},OURS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OURS:{security}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.ours.plain.sasl.jaas.config": f'{PLAIN} user_ada="open sesame";',
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": both,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": certificate,
+        **SELDOM,
+    }
+    client = tmp_path / "client.properties"
+    client.write_text(
+        f"security.protocol={security}\nssl.truststore.type=PEM\nssl.truststore.location={certificate}\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={PLAIN} \\\n  username="ada" password="open sesame";\n'
+    )
+    broker = KafkaBroker(tmp_path / "kafka", tmp_path / "broker", properties=properties)
+    broker.port, broker.bootstrap = plain, f"127.0.0.1:{plain}"
+    with broker:
+        broker.create_topic("soup", 1, internal_segment_bytes=4096)
+        headwater = release_of(broker, "headwater", "soup", bootstrap_servers=f"127.0.0.1:{port}", client_properties=str(client))
+        produce(broker.producer(), "soup", [b"x" * 300] * 40)
+        with Agent(headwater) as agent:
+            eventually("the log start moves", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 0, agent)
+            agent.stop()
+            assert "sesame" not in agent.log_text()
