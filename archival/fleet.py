@@ -20,7 +20,7 @@ from archival.broker_release import BrokerReleaser, ReleaseRecord
 from archival.broker_topics import BrokerTopics
 from archival.broker_view import Broker
 from archival.collector import Border, Collected, Collector
-from archival.config import ArchivalConfig
+from archival.config import ArchivalConfig, ArchiveMode
 from archival.known_pauses import KnownPauses
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
@@ -28,7 +28,7 @@ from archival.partition_status import KnownHead
 from archival.policy import Policy, PolicyFor
 from archival.release import Releaser, plan_release
 from archival.rest import Rest
-from archival.retention_deadline import deadline_ms
+from archival.retention_deadline import deadline_ms, too_near_ms
 from archival.role import Standby, archiving_role
 from archival.sightings import Sightings
 from archival.source import LocalLogs, OpenSegment, open_segment
@@ -58,6 +58,7 @@ RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded the
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 COMMIT_S, COMMIT_MAX_S = 0.1, 5.0  # after a roll, until followers have the last records; as long as the broker's checkpoint takes
 MERGE_AGAIN_S = 60.0  # after a merge that something came in the way of
+WARN_S = 600.0  # between two warnings of one partition's retention
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
 
@@ -136,6 +137,7 @@ class _Member:
     obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
     confirmed_s   when the bucket last said what the archiver's head says; None before it did
     released      what its broker has deleted
+    warn_again_s  not to be warned of again before
     commit_waits  how often in a row its broker said that a sealed segment is not committed yet
     merge_known   is it known when to look for neighbours to merge?
     merged_to     below this offset nothing will have to be merged
@@ -150,6 +152,7 @@ class _Member:
     confirmed_s: float | None = None
     released: ReleaseRecord = field(default_factory=ReleaseRecord)
     commit_waits: int = 0
+    warn_again_s: float = 0.0
     merge_known: bool = False
     merged_to: int = 0
 
@@ -308,6 +311,11 @@ class ArchiverFleet:
         policy = policy_for(self.settings_for(place.topic))
         return self._equipment.pauses.applied(place, policy) if self._equipment.pauses is not None else policy
 
+    def releases(self) -> dict[PartitionId, ReleaseRecord]:
+        """What was released at the broker, of the partitions for which that was tried."""
+        with self._lock:
+            return {partition: replace(member.released) for partition, member in self._members.items() if member.released.reason}
+
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
         listing = self._equipment.dirs.listing()
@@ -355,6 +363,7 @@ class ArchiverFleet:
     def _step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch, end: int | None, again: bool) -> PartitionOutcome:
         started_s = self.clock.monotonic_s()
         member: _Member | None = None
+        log: LocalLog | None = None
         try:
             log = self.logs.look(place)
             with self._in_hand(log.partition) as member:
@@ -369,8 +378,28 @@ class ArchiverFleet:
             done = self._missing(place, missing)
         except Exception as error:
             done = PartitionOutcome(place=place, error=self.trouble(place, error))
+        if member is not None and log is not None:
+            self._warn_of_retention(member, log)
         elapsed_s = round(self.clock.monotonic_s() - started_s, 3)
         return replace(done, last_offset=_last_offset(member), elapsed_s=elapsed_s)
+
+    def _warn_of_retention(self, member: _Member, log: LocalLog) -> None:
+        """What the broker deletes before it is archived is lost."""
+        last, now_s = _last_offset(member), self.clock.monotonic_s()
+        next_offset = log.start_offset if last is None else max(last + 1, log.start_offset)
+        if now_s < member.warn_again_s or isinstance(archiving_role(log), Standby):
+            return
+        left_ms = too_near_ms(log, next_offset, self.clock.now_ms())
+        if left_ms is None or self.settings_for(log.partition.topic).archive is ArchiveMode.OFF:
+            return
+        member.warn_again_s = now_s + WARN_S
+        when = "is overdue" if left_ms <= 0 else f"is expected in {left_ms // 1000} s"
+        _log.warning(
+            "retention_near",
+            partition=str(log.partition),
+            next_offset=next_offset,
+            reason=f"the broker's retention {when} to delete offsets from {next_offset} on, which are not archived yet",
+        )
 
     def _still_at_rest(self, member: _Member, log: LocalLog, policy_for: PolicyFor) -> Rest | None:
         """How it is seen that there is nothing to do, without the head; None where a step has to see that."""

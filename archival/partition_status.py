@@ -49,6 +49,9 @@ class KnownHead:
 class PartitionStatus:
     """One line of `headwater status`; offsets as in the glossary, None where there is nothing to say.
 
+    released_end    what its broker was asked to delete ends before this offset; None: nothing, since this agent started
+    released_bytes  how much that was
+    release_reason  why it was not more; "" where nothing is released, or nothing was tried yet
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
     """
 
@@ -67,6 +70,9 @@ class PartitionStatus:
     known_age_s: float | None
     state: str
     reason: str
+    released_end: int | None = None
+    released_bytes: int = 0
+    release_reason: str = ""
 
 
 def status_of(

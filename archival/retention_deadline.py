@@ -2,6 +2,8 @@
 
 from headwater_core.segments.local_log import LocalLog
 
+NEAR_MIN_MS, NEAR_MAX_MS = 60_000, 3_600_000
+
 
 def deadline_ms(log: LocalLog, next_offset: int) -> int | None:
     """When the segment that holds `next_offset`, the first offset not archived, is expected to be deleted, in milliseconds of the wall
@@ -24,6 +26,18 @@ def deadline_ms(log: LocalLog, next_offset: int) -> int | None:
         to_come_bytes = log.retention.size_bytes - sum(each.size_bytes for each in waiting[1:])
         due.append(newest_ms + to_come_bytes * span_ms // log_bytes)
     return min(due, default=None)
+
+
+def too_near_ms(log: LocalLog, next_offset: int, now_ms: int) -> int | None:
+    """How long until the broker's retention takes what is committed and not archived, where that is a tenth of the retention time or less,
+    and an hour at most; None where there is more time, or nothing to lose. Negative when it is overdue."""
+    if log.retention is None or next_offset >= (log.high_watermark or 0):
+        return None
+    due_ms = deadline_ms(log, next_offset)
+    if due_ms is None:
+        return None
+    margin_ms = NEAR_MAX_MS if log.retention.age_ms is None else max(NEAR_MIN_MS, min(NEAR_MAX_MS, log.retention.age_ms // 10))
+    return due_ms - now_ms if due_ms - now_ms <= margin_ms else None
 
 
 def _written_ms(modified_ns: int) -> int:

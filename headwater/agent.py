@@ -222,7 +222,14 @@ class _Answers:
         offsets = {partition: (state.start_offset, state.last_offset) for partition, state in self.session.control.state().partitions()}
         if fleet is None:
             return Knowledge(offsets=offsets)
-        return Knowledge(heads=fleet.heads(), offsets=offsets, troubles=fleet.troubles, tails=fleet.tails, pauses=self.session.pauses)
+        return Knowledge(
+            heads=fleet.heads(),
+            offsets=offsets,
+            troubles=fleet.troubles,
+            tails=fleet.tails,
+            releases=fleet.releases(),
+            pauses=self.session.pauses,
+        )
 
     def _turn_of(self, place: TopicPartition) -> Turn:
         fleet = self.session.fleet

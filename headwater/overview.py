@@ -44,7 +44,7 @@ def partition_rows(rows: Iterable[Row], *, explained: bool) -> list[dict[str, An
             "archive_end": _archive_end(row),
             "lag_bytes": _lag_bytes([row]),
             "lag_time": _lag_time([row]),
-            "reason": row["reason"] if explained else _reason(row),
+            "reason": _whole_reason(row) if explained else _reason(row),
         }
         for row in worst_first(rows)
     ]
@@ -122,6 +122,10 @@ def _lag_time(rows: Sequence[Row]) -> str:
     """The largest of partitions that can lag."""
     values = [row["lag_s"] for row in filter(_is_measured, rows)]
     return UNKNOWN if None in values else duration_text(max(values)) if values else ""
+
+
+def _whole_reason(row: Row) -> str:
+    return f"{row['reason']}; release: {row['release_reason']}" if row.get("release_reason") else str(row["reason"])
 
 
 def _reason(row: Row) -> str:

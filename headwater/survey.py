@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from archival.broker_release import ReleaseRecord
 from archival.known_pauses import KnownPauses
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
 from archival.policy import Policy, PolicyFor
@@ -54,6 +55,7 @@ class Knowledge:
     heads     of the partitions that it archives itself
     offsets   (archive start, last offset) of these and others, by the control log
     troubles  why the archiving of a partition has stopped
+    releases  what was released at the broker
     tails     since when tails have waited; None: read from the data directory
     pauses    what is paused; None: read from the bucket
     """
@@ -62,6 +64,7 @@ class Knowledge:
     offsets: Mapping[PartitionId, tuple[int, int]] = field(default_factory=dict)
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
     tails: Tails | None = None
+    releases: Mapping[PartitionId, ReleaseRecord] = field(default_factory=dict)
     pauses: KnownPauses | None = None
 
 
@@ -170,6 +173,9 @@ def survey_each(
         if partition in local and local[partition].directory.parent in recovered and found.state != "stopped":
             found = replace(found, state="recovered", reason="read-only until a broker starts on it")
         found = replace(found, known_age_s=age_s)
+        if (released := known.releases.get(partition)) is not None:
+            end = released.end if released.size_bytes else None
+            found = replace(found, released_end=end, released_bytes=released.size_bytes, release_reason=released.reason)
         if answers.error and partition not in answers.heads:
             found = _without_bucket(found, answers.error, head, local.get(partition), known.offsets.get(partition))
         yield Surveyed(

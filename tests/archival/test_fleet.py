@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from archival import fleet
 from archival.archive_pass import archive_all
 from archival.broker_view import CommittedEnd, LeaderLog, PinnedBroker
-from archival.config import ArchivalConfig
+from archival.config import ArchivalConfig, ArchiveMode
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import READ_AGAIN_S
 from archival.scheduler import QUIET_S
@@ -26,6 +26,7 @@ from headwater_core.partition import TopicPartition
 from headwater_core.segments.checkpoints import encode_epochs
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, partition_directory
+from headwater_core.segments.metadata.cluster_metadata import Retention
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.repository import ManifestRepository
 from tests.archival.builders import SEALED, led_by
@@ -383,3 +384,26 @@ def test_a_policy_that_forbids_deletion_is_asked_about_seldom(tmp_path: Path) ->
             bench.scheduler.reconsider()
             bench.turns()
     assert [each["log_level"] for each in logs if each["event"] == "release_postponed"] == ["error"]
+
+
+def test_it_is_said_now_and_then_that_retention_is_about_to_outrun_archiving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = LogDirs.look
+    monkeypatch.setattr(LogDirs, "look", lambda self, place: replace(look(self, place), retention=Retention(60_000, None)))
+    store = MemoryStore()
+    bench = Bench(tmp_path, store)
+    bench.broker.partition("soup", 0, segments=3)
+    bench.clock.at_ms = int(time.time() * 1000) + 30_000
+    bench.settings = ArchivalConfig(archive=ArchiveMode.MANUAL)
+    with capture_logs() as logs:
+        for _ in range(3):
+            bench.scheduler.reconsider()
+            bench.turns()
+        bench.settings = ArchivalConfig(archive=ArchiveMode.AUTO)
+        bench.clock.advance(int(1000 * fleet.WARN_S))
+        bench.scheduler.reconsider()
+        bench.turns()
+        bench.clock.advance(int(1000 * fleet.WARN_S))
+        bench.scheduler.reconsider()
+        bench.turns()  # all is archived
+    warned = [(each["partition"], each["next_offset"]) for each in logs if each["event"] == "retention_near"]
+    assert warned == [("soup:0", 0), ("soup:0", 0)]

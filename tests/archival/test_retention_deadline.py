@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival.retention_deadline import deadline_ms
+from archival.retention_deadline import deadline_ms, too_near_ms
 from headwater_core.segments.local_log import Generation, LocalLog
 from headwater_core.segments.metadata.cluster_metadata import Retention
 from tests.archival.builders import a_log
@@ -46,3 +46,21 @@ def test_what_comes_later_in_a_log_is_never_due_earlier(written_ms: list[int], a
     log = aged(*written_ms, retention=Retention(age_ms, size_bytes))
     due = [deadline_ms(log, offset) for offset in range(0, 10 * len(written_ms), 10)]
     assert all(before is not None and after is not None and before <= after for before, after in pairwise(due))
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "now_ms", "left_ms"),
+    [
+        (10_000_000, 8_000_000, None),  # less than nine tenths have passed
+        (10_000_000, 9_500_000, 500_000),
+        (10_000_000, 10_000_100, -100),
+        (1_000_000_000, 990_000_000, None),  # a tenth would be more than a day
+        (1_000_000_000, 999_000_000, 1_000_000),
+        (30_000, 0, 30_000),  # at least a minute
+        (None, 10_000_000, None),
+    ],
+)
+def test_a_deadline_is_near_within_a_tenth_of_the_retention_time(age_ms: int | None, now_ms: int, left_ms: int | None) -> None:
+    log = aged(0, 0, retention=Retention(age_ms, None))
+    assert too_near_ms(log, 5, now_ms) == left_ms
+    assert too_near_ms(log, 20, now_ms) is None  # all is archived

@@ -74,6 +74,13 @@ def test_what_is_archived_needs_no_reason_unless_that_is_old_news() -> None:
     assert (new["reason"], old["reason"], asked_for["reason"]) == ("", "caught up", "caught up")
 
 
+def test_one_partition_says_why_no_more_of_it_was_released() -> None:
+    row = CURRENT | {"release_reason": "not every replica is in sync"}
+    [asked_for] = partition_rows([row], explained=True)
+    [shown] = partition_rows([row], explained=False)
+    assert (asked_for["reason"], shown["reason"]) == ("caught up; release: not every replica is in sync", "")
+
+
 def test_equal_numbers_mean_caught_up() -> None:
     empty = a_row(last_offset=None, archive_start=54, high_watermark=54)
     new = a_row(last_offset=None, archive_start=None, high_watermark=3)

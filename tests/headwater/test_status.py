@@ -32,6 +32,9 @@ KEYS = [
     "known_age_s",
     "state",
     "reason",
+    "released_end",
+    "released_bytes",
+    "release_reason",
 ]
 NUMBERS = ("topic", "partition", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "objects")
 
