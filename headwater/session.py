@@ -23,7 +23,7 @@ from headwater.config import Config
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
-from headwater.wiring import Bucket, check_conditional_writes, open_broker, open_bucket, open_log_dirs, writer_id
+from headwater.wiring import Bucket, check_conditional_writes, open_broker, open_bucket, open_log_dirs, requests_release, writer_id
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
@@ -108,6 +108,8 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                     "log.metadata_dir to the broker's metadata.log.dir",
                 )
         broker = open_broker(config, dirs) if dirs is not None else None
+        if dirs is not None and broker is None and not config.log.owned and requests_release(config):
+            log.warning("release_not_possible", reason="release = true needs log.bootstrap_servers: a broker deletes its records itself")
         if broker is not None:
             stack.callback(broker.close)
         bucket = open_bucket(config)

@@ -109,6 +109,11 @@ def open_broker(config: Config, dirs: LogDirs) -> "BrokerClient | None":
     return BrokerClient(addresses, properties, cluster_id=lambda: dirs.cluster_id, node_id=lambda: dirs.node_id, clock=SystemClock())
 
 
+def requests_release(config: Config) -> bool:
+    """Is what is archived of some topic to be deleted locally?"""
+    return bool(config.archival.release) or any(rule.values.get("release") for rule in config.topics)
+
+
 def writer_id(config: Config) -> str:
     """This agent's name in heads: the node's id and a random suffix, which is kept in the data directory.
 

@@ -23,7 +23,7 @@ def config() -> None:
 @config.command()
 @configured
 def check(config: "Config") -> None:
-    """Check that the configuration is valid. Does not connect to the store.
+    """Check that the configuration is valid. Does not connect to the store or a broker.
 
     \b
     Example:
@@ -34,16 +34,18 @@ def check(config: "Config") -> None:
       0  valid
       2  not valid; stderr says why
     """
-    from headwater.wiring import open_bucket, open_log_dirs
+    from headwater.wiring import open_broker, open_bucket, open_log_dirs
     from headwater_core.control.peer_transport import check_config
 
     open_bucket(config)  # raises what is wrong with its URL
     check_config(config.control)
     if config.log.dirs:
         try:
-            open_log_dirs(config).survey()
+            dirs = open_log_dirs(config)
+            dirs.survey()
         except (HeadwaterError, OSError) as error:
             raise UsageError(f"log.dirs: {error}") from error
+        open_broker(config, dirs)  # raises what is wrong with its client properties
     emit_document(f"valid: node {config.node.id}, store {config.store.url}, {len(config.log.dirs)} log directories\n".encode())
 
 

@@ -20,7 +20,7 @@ from headwater.agent_socket import Ask
 from headwater.config import load
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.wiring import writer_id
-from headwater_core.errors import TransientError
+from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
@@ -158,3 +158,27 @@ def test_metadata_of_a_later_version_is_told_once_and_archiving_goes_on(stage: S
     [reported] = [event for event in events if event["event"] == "leadership_unknown"]
     assert reported["log_level"] == "error"
     assert "version 99" in reported["reason"]
+
+
+def flags_of(stage: Stage) -> dict[str, object]:
+    return {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}", "log.dirs": [str(stage.log("kitchen"))]}
+
+
+@pytest.mark.parametrize("release", [{"archival.release": True}, {"archival.release": False}, {}])
+def test_a_release_that_nobody_can_do_is_reported(stage: Stage, release: dict[str, object]) -> None:
+    with capture_logs() as logs, open_session(load(None, {}, {**flags_of(stage), **release})):
+        pass
+    reported = [event["log_level"] for event in logs if event["event"] == "release_not_possible"]
+    assert reported == (["warning"] if any(release.values()) else [])
+
+
+def test_client_properties_that_cannot_be_used_are_an_error_at_the_start(stage: Stage) -> None:
+    properties = stage.root / "client.properties"
+    flags = {**flags_of(stage), "log.bootstrap_servers": "127.0.0.1:9", "log.client_properties": str(properties)}
+    properties.write_text("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\nacks=all\n")
+    with pytest.raises(UsageError, match=r"sasl.mechanism must be one of"), open_session(load(None, {}, flags)):
+        pass
+    properties.write_text("acks=all\n")
+    with capture_logs() as logs, open_session(load(None, {}, flags)):
+        pass
+    assert [event["keys"] for event in logs if event["event"] == "client_properties_ignored"] == [["acks"]]
