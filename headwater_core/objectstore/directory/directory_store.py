@@ -55,6 +55,7 @@ class DirectoryStore:
         self._root = Path(os.path.abspath(root))
         self._lock = StoreLock(self._root / _LOCK, self.url)
         self._names = DurableNames()
+        self._private = self._root / _PRIVATE
         self._prepared = False
         self.progressed: Callable[[], object] = lambda: None  # called while bytes move
 
@@ -68,25 +69,25 @@ class DirectoryStore:
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         self._names.check(self.url)
         for each in objects:
-            with self._translated(each.key):
-                if self._path(each.key).is_file():
-                    raise AlreadyExists(each.key)  # before the work; the link decides
+            path = self._path(each.key)
+            if each.size_bytes > _WINDOW_BYTES and path.is_file():
+                raise AlreadyExists(each.key)  # before the work; the link decides
         digests: list[str] = []
-        written: list[tuple[int, Path, str]] = []
+        written: list[tuple[int, Path]] = []
         with contextlib.ExitStack() as files:
             for each in objects:
                 with self._translated(each.key):
-                    fd, partial = files.enter_context(self._private_file())
+                    if not written:
+                        self._prepare()
+                    written.append(files.enter_context(private_file(self._private)))
+                    fd, _ = written[-1]
                     digests.append(self._fill(fd, each))
-                    os.posix_fadvise(
-                        fd, 0, 0, os.POSIX_FADV_DONTNEED
-                    )  # begins to write back, so that the syncs wait for one journal commit
-                    written.append((fd, partial, each.key))
-            for fd, _, key in written:
-                with self._translated(key):
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # begins to write it back: all syncs wait for one journal commit
+            for each, (fd, _) in zip(objects, written, strict=True):
+                with self._translated(each.key):
                     os.fsync(fd)
             milestones.reached("directory.written")
-            self._publish([(partial, key) for _, partial, key in written])
+            self._publish([(partial, each.key) for each, (_, partial) in zip(objects, written, strict=True)])
         return digests
 
     def _fill(self, fd: int, new: NewObject) -> str:
@@ -196,12 +197,12 @@ class DirectoryStore:
         check_prefix(prefix)
         with self._translated(prefix):
             self._check_root()
-            found = abandoned_files(self._root / _PRIVATE)
+            found = abandoned_files(self._private)
         return iter([UnfinishedUpload("", name, int(modified_s * 1000)) for name, modified_s in found])
 
     def abort(self, upload: UnfinishedUpload) -> None:
         with self._translated(upload.upload_id):
-            remove_abandoned(self._root / _PRIVATE / check_key(upload.upload_id))
+            remove_abandoned(self._private / check_key(upload.upload_id))
 
     # Files
 
@@ -222,11 +223,9 @@ class DirectoryStore:
         finally:
             os.close(fd)
 
-    @contextlib.contextmanager
-    def _private_file(self) -> Iterator[tuple[int, Path]]:
+    def _private_file(self) -> contextlib.AbstractContextManager[tuple[int, Path]]:
         self._prepare()
-        with private_file(self._root / _PRIVATE) as (fd, path):
-            yield fd, path
+        return private_file(self._private)
 
     # Not `files.replace_file`: a name that is taken must be refused, writers race, and a failed sync stays on record (decision 0009).
 
@@ -246,7 +245,6 @@ class DirectoryStore:
         """Publish `partial` as `key`; its directory comes back. A delete may take the empty directory away again: then it retries."""
         path = self._path(key)
         for _ in range(_LINK_ATTEMPTS):
-            self._names.make_directories(path.parent)
             try:
                 os.link(partial, path)
             except FileExistsError:
@@ -256,6 +254,7 @@ class DirectoryStore:
             except FileNotFoundError:
                 if not partial.exists():
                     raise TransientError(f"{key}: the partial file was removed") from None
+                self._names.make_directories(path.parent)
             except PermissionError as error:
                 if error.errno == errno.EPERM:
                     raise UsageError(f"{self.url}: this file system has no hard links, which creating without a race needs") from error
@@ -297,10 +296,9 @@ class DirectoryStore:
         if self._prepared:
             self._check_root()  # it was there: a disk that went away must not become an empty archive
             return
-        private = self._root / _PRIVATE
-        self._names.make_directories(private)
+        self._names.make_directories(self._private)
         self._names.sync(self._root)
-        remove_stale(private)
+        remove_stale(self._private)
         self._prepared = True
 
     @contextlib.contextmanager

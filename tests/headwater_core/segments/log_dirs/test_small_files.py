@@ -2,14 +2,13 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from headwater_core.errors import Unauthorised, UsageError
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
-from headwater_core.segments.log_dirs import LogDirs
+from headwater_core.segments.log_dirs import LogDirs, small_files
 from tests.headwater_core.segments.log_dirs.broker import SOUP, Broker
 
 
@@ -38,20 +37,20 @@ def test_checkpoints_are_decoded_once_for_each_of_their_states(broker: Broker, m
     for path in (broker.root / "replication-offset-checkpoint", broker.root / "meta.properties"):
         os.utime(path, (time.time() - 60, time.time() - 60))
     logs, decoded, opened = broker.logs, 0, 0
-    decode, open_path = checkpoints.OffsetsDecoder.decode, Path.open
+    decode, read = checkpoints.OffsetsDecoder.decode, small_files._read_stamped
 
     def counted(decoder: checkpoints.OffsetsDecoder, raw: bytes, *, where: str) -> Mapping[TopicPartition, int]:
         nonlocal decoded
         decoded += 1
         return decode(decoder, raw, where=where)
 
-    def noted(path: Path, mode: str = "r", **how: Any) -> Any:
+    def noted(path: Path) -> tuple[bytes, small_files.Stamp] | None:
         nonlocal opened
         opened += path.parent == broker.root
-        return open_path(path, mode, **how)
+        return read(path)
 
     monkeypatch.setattr(checkpoints.OffsetsDecoder, "decode", counted)
-    monkeypatch.setattr(Path, "open", noted)
+    monkeypatch.setattr(small_files, "_read_stamped", noted)
     for _ in range(10):
         assert [logs.look(each).high_watermark for each in (SOUP, TopicPartition("tea", 0))] == [3, 4]
     assert (decoded, opened) == (1, 2)
