@@ -370,7 +370,7 @@ class PartitionArchiver:
         for upload in rereads(log, draft.head, head):
             if reason := self._looks.overtaken(log, draft.head, upload.read_from, policy.stale_keys_below):
                 self._draft = None
-                raise NeedsReplacement(reason)
+                raise NeedsReplacement(reason)  # until the log changes; then all of it is begun again
             if self._is_outrun(draft.head):
                 return _OUTRUN
             with ExitStack() as files:
@@ -389,7 +389,8 @@ class PartitionArchiver:
         self._source.look_again(log)
         self._commit(draft.result)
         self._draft = None
-        self._log.warning("runs_replaced", from_offset=step.first, last_offset=head.last_offset, entries=len(draft.replaced))
+        entries, last_offset = len(draft.replaced), head.last_offset
+        self._log.warning("runs_replaced", from_offset=step.first, last_offset=last_offset, entries=entries, reason=step.reason)
         return Outcome(action="replaced", reason=f"offsets from {step.first} on are archived again")
 
     def _begin_draft(self, step: Replace, head: Head, log: LocalLog) -> Draft:

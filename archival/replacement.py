@@ -15,6 +15,9 @@ from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
 
+OVERTAKEN = "compaction went past the archive"
+DISPLACED = "an unclean election took records that older ones of their keys had been dropped for"
+
 Overtaken = Callable[[int], str]
 """Why what lies from an offset on must not follow what is archived below it, compaction having gone past it; "" when it may."""
 
@@ -30,7 +33,7 @@ def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: 
     if not lacking or high_watermark < head.next_offset or not log.topic_policy_proves_compaction:
         return None
     if start <= head.start_offset:
-        return Replace(head.start_offset)
+        return Replace(head.start_offset, DISPLACED)
     first = next((max(entry.base_offset, start) for entry in lacking if _first_batch(entry) >= start), None)
     if first is None:
         return None
@@ -38,7 +41,15 @@ def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: 
     if stays and (reason := overtaken(first)):
         why = f"what is archived from {first} on may lack records that count again since an unclean election"
         return Stop(NeedsReplacement(f"needs replacement: {why}; {reason.removeprefix('needs replacement: ')}"))
-    return Replace(first)
+    return Replace(first, DISPLACED)
+
+
+def plan_overtaken(log: LocalLog, head: Head, why: str) -> Replace | Stop:
+    """Compaction has gone past the archive, as `why` says: all that is live is archived again, where the log holds all of it.
+
+    Not one part after the other: a key that was deleted in the log could come back from the part that stays.
+    """
+    return Replace(head.start_offset, OVERTAKEN) if log.start_offset <= head.start_offset else Stop(NeedsReplacement(why))
 
 
 def _first_batch(entry: Entry) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
 from archival.policy import Policy
-from archival.replacement import Overtaken, plan_replacement
+from archival.replacement import Overtaken, plan_overtaken, plan_replacement
 from archival.role import Standby, archiving_role
 from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
-from headwater_core.errors import NeedsReplacement, UnfinishedSwap, UnrelatedLog
+from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests import keys
 from manifests.entry import Entry
@@ -151,7 +151,7 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
         yield Idle("caught up")
         return
     if reason := overtaken(read_from):
-        yield Stop(NeedsReplacement(reason))
+        yield plan_overtaken(log, head, reason)
         return
     for segment, end in log.segments_from(read_from):
         if end is not None and end <= high_watermark:

@@ -55,6 +55,7 @@ class Replace:
     """Archive again what is live from `first` on; all of it takes its place in one commit. At the archive's start: the whole of it."""
 
     first: int
+    reason: str  # for people
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from archival.cleaner import CLOCK_STEP_MS, CleanerLook, clean_below, clean_under, clean_with, is_clean, look_at, overtaken
 from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
@@ -16,8 +17,9 @@ from archival.source import open_segment
 from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment
+from headwater_core.segments.records import decode_batch
 from manifests.entry import Entry
-from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log, batches_of, ranges
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import a_batch, a_record, a_segment
@@ -169,17 +171,72 @@ def a_deletion_that_the_log_forgets(directory: Directory, agent: Agent) -> None:
     directory.cleaned(6)
 
 
-def test_a_deletion_that_the_log_may_have_forgotten_stops_the_partition(directory: Directory, tmp_path: Path) -> None:
+def values(agent: Agent) -> dict[bytes, bytes]:
+    """What a reader of all that is live ends with."""
+    found: dict[bytes, bytes] = {}
+    for entry in agent.head.entries:
+        for batch in [] if entry.gap else batches_of(agent.store, entry):
+            for record in decode_batch(batch):
+                assert record.key
+                if record.value is None:
+                    found.pop(record.key, None)
+                else:
+                    found[record.key] = record.value
+    return found
+
+
+LEFT = {b"bob": b"v1", b"carol": b"x", b"dave": b"y", b"erin": b"z"}
+
+
+def test_a_deletion_that_the_log_may_have_forgotten_replaces_what_is_archived(directory: Directory, tmp_path: Path) -> None:
     agent = Agent(directory.root, delete_retention_ms=DAY_MS, looks_file=tmp_path / "cleaners.json")
     a_deletion_that_the_log_forgets(directory, agent)
     agent.looks.save()
     agent.clock.advance(DAY_MS)
     later = replace(agent)  # the same agent after a restart
-    with pytest.raises(NeedsReplacement, match=r"needs replacement.*got to offset 6, the archive to 3.*stale_keys_below = 6") as stopped:
+    later.uids = agent.uids
+    before = later.head
+    with capture_logs() as logs:
+        assert later.run() == ["reread", "replaced", "archived", "archived", "caught up"]
+    assert values(later) == LEFT
+    (replaced,) = (event for event in logs if event["event"] == "runs_replaced")
+    assert (replaced["reason"], replaced["from_offset"], replaced["last_offset"]) == ("compaction went past the archive", 0, 2)
+    assert later.head.entries[1].key == before.entries[1].key, "the same bytes are not archived twice"
+    assert ranges(later.head.superseded) == [(0, 1)]
+
+
+def test_until_all_of_it_is_there_the_old_archive_is_served(directory: Directory) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    a_deletion_that_the_log_forgets(directory, agent)
+    later = replace(agent)
+    later.uids = agent.uids
+    before = later.head
+    assert later.step().action == "reread"
+    assert later.head == before
+
+
+def test_a_person_may_consent_to_keep_deleted_keys(directory: Directory) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    a_deletion_that_the_log_forgets(directory, agent)
+    later = replace(agent)
+    later.uids = agent.uids
+    assert later.run(replace(EVERYTHING, stale_keys_below=6)) == ["archived", "archived", "caught up"]
+    assert values(later) == LEFT | {b"alice": b"v1"}
+
+
+def test_what_the_log_does_not_hold_any_more_cannot_be_replaced(directory: Directory, tmp_path: Path) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS, looks_file=tmp_path / "cleaners.json")
+    a_deletion_that_the_log_forgets(directory, agent)
+    agent.looks.save()
+    agent.clock.advance(DAY_MS)
+    directory.log_start(2)
+    (directory.path / f"{0:020}.log").unlink()
+    later = replace(agent)
+    found = r"needs replacement.*got to offset 6, the archive to 3.*log begins at 2, the archive at 0.*stale_keys_below = 6"
+    with pytest.raises(NeedsReplacement, match=found) as stopped:
         later.run()
     assert later.head.last_offset == 2
     assert "86400 s ago" in str(stopped.value)
-    assert later.run(replace(EVERYTHING, stale_keys_below=6)) == ["archived", "archived", "caught up"]
 
 
 def test_a_cleaner_that_is_quicker_than_an_upload_changes_nothing(directory: Directory, tmp_path: Path) -> None:
@@ -193,14 +250,14 @@ def test_a_cleaner_that_is_quicker_than_an_upload_changes_nothing(directory: Dir
 def test_without_a_look_from_before_nothing_is_known(directory: Directory, tmp_path: Path) -> None:
     agent = Agent(directory.root, delete_retention_ms=DAY_MS)
     a_deletion_that_the_log_forgets(directory, agent)
-    with pytest.raises(NeedsReplacement, match="never seen at or below 3"):
-        replace(agent).run()
+    later = replace(agent)
+    later.uids = agent.uids
+    assert later.run()[:2] == ["reread", "replaced"]
 
 
 def test_without_the_retention_none_is_counted_on(directory: Directory, agent: Agent) -> None:
     a_deletion_that_the_log_forgets(directory, agent)
-    with pytest.raises(NeedsReplacement, match="not known without the broker's metadata log"):
-        agent.run()
+    assert agent.run()[:2] == ["reread", "replaced"]
 
 
 def test_a_long_compacted_log_is_archived_from_its_start_without_any_look(directory: Directory) -> None:
@@ -231,9 +288,10 @@ def test_a_retention_that_ends_while_a_run_is_read_stops_it(directory: Directory
     objects = len(list(agent.store.list("data/")))
     with pytest.raises(SourceChanged, match="went past the archive"):
         slow.run()
-    with pytest.raises(NeedsReplacement):
-        slow.run()
     assert len(list(agent.store.list("data/"))) == objects
+    slow.uids = agent.uids
+    assert slow.run()[:2] == ["reread", "replaced"]
+    assert values(slow) == LEFT
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from archival.cleaner import displaced_by
 from archival.lineage import may_lack
 from archival.policy import Policy
 from archival.release import release_bound
-from archival.replacement import Draft, irreplaceable, rereads
+from archival.replacement import DISPLACED, Draft, irreplaceable, rereads
 from archival.step_plan import next_steps
 from archival.steps import Replace, Stop
 from headwater_core.epochs import EpochHistory
@@ -242,12 +242,12 @@ def first_step(log: LocalLog, head: Head, overtaken: str = "") -> object:
 
 
 def test_all_is_replaced_where_the_log_holds_all() -> None:
-    assert first_step(a_branch(0, 10, 25), HEAD, "past") == Replace(0)
-    assert first_step(a_branch(4, 10, 25, start=4), a_head(*HEAD.entries, start_offset=6)) == Replace(6)
+    assert first_step(a_branch(0, 10, 25), HEAD, "past") == Replace(0, DISPLACED)
+    assert first_step(a_branch(4, 10, 25, start=4), a_head(*HEAD.entries, start_offset=6)) == Replace(6, DISPLACED)
 
 
 def test_what_only_the_archive_holds_stays() -> None:
-    assert first_step(a_branch(5, 25, start=5), HEAD) == Replace(10)
+    assert first_step(a_branch(5, 25, start=5), HEAD) == Replace(10, DISPLACED)
     assert not isinstance(first_step(a_branch(12, 25, start=12), HEAD), Replace)
     assert irreplaceable(a_branch(12, 25, start=12), HEAD) == tuple(HEAD.entries)[1:2]
     assert irreplaceable(a_branch(5, 25, start=5), HEAD) == ()
@@ -259,7 +259,7 @@ def test_what_the_cleaner_has_been_past_for_too_long_does_not_follow_what_stays(
     assert isinstance(step.error, NeedsReplacement)
     assert str(step.error).startswith("needs replacement: what is archived from 10 on may lack records")
     only = a_head(a_gap(0, 9), *tuple(HEAD.entries)[1:])
-    assert first_step(a_branch(5, 25, start=5), only, "needs replacement: it was") == Replace(10)
+    assert first_step(a_branch(5, 25, start=5), only, "needs replacement: it was") == Replace(10, DISPLACED)
 
 
 def test_nothing_is_replaced_before_the_log_has_committed_as_much() -> None:
