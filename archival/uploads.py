@@ -138,7 +138,7 @@ class Uploads:
         begun = self._begun
         if not (self._confirmed or self._sent) or begun is None or begun.segment.generation.inode != step.segment.generation.inode:
             return step
-        same = dataclass_replace(begun, segment=step.segment, end=step.end, cover_end=step.cover_end) == step
+        same = (begun.first, begun.read_from, begun.refills) == (step.first, step.read_from, step.refills)
         return dataclass_replace(begun, segment=step.segment) if same and begun.end <= step.end else step
 
     @property

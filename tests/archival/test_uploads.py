@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import archival.archiver
 from archival.policy import Policy
 from archival.source import open_segment
+from archival.steps import Upload
+from archival.uploads import Uploads
 from headwater_core.errors import (
     CorruptData,
     Fenced,
@@ -25,15 +27,17 @@ from headwater_core.errors import (
     UnknownOutcome,
     UploadStopped,
 )
+from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalSegment
+from headwater_core.segments.run_scan import scan_run
 from manifests import keys
 from manifests.document import FORMAT
 from manifests.head import HEAD_FORMAT, Head
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
-from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, live_bytes, ranges
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log, fill, live_bytes, ranges
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.segments.builders import a_batch, a_segment
 from tests.manifests import format_1
@@ -403,3 +407,16 @@ def test_a_compacted_log_gets_a_commit_for_each_run(directory: Directory, gather
     gathering.step(SEALED)
     gathering.step(SEALED)
     assert ranges(gathering.head.entries) == [(0, 9)]
+
+
+def test_a_step_before_the_one_that_was_begun_is_its_own() -> None:
+    """As when a replacement is begun again."""
+    uploads, segment = Uploads(PARTITION, MemoryStore(), open_layout("segment"), lambda: "0" * 32), a_log(0, 20, hw=20).segments[0]
+    data = io.BytesIO(a_segment(10, 5))
+    scan = scan_run(data, start=0, end=len(data.getvalue()), where="a run")
+    assert scan
+    uploads.begin(Upload(segment=segment, first=10, read_from=10, end=15))
+    uploads.upload(uploads.new_entry(10, 14, scan, 1), data, scan)
+    earlier = Upload(segment=segment, first=0, read_from=0, end=10)
+    assert uploads.resumed(earlier) == earlier
+    assert uploads.resumed(Upload(segment=segment, first=10, read_from=10, end=17)).end == 15
