@@ -142,7 +142,8 @@ def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[CleanerLook
     return (
         f"needs replacement: compaction has got to offset {cleaned_to}, the archive to {first}. It {since} at or below {floor}, and "
         f"delete.retention.ms {known}: deletions of archived keys may be gone from the log, and such a key would come back in what is "
-        f"read or recovered from the archive. It is archived again as a whole where the log holds all of it; the log begins at "
-        f"{log.start_offset}, the archive at {head.start_offset}. To continue without that, and keep the keys that were "
+        "read or recovered from the archive. It is archived again as a whole once the log holds all of it and compaction has passed again "
+        f"since the log was cut last; the log begins at {log.start_offset}, the archive at {head.start_offset}. To continue without that, "
+        "and keep the keys that were "
         f'deleted in between: stale_keys_below = {cleaned_to} under [topics."{log.partition.topic}"]'
     )

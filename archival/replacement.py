@@ -6,6 +6,7 @@ from dataclasses import replace as dataclass_replace
 
 from msgspec.structs import replace
 
+from archival.cleaner import clean_below
 from archival.lineage import may_lack
 from archival.steps import Replace, Stop, Upload
 from headwater_core.epochs import EpochHistory
@@ -44,12 +45,18 @@ def plan_replacement(log: LocalLog, head: Head, high_watermark: int, overtaken: 
     return Replace(first, DISPLACED)
 
 
-def plan_overtaken(log: LocalLog, head: Head, why: str) -> Replace | Stop:
-    """Compaction has gone past the archive, as `why` says: all that is live is archived again, where the log holds all of it.
+def plan_overtaken(log: LocalLog, head: Head, first: int, overtaken: Overtaken) -> Replace | Stop | None:
+    """None while compaction has not gone past what is archived up to `first`. Else all that is live is archived again, where the log holds
+    all of it, and its cleaner's checkpoint shows that it will be clean together then: that was taken back when the log was cut, and the
+    cleaner has to come past again.
 
     Not one part after the other: a key that was deleted in the log could come back from the part that stays.
     """
-    return Replace(head.start_offset, OVERTAKEN) if log.start_offset <= head.start_offset else Stop(NeedsReplacement(why))
+    if not (why := overtaken(first)):
+        return None
+    if log.start_offset <= head.start_offset and not overtaken(max(first, clean_below(log))):
+        return Replace(head.start_offset, OVERTAKEN)
+    return Stop(NeedsReplacement(why))
 
 
 def _first_batch(entry: Entry) -> int:

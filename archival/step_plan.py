@@ -150,8 +150,8 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
     if read_from >= high_watermark:
         yield Idle("caught up")
         return
-    if reason := overtaken(read_from):
-        yield plan_overtaken(log, head, reason)
+    if replace := plan_overtaken(log, head, read_from, overtaken):
+        yield replace
         return
     for segment, end in log.segments_from(read_from):
         if end is not None and end <= high_watermark:

@@ -254,6 +254,8 @@ class Checks:
         lacking = [each for each in head.entries if each.displaced_by and leader.epoch_at(each.displaced_by[1]) != each.displaced_by[0]]
         if leader.cleaned_to is None or leader.cleaned_to <= min([head.next_offset, *(each.base_offset for each in lacking)]):
             raise Violation(f"I15 an archiver stops for compaction before {leader.cleaned_to}, and has archived to {head.last_offset}")
+        if max(leader.start, leader.segments[0].base) <= head.start_offset and leader.cleaned_to >= leader.cleaned_once:
+            raise Violation(f"I15 an archiver stops that could replace all that is archived from {head.start_offset} on")
 
     def at_rest(self) -> None:
         """The leader's archiver has come to rest: what is served is what the log has, and all of it (I5, I15)."""

@@ -48,7 +48,7 @@ from archival.policy import Policy
 from archival.release import Releaser
 from archival.role import Acting, Standby
 from archival.source import PartitionSource
-from archival.steps import CutEntries, Step, Stop
+from archival.steps import CutEntries, Replace, Step, Stop
 from archival.tails import Tails
 from archival.uploads import NewUpload, Uploads
 from headwater_core.epochs import EpochHistory
@@ -795,3 +795,22 @@ def merge_of_other_bytes(stack: ExitStack) -> None:
 
     _patch(stack, archival.merger.Merger, "_copy_local", copied)
     _patch(stack, archival.merger, "_is_sum", lambda *_: True)
+
+
+@mutant("neighbours that nothing shows to be of one log are merged", theme="merged branches", rare=True)
+def merge_joins_two_logs(stack: ExitStack) -> None:
+    _patch(stack, archival.merge_plan._Group, "_are_of_one_log", lambda *_: True)
+
+
+@mutant("what compaction went past is archived again before its cleaner has returned", theme="forgotten")
+def replaced_for_nothing(stack: ExitStack) -> None:
+    _patch(stack, archival.replacement, "clean_below", lambda log: 2**62)
+
+
+@mutant("only what is new is archived again where compaction went past the archive", theme="keys")
+def replaced_in_part(stack: ExitStack) -> None:
+    def plan(log: LocalLog, head: Head, first: int, overtaken: Any) -> Any:
+        last = head.entries[-1].base_offset if head.entries else head.start_offset
+        return Replace(last, "") if overtaken(first) and last > head.start_offset else None
+
+    _patch(stack, archival.step_plan, "plan_overtaken", plan)

@@ -71,6 +71,8 @@ WITNESSES = (
 
 
 ONCE_VIOLATED = (
+    ("forgotten", 25),
+    ("merged keys", 245),
     ("disks", 20282),
     ("disks", 40016),
     ("disks", 80085),
