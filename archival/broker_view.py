@@ -17,6 +17,13 @@ class CommittedEnd(NamedTuple):
     high_watermark: int
 
 
+class GroupOffset(NamedTuple):
+    """A consumer group, and the next offset that it would read of a partition."""
+
+    group: str
+    offset: int
+
+
 class LeaderLog(NamedTuple):
     """The log of a partition's leader, as it describes it. All of it was true under one leader epoch, the one that was asked for.
 
@@ -65,6 +72,11 @@ class Broker(Protocol):
 
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
         """Of those that it leads. One request for all of them. Raises TransientError when it does not answer, and Unauthorised."""
+        ...
+
+    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
+        """The group that has committed least of each partition, of all groups of the cluster that we may see and whose brokers answer.
+        Raises TransientError when none answers, and Unauthorised."""
         ...
 
     def pinned(self) -> AbstractContextManager[PinnedBroker]:

@@ -22,6 +22,7 @@ from archival.broker_view import Broker
 from archival.collector import Border, Collected, Collector
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.known_pauses import KnownPauses
+from archival.lagging_groups import LaggingGroups
 from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
 from archival.partition_status import KnownHead
@@ -284,6 +285,7 @@ class ArchiverFleet:
             if equipment.broker is not None
             else None
         )
+        self._lagging_groups = LaggingGroups(equipment.broker, equipment.clock) if equipment.broker is not None else None
         self._lock = threading.Lock()  # of both tables, held for moments
         self._members: dict[PartitionId, _Member] = {}
         self._resting: OrderedDict[PartitionId, PartitionArchiver] = OrderedDict()  # that may be dropped, the one used last at the end
@@ -543,6 +545,8 @@ class ArchiverFleet:
         if planned.local_start <= record.end or not planned.segments:
             record.reason = planned.reason
             return done
+        if self._lagging_groups is not None:
+            self._lagging_groups.check(log.partition, planned.local_start)
         try:
             release = releaser.release(archiver)
         except HeadwaterError as error:

@@ -20,6 +20,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "recovery/runs.py": "tests/recovery/test_restoration.py",
     },
     "values, errors or a Protocol without a decision of their own": {
+        "archival/broker_view.py": "tests/archival/test_broker_logs.py",
         "archival/steps.py": "tests/test_values.py",
         "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
         "manifests/document.py": "tests/manifests/test_head.py",

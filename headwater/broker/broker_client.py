@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from archival.broker_view import CommittedEnd, LeaderLog
+from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog
 from headwater.broker.broker_connection import BrokerAddress, BrokerApi, BrokerConnection
 from headwater.broker.client_properties import ClientProperties
 from headwater_core.clock import Clock
@@ -32,6 +32,7 @@ IDLE_MAX = 4  # connections that are kept open
 IDLE_S = 60.0  # for so long; a broker closes them after ten minutes by default
 DELETE_TIMEOUT_MS = 10_000  # for the followers to move their log starts too
 LATEST, EARLIEST = -1, -2
+GROUPS_MAX = 100  # that one request names; a group may have committed thousands of offsets
 METADATA_TOPIC = "__cluster_metadata"
 _CODES = {  # those that say something other than "ask again"; source: Kafka protocol guide, "Error Codes"
     29: "TOPIC_AUTHORIZATION_FAILED",
@@ -89,6 +90,26 @@ class BrokerClient:
             elif code == 0 and offset >= 0 and leader_epoch >= 0 and topic is not None:
                 found[place] = CommittedEnd(topic, leader_epoch, offset)
         return found
+
+    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
+        """See archival.broker_view.Broker. Every broker is asked for the groups that it coordinates."""
+        with self._connection() as connection:
+            said = _metadata(connection, ())
+        lowest: dict[TopicPartition, GroupOffset] = {}
+        failed: list[HeadwaterError] = []
+        for each in said["brokers"]:
+            try:
+                connection = self._connect_to(BrokerAddress(each["host"], each["port"]), self._properties)
+                try:
+                    for place, commit in _commits(connection):
+                        lowest[place] = min(lowest.get(place, commit), commit, key=lambda one: one.offset)
+                finally:
+                    connection.close()
+            except HeadwaterError as error:
+                failed.append(error)
+        if failed and len(failed) == len(said["brokers"]):
+            raise failed[0]
+        return lowest
 
     @contextmanager
     def pinned(self) -> Iterator["PinnedConnection"]:
@@ -280,3 +301,20 @@ def _metadata(connection: BrokerConnection, names: Iterable[str]) -> dict[str, A
     return connection.ask(
         BrokerApi.METADATA, {"topics": topics, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     )
+
+
+def _commits(connection: BrokerConnection) -> Iterator[tuple[TopicPartition, GroupOffset]]:
+    """All offsets that are committed with the groups of one coordinator."""
+    listed = connection.ask(BrokerApi.LIST_GROUPS, {"states_filter": []})
+    groups = [each["group_id"] for each in listed["groups"]]
+    for first in range(0, len(groups), GROUPS_MAX):
+        asked = [{"group_id": each, "topics": None} for each in groups[first : first + GROUPS_MAX]]
+        said = connection.ask(BrokerApi.OFFSET_FETCH, {"groups": asked, "require_stable": False})
+        for group in said["groups"]:
+            for topic in group["topics"]:
+                for each in topic["partitions"]:
+                    if each["committed_offset"] >= 0:
+                        yield (
+                            TopicPartition(topic["name"], each["partition_index"]),
+                            GroupOffset(group["group_id"], each["committed_offset"]),
+                        )

@@ -28,6 +28,8 @@ class BrokerApi(IntEnum):
 
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_FETCH = 9
+    LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     DELETE_RECORDS = 21
@@ -39,6 +41,8 @@ class BrokerApi(IntEnum):
 VERSIONS = {  # each the first that has what is needed; Kafka 3.3 has them all
     BrokerApi.LIST_OFFSETS: 7,
     BrokerApi.METADATA: 12,
+    BrokerApi.OFFSET_FETCH: 8,
+    BrokerApi.LIST_GROUPS: 4,
     BrokerApi.SASL_HANDSHAKE: 1,
     BrokerApi.API_VERSIONS: 3,
     BrokerApi.DELETE_RECORDS: 2,

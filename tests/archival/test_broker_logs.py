@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from archival.broker_logs import BrokerLogs, awaits_commit
-from archival.broker_view import CommittedEnd, LeaderLog, PinnedBroker
+from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
@@ -41,6 +41,9 @@ class Told:
         if self.silent:
             raise TransientError("no answer")
         return {place: end for place, end in self.ends.items() if place in places}
+
+    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
+        return {}
 
     def pinned(self) -> AbstractContextManager[PinnedBroker]:
         raise NotImplementedError

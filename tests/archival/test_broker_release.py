@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from archival.archiver import PartitionArchiver
 from archival.broker_release import PAUSE_MAX_S, PAUSE_S, REFUSED_S, BrokerReleaser, ReleaseRecord
-from archival.broker_view import CommittedEnd, LeaderLog, PinnedBroker
+from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
 from archival.release import Release
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import DeletionRefused, SourceChanged, TransientError
@@ -57,6 +57,9 @@ class Partition:
 
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
         raise AssertionError
+
+    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
+        return {}
 
     @contextmanager
     def pinned(self) -> Iterator[PinnedBroker]:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from archival import fleet
 from archival.archive_pass import archive_all
-from archival.broker_view import CommittedEnd, LeaderLog, PinnedBroker
+from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import READ_AGAIN_S
@@ -292,6 +292,9 @@ class Deleting:
         self.refuses: HeadwaterError | None = None
 
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
+        return {}
+
+    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
         return {}
 
     @contextmanager

@@ -31,6 +31,8 @@ class Kitchen(SocketBroker):
                 BrokerApi.OFFSET_FOR_LEADER_EPOCH: self._epochs,
                 BrokerApi.DELETE_RECORDS: lambda fields: self._deleted(fields),
                 BrokerApi.DESCRIBE_QUORUM: lambda _: self._quorum(),
+                BrokerApi.LIST_GROUPS: lambda _: {"error_code": 0, "groups": [_group(each) for each in ("bills", "mail")]},
+                BrokerApi.OFFSET_FETCH: lambda _: {"groups": [_commits("bills", 31), _commits("mail", 12), _commits("new", -1)]},
             }
         )
         self.own = self.address
@@ -104,6 +106,15 @@ class Kitchen(SocketBroker):
 
     def of(self, api: BrokerApi) -> list[Mapping[str, Any]]:
         return [fields for each, fields in self.asked if each == api]
+
+
+def _group(name: str) -> Mapping[str, Any]:
+    return {"group_id": name, "protocol_type": "consumer", "group_state": "Empty"}
+
+
+def _commits(group: str, offset: int) -> Mapping[str, Any]:
+    part = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
+    return {"group_id": group, "topics": [{"name": "soup", "partitions": [part]}], "error_code": 0}
 
 
 @pytest.fixture
@@ -214,3 +225,7 @@ def test_a_node_that_no_broker_knows_is_not_mistaken_for_another(kitchen: Kitche
     client = BrokerClient([kitchen.address], ClientProperties(), cluster_id=lambda: "kitchen-1", node_id=lambda: 8, clock=clock)
     with pytest.raises(TransientError, match="knows no broker 8"):
         client.committed([SOUP])
+
+
+def test_the_group_that_is_furthest_behind_is_found_at_any_broker(client: BrokerClient) -> None:
+    assert client.lowest_commits() == {SOUP: ("mail", 12)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from archival.broker_view import CommittedEnd, LeaderLog, PinnedBroker
+from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
 from archival.source import LocalLogs
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import SourceChanged, TransientError
@@ -38,6 +38,9 @@ class AnsweringBroker:
         self._world.result.seen["the broker says what is committed"] += 1
         topic_id = self._world.brokers.partition.topic_id
         return {place: CommittedEnd(topic_id, leader_epoch, high_watermark) for place in places}
+
+    def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
+        return {}
 
     @contextmanager
     def pinned(self) -> Iterator[PinnedBroker]:
