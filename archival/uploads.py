@@ -11,7 +11,7 @@ from headwater_core import milestones
 from headwater_core.errors import HeadwaterError, SourceChanged, UploadStopped
 from headwater_core.layouts import NewRun, Offloader
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.paced_file import PacedFile
+from headwater_core.objectstore.paced_file import paced
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from headwater_core.segments.run_scan import RunScan
@@ -33,7 +33,7 @@ class Uploads:
 
     def __init__(self, partition: PartitionId, store: ObjectStore, offloader: Offloader, new_uid: Callable[[], str]) -> None:
         self._partition, self._store, self._offloader, self._new_uid = partition, store, offloader, new_uid
-        self.pace: Callable[[int], object] | None = None  # called before each piece of an upload: see PacedFile
+        self.pace: Callable[[int], object] | None = None  # called before each piece of an upload: see paced_file.PacedFile
         self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has)
         self._sent: list[tuple[Entry, Entry]] = []  # (what was wanted, how it was named) by an upload that failed
@@ -127,7 +127,7 @@ class Uploads:
         return confirmed
 
     def _paced(self, source: BinaryIO) -> BinaryIO:
-        return source if self.pace is None else PacedFile(source, self.pace)
+        return source if self.pace is None else paced(source, self.pace)
 
     def begin(self, step: Upload) -> None:
         """The next upload is this step's."""

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 
 class PacedFile(io.FileIO):
@@ -23,3 +23,38 @@ class PacedFile(io.FileIO):
         if piece:
             self.pace(len(piece))
         return piece
+
+
+class PacedStream(io.RawIOBase):
+    """The same for a source without a descriptor, such as an object of the archive."""
+
+    def __init__(self, source: BinaryIO, pace: Callable[[int], object]) -> None:
+        super().__init__()
+        self._source, self._pace = source, pace
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        return self._source.seek(position, whence)
+
+    def tell(self) -> int:
+        return self._source.tell()
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count: int = self._source.readinto(buffer)  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks it
+        if count:
+            self._pace(count)
+        return count
+
+
+def paced(source: BinaryIO, pace: Callable[[int], object]) -> BinaryIO:
+    """`source` at `pace`, by its descriptor where it has one."""
+    try:
+        source.fileno()
+    except io.UnsupportedOperation:
+        return cast(BinaryIO, PacedStream(source, pace))
+    return cast(BinaryIO, PacedFile(source, pace))

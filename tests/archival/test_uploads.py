@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import archival.archiver
+from archival.entry_reader import ArchivedEntries
 from archival.policy import Policy
 from archival.source import open_segment
 from archival.steps import Upload
@@ -420,3 +421,17 @@ def test_a_step_before_the_one_that_was_begun_is_its_own() -> None:
     earlier = Upload(segment=segment, first=0, read_from=0, end=10)
     assert uploads.resumed(earlier) == earlier
     assert uploads.resumed(Upload(segment=segment, first=10, read_from=10, end=17)).end == 15
+
+
+def test_what_only_the_store_has_is_uploaded_at_a_pace_too(agent: Agent, directory: Directory) -> None:
+    """As when a run is indexed again."""
+    fill(directory, 0, 5, end=9)
+    agent.run(SEALED)
+    entry = agent.head.entries[0]
+    scan = ArchivedEntries(agent.store).scan(entry, entry.next_offset, ())
+    assert scan
+    uploads, sent = Uploads(PARTITION, agent.store, open_layout("segment"), lambda: "0" * 32), list[int]()
+    uploads.pace = sent.append
+    again = uploads.upload(uploads.new_entry(entry.base_offset, entry.last_offset, scan, 1), ArchivedEntries(agent.store).open(entry), scan)
+    assert agent.store.get(again.key)[0] == agent.store.get(entry.key)[0]
+    assert sum(sent) == entry.size_bytes
