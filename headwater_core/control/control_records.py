@@ -71,8 +71,12 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     version: int
 
     def __post_init__(self) -> None:
-        PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
+        self.partition_id  # noqa: B018  checks all four
         _check(self, (self.version,))
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.cluster_id, self.topic_id, self.partition, self.topic)
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="topic_settings"):
@@ -132,7 +136,17 @@ class PausesChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
         _check(self, (self.version,))
 
 
-Record = Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node | PausesChanged
+class StateDigest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="state_digest"):
+    """What the leader's partitions came to when it had applied the entry `index`: those of every other node must come to the same."""
+
+    index: int
+    digest: int
+
+    def __post_init__(self) -> None:
+        _check(self, (self.index, self.digest))
+
+
+Record = Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node | PausesChanged | StateDigest
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -9,8 +9,10 @@
 """
 
 import threading
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -22,11 +24,11 @@ from pysyncobj.transport import Transport
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.control_files import ControlFiles
 from headwater_core.control.control_log import PUBLISH_TIMEOUT_S
-from headwater_core.control.control_records import Record, decode, encode
+from headwater_core.control.control_records import Record, StateDigest, decode, encode
 from headwater_core.control.journal import Entry
 from headwater_core.control.peer_transport import PeerTransport, check_config
 from headwater_core.control.snapshot import read_snapshot, write_snapshot
-from headwater_core.control.state import ControlState, apply_all
+from headwater_core.control.state import ControlState, apply_all, changed_sum, partition_sum
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, UnknownOutcome, UsageError
 
 log = structlog.get_logger()
@@ -34,6 +36,8 @@ log = structlog.get_logger()
 _COMPACT_AFTER_ENTRIES = 2_000
 _ALONE_S = 0.5  # between two ticks of a lone node without work: it has nobody to hear from, and a publish wakes it
 _LONE = RaftNode("lone")
+_SUMS_MAX = 10_000  # of the newest commands; a digest arrives within a few
+DIGEST_S = 600.0  # between two digests of the leader
 
 
 class ControlNode:
@@ -57,7 +61,7 @@ class ControlNode:
         self._ready, self._stop, self._wake = threading.Event(), threading.Event(), threading.Event()
         self._failure: HeadwaterError | None = None
         self._waiting: set[_Call] = set()
-        self._doubt = ""  # why the state cannot be that of the other nodes
+        self._digest_at_s = monotonic() + DIGEST_S
         try:
             self._raft = self._start(config)
             self._journal.applied = lambda: int(self._raft.raftLastApplied)
@@ -103,7 +107,8 @@ class ControlNode:
             self._failure = error
 
     def _load_snapshot(self, path: str) -> tuple[Entry, Entry, tuple[()]]:
-        self._replica.state, before, last = read_snapshot(Path(path))
+        state, before, last = read_snapshot(Path(path))
+        self._replica.load(state)
         return last, before, ()
 
     @property
@@ -209,7 +214,7 @@ class ControlNode:
 
     def _check_agreement(self) -> None:
         """Raises TransientError when this node's state holds what the others have dropped, and lets the next one begin without it."""
-        reason = self._doubt or (
+        reason = self._replica.doubt or (
             f"entry {self._journal.lost} was applied here, and the others have another one" if self._journal.lost else ""
         )
         if not reason:
@@ -218,7 +223,16 @@ class ControlNode:
         log.warning("control_state_discarded", reason=reason, consequence="it is fetched from the other nodes, and filled from the bucket")
         raise TransientError(f"control log: {reason}; it begins again from the other nodes and the bucket")
 
+    def send_digest(self) -> None:
+        """As the leader: let the other nodes compare. Nobody waits for it."""
+        newest = self._replica.newest
+        if newest is not None and self.role == "leader":
+            self._replica.apply(encode([StateDigest(index=newest[0], digest=newest[1])]), callback=lambda *_: None)
+
     def _tick_with_peers(self) -> None:
+        if monotonic() >= self._digest_at_s:
+            self._digest_at_s = monotonic() + DIGEST_S
+            self.send_digest()
         try:
             self._raft.doTick(0.005)
         except HeadwaterError:
@@ -247,16 +261,40 @@ class _Call:
 
 
 class _Replica(SyncObjConsumer):  # type: ignore[misc]
-    """Where agreed commands arrive, always in the node's own thread."""
+    """Where agreed commands arrive, always in the node's own thread.
+
+    newest  the index of the last command that was applied, and what the partitions came to with it
+    doubt   why the state cannot be the leader's; "" while nothing shows that
+    """
 
     def __init__(self, state: ControlState) -> None:
         super().__init__()
-        self.state = state
+        self.doubt = ""
+        self.load(state)
+
+    def load(self, state: ControlState) -> None:
+        """From a snapshot."""
+        self.state, self._sum = state, partition_sum(state)
+        self._sums: OrderedDict[int, int] = OrderedDict()  # by the index of the command
+
+    @property
+    def newest(self) -> tuple[int, int] | None:
+        index = next(reversed(self._sums), None)
+        return None if index is None else (index, self._sums[index])
 
     @replicated  # type: ignore[untyped-decorator]
     def apply(self, command: bytes) -> None:
         """Must not raise, and must do the same on every node: what cannot be read is skipped by all of them."""
         try:
-            self.state = apply_all(self.state, decode(command))
+            records = decode(command)
         except CorruptData as error:
             log.error("control_command_skipped", reason=str(error))
+            return
+        for record in records:
+            if isinstance(record, StateDigest) and self._sums.get(record.index, record.digest) != record.digest:
+                self.doubt = f"after entry {record.index} the leader's partitions came to something else"
+        before, self.state = self.state, apply_all(self.state, records)
+        self._sum = changed_sum(self._sum, before, self.state, records)
+        self._sums[int(self._syncObj.raftLastApplied) + 1] = self._sum
+        if len(self._sums) > _SUMS_MAX:
+            self._sums.popitem(last=False)

@@ -104,6 +104,29 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 EMPTY = ControlState()
 
 
+def partition_sum(state: ControlState) -> int:
+    """63 bits over all partitions, which `changed_sum` keeps up with: what two nodes may compare without encoding all that they know."""
+    return sum(_sum_of(partition, known) for partition, known in state.partitions()) & _SUM_MASK
+
+
+def changed_sum(before_sum: int, before: ControlState, after: ControlState, records: Iterable[Record]) -> int:
+    """The sum of `after`, which `records` made of `before`."""
+    if before is after:
+        return before_sum
+    for partition in {each.partition_id for each in records if isinstance(each, (Claim, Advanced, Retired))}:
+        was, now = before.partition(partition), after.partition(partition)
+        before_sum += (_sum_of(partition, now) if now else 0) - (_sum_of(partition, was) if was else 0)
+    return before_sum & _SUM_MASK
+
+
+_SUM_MASK = (1 << 63) - 1
+
+
+def _sum_of(partition: PartitionId, known: PartitionState) -> int:
+    text = digest_of(msgspec.msgpack.encode((partition.cluster_id, partition.topic_id, partition.partition, known)))
+    return int(text.partition(":")[2], 16)
+
+
 def apply(state: ControlState, record: Record) -> ControlState:
     """The state after `record`; the very same object when it says nothing new."""
     return apply_all(state, (record,))

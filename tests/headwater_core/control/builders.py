@@ -4,7 +4,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headwater_core.control.control_records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired, TopicSettings
+from headwater_core.control.control_records import (
+    Advanced,
+    Claim,
+    Node,
+    PausesChanged,
+    Record,
+    RecoveryFinished,
+    RecoveryStarted,
+    Retired,
+    StateDigest,
+    TopicSettings,
+)
 from headwater_core.partition import PartitionId, topic_id_text
 
 TOPIC_ID = topic_id_text(bytes(range(16)))
@@ -71,4 +82,6 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(RecoveryStarted, recovery_id=st.sampled_from("ab"), at_ms=_small, summary=_texts),
     st.builds(RecoveryFinished, recovery_id=st.sampled_from("ab"), at_ms=_small, outcome=_texts),
     st.builds(Node, node_id=st.sampled_from("ab"), started_ms=_small, version=_texts, gateway=_texts),
+    st.builds(PausesChanged, version=_small),
+    st.builds(StateDigest, index=_small, digest=_small),
 )

@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from structlog.testing import capture_logs
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.control_records import Advanced
 from headwater_core.control.node import ControlNode
+from headwater_core.control.state import apply
 from headwater_core.errors import TransientError
 from tests.headwater_core.control.builders import PARTITION, advanced
 
@@ -151,6 +153,29 @@ def test_a_node_that_applied_what_the_others_lost_begins_again(trio: Trio, caplo
     trio.publish(advanced(5))
     until(lambda: all(knows(node, 49) for node in trio.running), "the bucket has said the rest")
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+def test_a_node_whose_state_is_another_one_begins_again(trio: Trio) -> None:
+    """Bits have flipped in its memory: the leader's digest says so."""
+    trio.publish(advanced(1))
+    until(lambda: all(knows(node, 9) for node in trio.running), "all three know")
+    until(lambda: any(node.role == "leader" for node in trio.running), "there is a leader")
+    leader = next(node for node in trio.running if node.role == "leader")
+    number, follower = next((number, node) for number, node in enumerate(trio.nodes) if node and node is not leader)
+    leader.send_digest()
+    trio.publish(advanced(2))
+    until(lambda: all(knows(node, 19) for node in trio.running), "an equal state changes nothing")
+    follower._replica.load(apply(follower.state(), advanced(3, last_offset=7)))
+    trio.publish(advanced(1, partition=1))  # after which both have a sum to compare
+    until(lambda: all(node.state().partition(replace(PARTITION, partition=1)) for node in trio.running), "all have applied it")
+    with capture_logs() as events:
+        leader.send_digest()
+        until(lambda: follower.failure is not None, "it has noticed")
+    assert [event["event"] for event in events] == ["control_state_discarded"]
+    trio.stop(number)
+    trio.start(number)
+    until(lambda: all(knows(node, 19) for node in trio.running), "it has caught up")
+    until(trio.agree, "equal states")
 
 
 class _Evil:

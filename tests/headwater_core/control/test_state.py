@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater_core.control.control_records import Advanced, Claim, Node, Record, RecoveryFinished, RecoveryStarted, Retired
-from headwater_core.control.state import EMPTY, NODES_MAX, RECOVERIES_MAX, RETIRED_MAX, apply, apply_all, decode_state, encode_state
+from headwater_core.control.state import (
+    EMPTY,
+    NODES_MAX,
+    RECOVERIES_MAX,
+    RETIRED_MAX,
+    apply,
+    apply_all,
+    changed_sum,
+    decode_state,
+    encode_state,
+    partition_sum,
+)
 from headwater_core.partition import PartitionId, topic_id_text
 from tests.headwater_core.control.builders import PARTITION, TOPIC_ID, advanced, claim, records, retired, settings
 from tests.headwater_core.control.local_control import LocalControl
@@ -53,6 +64,20 @@ def test_announcements_may_come_in_any_order(some: list[Record], rng: random.Ran
     shuffled = list(heads.values())
     rng.shuffle(shuffled)
     assert apply_all(EMPTY, shuffled).digest() == apply_all(EMPTY, heads.values()).digest()
+
+
+@given(st.lists(st.lists(records, max_size=6), max_size=6))
+def test_the_sum_over_partitions_is_kept_up_with_every_command(commands: list[list[Record]]) -> None:
+    state, kept = EMPTY, partition_sum(EMPTY)
+    for command in commands:
+        before, state = state, apply_all(state, command)
+        kept = changed_sum(kept, before, state, command)
+    assert kept == partition_sum(state) == partition_sum(decode_state(encode_state(state)))
+
+
+def test_the_sum_tells_states_apart() -> None:
+    some = [EMPTY, *(apply_all(EMPTY, each) for each in ([advanced(1)], [advanced(2)], [advanced(1, partition=1)], [advanced(1, fence=2)]))]
+    assert len({partition_sum(state) for state in some}) == len(some)
 
 
 @given(st.lists(records, max_size=12))
