@@ -6,6 +6,7 @@ BIN := .venv/bin
 SEEDS ?= 20000
 SOAK_S ?= 1200
 FAULTS_S ?= 120
+CLUSTER_S ?= 900
 STREAM_LIVES ?= 40
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, each of which would compile every module again
 
@@ -49,6 +50,7 @@ soak: simulate
 	@$(BIN)/python -m tests.model --all-mutants
 	@SOAK_S=$(SOAK_S) $(BIN)/pytest -n 0 -m peer tests/peers/test_transactions.py
 	@FAULTS_S=$(FAULTS_S) $(BIN)/pytest -n 0 -m peer -s tests/peers/test_faults.py
+	@CLUSTER_S=$(CLUSTER_S) $(BIN)/pytest -n 0 -m peer -s tests/peers/test_cluster.py
 	@STREAM_LIVES=$(STREAM_LIVES) $(BIN)/pytest -n 0 -m slow tests/headwater/pipeline/spark/test_stream.py
 	@FUZZ_ROUNDS=5000000 $(BIN)/pytest -n 0 -m slow tests/headwater_core/segments/test_stretch.py
 	@HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m "not peer and not slow"

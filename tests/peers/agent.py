@@ -103,7 +103,8 @@ class Agent:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(30) == 0, self.log_text()[-4000:]
+        code = self._process.wait(30)
+        assert code == 0, f"exit code {code}:\n{self.log_text()[-4000:]}"
 
     def kill(self) -> None:
         self._process.kill()

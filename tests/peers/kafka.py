@@ -32,14 +32,22 @@ class KafkaBroker:
     with KafkaBroker(log_dir, work) as broker: starts it, formatting an empty directory; stops it at the end.
 
     fast  it is to be fast for long, as the benchmarks want it, and not at once, as tests do
+    ports  where it listens for clients and as a controller; None: wherever there is room
     """
 
     def __init__(
-        self, log_dir: Path, work: Path, *, compaction: bool = True, properties: Mapping[str, object] | None = None, fast: bool = False
+        self,
+        log_dir: Path,
+        work: Path,
+        *,
+        compaction: bool = True,
+        properties: Mapping[str, object] | None = None,
+        fast: bool = False,
+        ports: tuple[int, int] | None = None,
     ) -> None:
         self.log_dir, self.work = log_dir, work
         self._compilers = () if fast else ("-XX:TieredStopAtLevel=1",)
-        self.port, self._controller_port = free_port(), free_port()
+        self.port, self._controller_port = ports or (free_port(), free_port())
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.output = work / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
@@ -79,19 +87,27 @@ class KafkaBroker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def format(self) -> str:
-        """Format the directory as a new cluster; return its id."""
-        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[:22].replace("-", "A")
+    def format(self, cluster_id: str = "") -> str:
+        """Format the directory, as a new cluster unless it has an id; return that."""
+        cluster_id = cluster_id or base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[:22].replace("-", "A")
         java_client().request("storage", "format", "-t", cluster_id, "-c", str(self._config))
         return cluster_id
 
     def start(self) -> None:
         """Start it and wait until it answers with its own address."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start it."""
         logging = _HERE / "log4j2.properties"
         options = ["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", *self._compilers, f"-Dlog4j2.configurationFile={logging}"]
         command = ["java", *options, "-cp", class_path(), "kafka.Kafka", str(self._config)]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+    def wait_ready(self) -> None:
+        """Wait until it answers, and each partition has a leader. Kills it when that takes too long."""
         try:
             self._wait_ready()
         except BaseException:
@@ -136,14 +152,18 @@ class KafkaBroker:
         self._process = None
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
-    def create_topic(self, name: str, partitions: int = 1, **configs: str | float) -> None:
+    def create_topic(self, name: str, partitions: int = 1, replicas: int = 1, **configs: str | float) -> None:
         """`configs` with _ for . as in internal_segment_bytes=4096 (segment.bytes itself may not be below 1 MiB)."""
         config = {key.replace("_", "."): str(value) for key, value in configs.items()}
         admin = self.admin  # held: its futures die with it
-        for future in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+        for future in admin.create_topics([NewTopic(name, partitions, replicas, config=config)]).values():
             future.result(30)
 
     def topics(self) -> list[str]:

@@ -1,0 +1,194 @@
+"""Three brokers and an agent beside each, in one control log and over one bucket."""
+
+import time
+from pathlib import Path
+from random import Random
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from headwater.agent_socket import Ask, ask
+from tests.peers.agent import Agent, Headwater
+from tests.peers.kafka import KafkaBroker, free_port
+
+NODES = 3
+_PROPERTIES = {
+    "offsets.topic.replication.factor": NODES,
+    "transaction.state.log.replication.factor": NODES,
+    "min.insync.replicas": 2,
+    "unclean.leader.election.enable": "false",
+    "broker.session.timeout.ms": 3_000,
+    "broker.heartbeat.interval.ms": 500,
+    "replica.lag.time.max.ms": 4_000,
+    "log.cleaner.backoff.ms": 200,
+    "log.segment.delete.delay.ms": 500,
+    "log.cleaner.min.cleanable.ratio": 0.01,
+}
+_PATIENCE_S = 90
+
+
+class Cluster:
+    """with Cluster(root) as cluster: everything runs; at the end everything is killed that still does.
+
+    archival  settings of all agents under [archival], as TOML; topics: further sections. The last agent does not ask its broker
+    """
+
+    def __init__(self, root: Path, archival: str, topics: str) -> None:
+        ports = [(free_port(), free_port()) for _ in range(NODES)]
+        voters = ",".join(f"{node}@127.0.0.1:{controller}" for node, (_, controller) in enumerate(ports, 1))
+        self.brokers = [
+            KafkaBroker(
+                root / f"kafka-{node}",
+                root / f"broker-{node}",
+                properties=_PROPERTIES | {"node.id": node, "controller.quorum.voters": voters},
+                ports=ports[node - 1],
+            )
+            for node in range(1, NODES + 1)
+        ]
+        self.bootstrap = ",".join(each.bootstrap for each in self.brokers)
+        peers = [f"127.0.0.1:{free_port()}" for _ in range(NODES)]
+        self.agents: list[Agent | None] = [None] * NODES
+        self._lives = [0] * NODES
+        self.headwaters = [
+            _headwater(root / f"agent-{node}", broker, root / "bucket", own, [peer for peer in peers if peer != own], archival, topics)
+            for node, broker, own in zip(range(1, NODES + 1), self.brokers, peers, strict=True)
+        ]
+
+    def __enter__(self) -> Self:
+        cluster_id = self.brokers[0].format()
+        for broker in self.brokers[1:]:
+            broker.format(cluster_id)
+        try:
+            for broker in self.brokers:
+                broker.launch()
+            for broker in self.brokers:
+                broker.wait_ready()
+            for at in range(NODES):
+                self.start_agent(at)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self.agents:
+            if agent:
+                agent.kill()
+        for broker in self.brokers:
+            broker.kill()
+
+    def start_agent(self, at: int) -> None:
+        self.agents[at] = Agent(self.headwaters[at])
+        self._lives[at] += 1
+
+    def wait_for_agents(self) -> None:
+        """Until each serves in its present life."""
+        until_s = time.monotonic() + _PATIENCE_S
+        for agent, lives in zip(self.agents, self._lives, strict=True):
+            assert agent
+            while agent.log_text().count("serving on ") < lives:
+                assert not agent.has_ended(), agent.log_text()[-4000:]
+                assert time.monotonic() < until_s
+                time.sleep(0.2)
+
+    def kill_agent(self, at: int) -> None:
+        agent = self.agents[at]
+        assert agent
+        assert not agent.has_ended(), agent.log_text()[-4000:]
+        agent.kill()
+        self.agents[at] = None
+
+    @property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Which of `brokers` leads."""
+        return int(self.admin.list_topics(topic, timeout=20).topics[topic].partitions[partition].leader) - 1
+
+    def wait_in_sync(self) -> None:
+        """Every partition has all its replicas in sync: another broker may go."""
+        until_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                topics = self.admin.list_topics(timeout=5).topics
+                lagging = [
+                    f"{name}:{number}"
+                    for name, topic in topics.items()
+                    for number, partition in topic.partitions.items()
+                    if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
+                ]
+                if topics and not lagging:
+                    return
+            except KafkaException as error:
+                lagging = [str(error)]
+            assert time.monotonic() < until_s, lagging
+            time.sleep(0.3)
+
+    def bounds(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Log start and high watermark of every partition, as its leader says."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bounds"})
+        try:
+            return {
+                (name, number): consumer.get_watermark_offsets(TopicPartition(name, number), timeout=30)
+                for name, topic in self.admin.list_topics(timeout=20).topics.items()
+                for number in topic.partitions
+            }
+        finally:
+            consumer.close()
+
+    def log_text(self) -> str:
+        return "\n".join(each.file.with_name("agent.out").read_text(errors="replace")[-3000:] for each in self.headwaters)
+
+
+class Chaos:
+    """Brokers and agents that stop, one of each kind at a time, and come back."""
+
+    def __init__(self, cluster: Cluster, random: Random) -> None:
+        self._cluster, self._random = cluster, random
+        self.done: list[str] = []
+
+    def kill_leader(self, topic: str) -> None:
+        at = self._cluster.leader(topic, self._random.randrange(2))
+        self._cluster.brokers[at].kill()
+        time.sleep(self._random.uniform(0, 4))
+        self._return(at, "leader killed")
+
+    def restart_broker(self) -> None:
+        at = self._random.randrange(NODES)
+        self._cluster.brokers[at].stop()
+        self._return(at, "broker restarted")
+
+    def kill_agent(self) -> None:
+        at = self._random.randrange(NODES)
+        self._cluster.kill_agent(at)
+        time.sleep(self._random.uniform(0, 2))
+        self._cluster.start_agent(at)
+        self.done.append(f"agent {at + 1} killed")
+
+    def pause(self, topic: str) -> None:
+        """Its archiving, by one agent for all of them, for a moment."""
+        at = self._random.randrange(NODES)
+        self._cluster.wait_for_agents()
+        for verb in ("pause", "resume"):
+            request = Ask(verb, {"selection": topic, "everything": False, "by": "chaos"})
+            list(ask(self._cluster.headwaters[at].config.node.data_dir, request, timeout_s=60))
+            time.sleep(self._random.uniform(0, 2))
+        self.done.append(f"{topic} paused by {at + 1}")
+
+    def _return(self, at: int, what: str) -> None:
+        self._cluster.brokers[at].start()
+        self._cluster.wait_in_sync()
+        self.done.append(f"{what}: {at + 1}")
+
+
+def _headwater(work: Path, broker: KafkaBroker, bucket: Path, listen: str, peers: list[str], archival: str, topics: str) -> Headwater:
+    made = Headwater(work, broker.log_dir, store=f'url = "file://{bucket}"')
+    text = made.file.read_text().replace('id = "peer"', f'id = "{work.name}"')
+    if not work.name.endswith(str(NODES)):
+        text = text.replace("[store]", f'bootstrap_servers = ["{broker.bootstrap}"]\n[store]')
+    before, _, after = text.replace("[archival]", f"[archival]\n{archival}").partition("[control]\n")
+    others = ", ".join(f'"{peer}"' for peer in peers)
+    made.file.write_text(f'{before}[control]\nlisten = "{listen}"\npeers = [{others}]\n{after.partition(chr(10))[2]}{topics}')
+    return made

@@ -1,0 +1,267 @@
+"""Three brokers and three agents: producers with acks=all write through leaders and agents that are killed, restarts, compaction, and a
+topic that is deleted and created again; in the end the archive holds every acknowledged record once.
+
+CLUSTER_S sets for how long things go wrong (seconds), CLUSTER_SEED which.
+"""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from headwater.agent_socket import Ask, NoAgent, ask
+from headwater.pipeline.runner import Threads
+from headwater.pipeline.scrub.scrubber import Scrubber, ScrubScope
+from headwater.wiring import Bucket, open_bucket
+from headwater_core.clock import SystemClock
+from headwater_core.errors import TransientError
+from headwater_core.segments.batches import read_batch_header
+from headwater_core.segments.records import Record, decode_batch
+from manifests.head import Head
+from tests.peers.agent import Headwater
+from tests.peers.cluster import Chaos, Cluster
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
+
+CLUSTER_S = float(os.environ.get("CLUSTER_S", "45"))
+SEED = int(os.environ.get("CLUSTER_SEED", "1"))
+PLAIN, COMPACTED, SHORT, REBORN = "plain.events", "stock.state", "short.lived", "reborn.orders"
+CAUGHT_UP_S = 90
+ARCHIVAL = 'gc_interval = "60s"\nreader_lease = "20s"\nsuperseded_retention = "30s"\nmerge_bytes = "64KiB"\nmerge_after = "2s"'
+TOPICS = f'[topics."{SHORT}"]\nretention_bytes = "64KiB"\n'
+
+
+@dataclass
+class Acknowledged:
+    """What the brokers have acknowledged: values by partition and offset. `refused`: what they said no to, which may be there or not."""
+
+    values: dict[tuple[str, int], dict[int, tuple[bytes | None, bytes]]] = field(default_factory=lambda: defaultdict(dict))
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def heard(self, error: Any, message: Message) -> None:
+        if error is not None:
+            self.refused[error.name()] += 1
+            return
+        topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        assert isinstance(value, bytes)
+        key = message.key()
+        before = self.values[topic, partition].setdefault(offset, (key if isinstance(key, bytes) else None, value))
+        assert before[1] == value, f"{topic}:{partition}@{offset} was acknowledged twice"
+
+
+class Writer(threading.Thread):
+    """Writes to all topics but one, with acks=all, until `stop` is set."""
+
+    def __init__(self, cluster: Cluster, acknowledged: Acknowledged, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.stop, self.failure = threading.Event(), ""
+        self._acknowledged, self._random, self._seed = acknowledged, Random(seed), seed
+        self._producer = a_producer(cluster)
+
+    def run(self) -> None:
+        try:
+            number = 0
+            while not self.stop.is_set():
+                for _ in range(20):
+                    number += 1
+                    value = b"%d-%d-" % (self._seed, number) + self._random.randbytes(200)
+                    heard = self._acknowledged.heard
+                    self._producer.produce(PLAIN, value, partition=self._random.randrange(2), on_delivery=heard)
+                    key = b"key-%d" % self._random.randrange(12)
+                    self._producer.produce(SHORT, value, partition=0, on_delivery=heard)
+                    self._producer.produce(COMPACTED, value, key, self._random.randrange(2), on_delivery=heard)
+                self._producer.poll(0)
+                self.stop.wait(0.05)
+                if len(self._producer) > 2_000:
+                    self._producer.flush(1)
+            assert self._producer.flush(60) == 0
+        except Exception as failure:
+            self.failure = repr(failure)
+
+
+class Collecting(threading.Thread):
+    """Asks each agent to collect, one after the other, until `stop` is set: an agent begins by itself ten minutes after its start."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self.stop, self.failures, self.deleted_bytes = threading.Event(), list[str](), 0
+        self._cluster = cluster
+
+    def run(self) -> None:
+        while not self.stop.wait(1):
+            for headwater in self._cluster.headwaters:
+                with contextlib.suppress(NoAgent, TransientError):
+                    self._collect(headwater)
+
+    def _collect(self, headwater: Headwater) -> None:
+        try:
+            for row in ask(headwater.config.node.data_dir, Ask("gc"), timeout_s=60):
+                self.deleted_bytes += row["deleted_bytes"]
+        except (NoAgent, TransientError):
+            raise
+        except Exception as failure:
+            self.failures.append(repr(failure))
+
+
+def a_producer(cluster: Cluster) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "batch.size": 3_500,  # a batch must fit a segment
+            "delivery.timeout.ms": 120_000,
+            "log_level": 0,
+        }
+    )
+
+
+def create_topics(cluster: Cluster) -> None:
+    broker = cluster.brokers[0]
+    broker.create_topic(PLAIN, 2, 3, internal_segment_bytes=16_384)
+    broker.create_topic(SHORT, 1, 3, internal_segment_bytes=16_384)
+    broker.create_topic(
+        COMPACTED, 2, 3, internal_segment_bytes=8_192, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=0
+    )
+
+
+def bear(cluster: Cluster, acknowledged: Acknowledged, life: int) -> None:
+    """The topic is deleted, if it was there, and created again; what was acknowledged of its former life counts no more."""
+    broker = cluster.brokers[0]
+    if life:
+        admin = broker.admin  # held: its futures die with it
+        for future in admin.delete_topics([REBORN]).values():
+            future.result(30)
+        until_s = time.monotonic() + 60
+        while REBORN in broker.topics():
+            assert time.monotonic() < until_s
+        acknowledged.values.pop((REBORN, 0))
+    broker.create_topic(REBORN, 1, 3, internal_segment_bytes=4_096)
+    producer = a_producer(cluster)
+    for number in range(60):
+        producer.produce(REBORN, b"life %d, %d" % (life, number), partition=0, on_delivery=acknowledged.heard)
+        producer.flush(60)
+
+
+def test_every_acknowledged_record_is_archived_once(tmp_path: Path) -> None:
+    random, acknowledged = Random(SEED), Acknowledged()
+    with Cluster(tmp_path, ARCHIVAL, TOPICS) as cluster:
+        create_topics(cluster)
+        bear(cluster, acknowledged, 0)
+        writers = [Writer(cluster, acknowledged, seed) for seed in range(2)]
+        for writer in writers:
+            writer.start()
+        collecting = Collecting(cluster)
+        collecting.start()
+        chaos, until_s, life = Chaos(cluster, random), time.monotonic() + CLUSTER_S, 0
+        actions = [lambda: chaos.kill_leader(PLAIN), chaos.kill_agent, chaos.restart_broker, lambda: chaos.pause(PLAIN), chaos.kill_agent]
+        turn = 0
+        while turn < len(actions) or time.monotonic() < until_s:
+            actions[turn % len(actions)]()
+            turn += 1
+            if turn % 3 == 2:
+                life += 1
+                bear(cluster, acknowledged, life)
+            assert [writer.failure for writer in writers if writer.failure] == []
+        for writer in writers:
+            writer.stop.set()
+            writer.join(120)
+            assert not writer.is_alive()
+        assert [writer.failure for writer in writers if writer.failure] == []
+        cluster.wait_in_sync()
+        cluster.wait_for_agents()
+        await_archive(cluster)
+        collecting.stop.set()
+        collecting.join(60)
+        bounds = cluster.bounds()
+        for agent in cluster.agents:
+            assert agent
+            agent.stop()
+        told = events(cluster)
+    print(f"\n{len(chaos.done)} things went wrong: {', '.join(chaos.done)}; {life} times {REBORN} was created again")
+    print(f"{sum(map(len, acknowledged.values.values()))} records were acknowledged, and not {dict(acknowledged.refused)}")
+    print("\n".join(f"{count} {kind}" for kind, count in sorted(told.items())))
+    assert collecting.failures == []
+    print(f"{collecting.deleted_bytes} bytes were deleted again")
+    assert collecting.deleted_bytes
+    assert {"info runs_merged", "info archive_trimmed"} <= told.keys()
+    bucket = open_bucket(cluster.headwaters[0].config)
+    heads = cluster.headwaters[0].heads()
+    check_archive(bucket, heads, acknowledged)
+    for place in acknowledged.values:
+        assert bounds[place][0] <= heads[place].next_offset, place
+    report = Scrubber(bucket.store, ScrubScope(data=True), SystemClock()).run(Threads(bucket.store, 2))
+    assert [finding.row() for finding in report.findings] == []
+    assert report.verdict(bucket.store.url) is None
+    assert [kind for kind in told if kind.startswith(("error", "critical"))] == []
+
+
+def await_archive(cluster: Cluster) -> None:
+    """Until the archive has all that is committed."""
+    until_s = time.monotonic() + CAUGHT_UP_S
+    while True:
+        bounds, heads = cluster.bounds(), cluster.headwaters[0].heads()
+        lacking = {place: end for place, (_, end) in bounds.items() if place not in heads or heads[place].next_offset < end}
+        if not {place for place in lacking if not place[0].startswith("__")}:
+            return
+        assert time.monotonic() < until_s, f"not archived: {lacking}\n{cluster.log_text()}"
+        time.sleep(1)
+
+
+def check_archive(bucket: Bucket, heads: dict[tuple[str, int], Head], acknowledged: Acknowledged) -> None:
+    """Every acknowledged record is at its offset, once. Of a compacted topic, the newest of each key is; where retention takes the oldest,
+    the others are."""
+    assert {topic for topic, _ in acknowledged.values} == {PLAIN, COMPACTED, SHORT, REBORN}
+    for (topic, partition), written in acknowledged.values.items():
+        head = heads[topic, partition]
+        assert not [entry for entry in head.entries if entry.gap], (topic, partition)
+        found: dict[int, Record] = {}
+        for record in archived_records(bucket, head):
+            assert record.offset not in found
+            assert record.offset > max(found, default=-1)
+            found[record.offset] = record
+        wanted = written if topic != COMPACTED else newest(written)
+        kept = {offset: value for offset, (_, value) in wanted.items() if offset >= head.start_offset}
+        assert [offset for offset, value in kept.items() if offset not in found or found[offset].value != value] == [], (topic, partition)
+        assert kept
+        assert (head.start_offset > 0) <= (topic == SHORT), (topic, head.start_offset)
+
+
+def newest(written: dict[int, tuple[bytes | None, bytes]]) -> dict[int, tuple[bytes | None, bytes]]:
+    last = {key: offset for offset, (key, _) in sorted(written.items())}
+    return {offset: written[offset] for offset in last.values()}
+
+
+def archived_records(bucket: Bucket, head: Head) -> Iterator[Record]:
+    for entry in head.entries:
+        raw, at = bucket.store.get(entry.key)[0][: entry.live_bytes], 0
+        while at < len(raw):
+            end = at + read_batch_header(raw, at).size_bytes
+            yield from (record for record in decode_batch(raw[at:end]) if record.offset in entry)
+            at = end
+
+
+def events(cluster: Cluster) -> dict[str, int]:
+    """How often each event was logged, by its level and name; those of errors with their reason."""
+    found: dict[str, int] = defaultdict(int)
+    for each in cluster.headwaters:
+        for line in each.file.with_name("agent.out").read_text(errors="replace").splitlines():
+            if line.startswith("{"):
+                event = json.loads(line)
+                reason = f": {event.get('reason', '')}" if event["level"] in ("error", "critical") else ""
+                found[f"{event['level']} {event['event']}{reason}"] += 1
+    return dict(found)
