@@ -136,7 +136,8 @@ def _unreadable(scope: Scope, head: Head | None, entry: Entry | None, offset: in
     if offset >= scope.high_watermark:
         return f"at or above the high watermark {scope.high_watermark}: not written, or not replicated yet"
     if entry and entry.gap:
-        return f"in a gap: offsets {entry.base_offset} to {entry.last_offset} were gone from the log before they were archived"
+        why = f" ({entry.reason})" if entry.reason else ""
+        return f"in a gap: offsets {entry.base_offset} to {entry.last_offset} were gone from the log before they were archived{why}"
     if head and _superseded(head, offset):
         return "superseded: only a dead branch held it"
     return "no tier that may be read holds it: see read_priority, and headwater status"

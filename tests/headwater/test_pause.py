@@ -51,6 +51,27 @@ def test_an_agent_obeys_at_once_and_after_a_restart(stage: Stage) -> None:
     assert [event for event in agent.events if event.get("level") in ("warning", "error")] == []
 
 
+def test_under_manual_an_agent_archives_what_a_command_requests_and_no_more(stage: Stage) -> None:
+    """By topic or pattern; and `off` not even that."""
+    log = stage.log("pantry")
+    (stage.root / "headwater.toml").write_text('[topics."orders.*"]\narchive = "manual"\n[topics."stock.*"]\narchive = "off"\n')
+    settings = ("--config", str(stage.root / "headwater.toml"))
+    with running(stage, log, *settings) as agent:
+        agent.wait_for("run_archived")
+
+        def first() -> dict[str, Any]:
+            return stage.run("status", f"{TOPIC}:0", "-o", "jsonl", *settings, log=log).rows[0]
+
+        assert (first()["last_offset"], first()["reason"]) == (None, "archive = manual")
+        why = stage.run("explain", f"{TOPIC}:0", "-o", "jsonl", *settings, log=log).rows[0]
+        assert (why["kind"], why["reason"]) == ("excluded", "archive = manual")
+        assert stage.run("archive", f"{TOPIC}:0", "--before", "10", *settings, log=log).code == 0
+        before = first()["last_offset"]
+        assert before is None or before < 10
+        assert stage.run("flush", TOPIC, *settings, log=log).code == 0
+        assert first()["last_offset"] == first()["high_watermark"] - 1
+
+
 def test_what_to_pause_must_be_said(stage: Stage) -> None:
     for wrong in (["pause"], ["resume"], ["pause", TOPIC, "--all"], ["pause", "no topic"]):
         assert stage.run(*wrong).code == 2, wrong
