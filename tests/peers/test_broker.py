@@ -2,15 +2,17 @@
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
 from tests.peers.agent import Agent, Headwater
+from tests.peers.java_client import java_client
 from tests.peers.kafka import KafkaBroker, free_port, produce
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -178,3 +180,120 @@ def test_a_secured_broker_is_asked_and_deletes(tmp_path: Path, security: str) ->
             eventually("the log start moves", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 0, agent)
             agent.stop()
             assert "sesame" not in agent.log_text()
+
+
+class Node(KafkaBroker):
+    """One of two brokers, or their controller, which is no broker."""
+
+    def __init__(self, root: Path, node: int, controller: int) -> None:
+        port = free_port()
+        is_controller = node == CONTROLLER
+        listener = f"CONTROLLER://127.0.0.1:{controller}" if is_controller else f"PLAINTEXT://127.0.0.1:{port}"
+        properties = {
+            "process.roles": "controller" if is_controller else "broker",
+            "node.id": node,
+            "listeners": listener,
+            "controller.quorum.voters": f"{CONTROLLER}@127.0.0.1:{controller}",
+            "broker.session.timeout.ms": 3_000,
+            "broker.heartbeat.interval.ms": 500,
+            "replica.lag.time.max.ms": 3_000,
+            "log.retention.check.interval.ms": 500,
+        }
+        super().__init__(root / f"kafka-{node}", root / f"broker-{node}", properties=properties)
+        self.port, self.bootstrap, self._is_controller = port, f"127.0.0.1:{port}", is_controller
+
+    def _wait_ready(self) -> None:
+        if not self._is_controller:
+            super()._wait_ready()
+
+
+CONTROLLER = 3
+
+
+@contextmanager
+def two_brokers(root: Path) -> Iterator[tuple[KafkaBroker, KafkaBroker]]:
+    port = free_port()
+    nodes = [Node(root, node, port) for node in (CONTROLLER, 1, 2)]
+    cluster_id = nodes[0].format()
+    for each in nodes[1:]:
+        java_client().request("storage", "format", "-t", cluster_id, "-c", str(each.work / "server.properties"))
+    try:
+        for each in nodes:
+            each.start()
+        yield nodes[1], nodes[2]
+    finally:
+        for each in reversed(nodes):
+            each.kill()
+
+
+def test_another_leader_goes_on_and_what_an_unclean_one_cuts_was_not_released(tmp_path: Path) -> None:
+    def records(name: str, count: int) -> list[bytes]:
+        return [b"%s-%04d-" % (name.encode(), at) + b"x" * 300 for at in range(count)]
+
+    with two_brokers(tmp_path) as (first, second):
+        both = f"{first.bootstrap},{second.bootstrap}"
+
+        def start_of_log() -> int:
+            place = TopicPartition("soup", 0)
+            admin = AdminClient({"bootstrap.servers": both, "log_level": 0})
+            return int(admin.list_offsets({place: OffsetSpec.earliest()})[place].result(20).offset)  # type: ignore[no-untyped-call]
+
+        def write(broker: KafkaBroker, written: list[bytes]) -> None:
+            produce(broker.producer(acks="1", message_timeout_ms=60_000), "soup", written)
+
+        admin = first.admin
+        config = {"internal.segment.bytes": "4096", "unclean.leader.election.enable": "true"}
+        topic = NewTopic("soup", 1, replica_assignment=[[1, 2]], config=config)
+        for future in admin.create_topics([topic]).values():
+            future.result(30)
+        agents = []
+        for broker, name in ((first, "one"), (second, "two")):
+            made = Headwater(
+                tmp_path / name,
+                broker.log_dir,
+                store=f'url = "file://{tmp_path / "bucket"}"',
+                log=f'bootstrap_servers = "{broker.bootstrap}"',
+                archival='seal_timeout = "1h"\nrescan = "1s"\nrelease = true',
+            )
+            agents.append(Agent(made))
+        one, two = agents
+        with one, two:
+            begun, led_by_second, lost, rewritten = (
+                records("begun", 40),
+                records("second", 40),
+                records("lost", 30),
+                records("rewritten", 45),
+            )
+            write(first, begun)
+            eventually("the first one releases", lambda: start_of_log() == base_of_the_newest(first, "soup") > 0, one, patience_s=60)
+
+            first.stop()
+            released = start_of_log()
+            write(second, led_by_second)
+            two.caught_up({("soup", 0): base_of_the_newest(second, "soup")})
+            time.sleep(2)
+            assert start_of_log() == released  # not every replica is in sync
+            first.start()
+            eventually("the second one releases", lambda: start_of_log() == base_of_the_newest(second, "soup"), two, patience_s=60)
+            eventually("its follower has heard of it", lambda: len(list((first.log_dir / "soup-0").glob("*.log"))) <= 2, two)
+
+            replicated = len(begun) + len(led_by_second)
+            first.kill()  # it counts as in sync for a moment more
+            write(second, lost)
+            two.caught_up({("soup", 0): base_of_the_newest(second, "soup")})
+            assert start_of_log() <= replicated
+            second.kill()
+            first.start()  # it lacks those, and leads
+            write(first, rewritten)
+            one.caught_up({("soup", 0): base_of_the_newest(first, "soup")})
+            time.sleep(2)
+            assert start_of_log() <= replicated
+            second.start()
+            eventually(
+                "all are in sync again", lambda: start_of_log() == base_of_the_newest(first, "soup") > replicated, one, patience_s=60
+            )
+            wanted = [*begun, *led_by_second, *rewritten]
+            assert values(one.address(), "soup", count=len(wanted)) == wanted
+            for each in agents:
+                assert "gap_recorded" not in each.log_text(), each.log_text()[-5000:]
+            assert "branch_superseded" in one.log_text()
