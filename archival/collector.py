@@ -9,7 +9,7 @@ Whatever is not known for sure keeps everything of the partition: a page that is
 that failed, a head that another agent holds.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -130,7 +130,9 @@ class Collector:
         )
         if dry_run:
             return _counted(done, _unlisted(stored, listed))
+        removed: list[StoredObject] = []
         if raises:
+            removed += self._delete(partition, _orphans(stored, listed, head), settings, stop)  # a full disk has no room for a commit
             before = head.start_offset
             head = archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1))
             milestones.reached("collect.committed")
@@ -138,25 +140,36 @@ class Collector:
             if done.trimmed_entries or done.forgotten_entries or head.start_offset != before:
                 _report_trim(done)
             listed = listed_uids(head)
-        orphans = [each for each in _unlisted(stored, listed) if each.fence < head.fence]
+            gone = {each.key for each in removed}
+            stored = [each for each in stored if each.key not in gone]
+        orphans = _orphans(stored, listed, head)
+        done = _counted(done, [*removed, *orphans])
+        removed += self._delete(partition, orphans, settings, stop)
+        over = [each for each in begun if _fence(each, ends) < head.fence]
+        for upload in over:
+            self._store.abort(upload)
+        done = replace(done, deleted=len(removed), deleted_bytes=sum(each.size_bytes for each in removed), aborted=len(over))
+        if removed or over:
+            _report_deleted(done)
+        return replace(done, again_ms=self._again_ms(head, settings))
+
+    def _delete(
+        self, partition: PartitionId, orphans: Sequence[StoredObject], settings: ArchivalConfig, stop: Callable[[], bool]
+    ) -> Sequence[StoredObject]:
+        """Remember all of them, and delete those that have been orphans for the reader lease."""
         since = self._sightings.see(partition, Seen.ORPHAN, {each.uid for each in orphans})
         milestones.reached("collect.remembered")
-        done, left = _counted(done, orphans), list[StoredObject]()
+        removed, left = list[StoredObject](), set[str]()
         for orphan in orphans:
-            if stop() or since[orphan.uid] > self._clock.now_ms() - settings.reader_lease_s * 1000:
-                left.append(orphan)
-            else:
+            if since[orphan.uid] <= self._clock.now_ms() - settings.reader_lease_s * 1000 and not stop():
                 self._store.delete(orphan.key)
                 milestones.reached("collect.deleted")
-                done = replace(done, deleted=done.deleted + 1, deleted_bytes=done.deleted_bytes + orphan.size_bytes)
-        for upload in begun:
-            if _fence(upload, ends) < head.fence:
-                self._store.abort(upload)
-                done = replace(done, aborted=done.aborted + 1)
-        if done.deleted or done.aborted:
-            _report_deleted(done)
-        waiting = self._sightings.see(partition, Seen.ORPHAN, {each.uid for each in left})
-        return replace(done, again_ms=self._again_ms(head, waiting, settings))
+                removed.append(orphan)
+            else:
+                left.add(orphan.uid)
+        if removed:
+            self._sightings.see(partition, Seen.ORPHAN, left)
+        return removed
 
     def _outlived(self, head: Head, settings: ArchivalConfig, *, remember: bool) -> Collection[str]:
         """The superseded entries that have been listed for long enough, by name."""
@@ -169,10 +182,10 @@ class Collector:
     def _modified_ms(self, entry: Entry) -> int:
         return self._store.stat(entry.key).modified_ms
 
-    def _again_ms(self, head: Head, orphans_since: Mapping[str, int], settings: ArchivalConfig) -> int | None:
+    def _again_ms(self, head: Head, settings: ArchivalConfig) -> int | None:
         lease_ms, kept_ms = settings.reader_lease_s * 1000, settings.superseded_retention_s * 1000
-        superseded = self._sightings.of(head.partition_id, Seen.SUPERSEDED) if head.superseded else {}
-        times = [since_ms + lease_ms for since_ms in set(orphans_since.values())]
+        orphans, superseded = (self._sightings.of(head.partition_id, seen) for seen in (Seen.ORPHAN, Seen.SUPERSEDED))
+        times = [since_ms + lease_ms for since_ms in set(orphans.values())]
         times += [since_ms + kept_ms for since_ms in set(superseded.values())]
         times += [] if (expiry_ms := next_expiry_ms(head, settings)) is None else [expiry_ms]
         return min(times, default=None)
@@ -192,6 +205,11 @@ def _without(head: Head, outlived: Collection[str]) -> Head:
 def _name(superseded: Entry) -> str:
     """One object may have several dead parts."""
     return f"{superseded.uid}-{superseded.base_offset}"
+
+
+def _orphans(stored: Sequence[StoredObject], listed: Collection[bytes], head: Head) -> list[StoredObject]:
+    """What `head` does not list, and no head after it will."""
+    return [each for each in _unlisted(stored, listed) if each.fence < head.fence]
 
 
 def _unlisted(stored: Sequence[StoredObject], listed: Collection[bytes]) -> list[StoredObject]:

@@ -11,7 +11,7 @@ from archival.collector import Collected, Collector
 from archival.config import ArchivalConfig
 from archival.sightings import Sightings
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError
+from headwater_core.errors import CorruptData, DiskFull, Fenced, HeadwaterError, TransientError
 from headwater_core.objectstore.store import ObjectInfo
 from manifests import keys, page_limits
 from manifests.head import Head
@@ -360,6 +360,23 @@ def test_a_full_data_directory_deletes_nothing_that_it_cannot_remember(bench: Be
     bench.agent.clock.advance(LEASE_MS)
     assert bench.collect().deleted == 0
     assert bench.names() == names
+
+
+def test_a_store_without_room_for_a_commit_gets_some_from_orphans(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.orphan(fence=0)
+    bench.collect()
+    bench.agent.clock.advance(LEASE_MS)
+    bench.orphan(fence=1, uid="e" * 32)
+
+    def full(*_: object, **__: object) -> str:
+        raise DiskFull("no room")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(bench.agent.store, "replace", full)
+        with pytest.raises(DiskFull):
+            bench.collect()
+    assert {uid for uid in ("e" * 32, UID) if any(uid in name for name in bench.names(keys.DATA))} == {"e" * 32}
+    assert (bench.collect().orphans, bench.head.fence) == (2, 2)
 
 
 def test_a_round_that_is_stopped_deletes_no_more(bench: Bench) -> None:

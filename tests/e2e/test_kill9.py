@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 import recovery
-from archival import archiver, release
+from archival import archiver, collector, release
 from archival.config import ArchivalConfig
 from headwater import cli
 from headwater_core.objectstore.directory import DirectoryStore
@@ -36,6 +36,7 @@ ARCHIVE_KILLS = (
     *(f"{step}:{times}" for step in ("archive.uploaded", "release.log_unlinked") for times in (2, 5)),
     *(f"{step}:{times}" for step in DIRECTORY_STEPS for times in (12, 45)),  # a topic's first documents; heads and data
 )
+COLLECT_KILLS = (*collector.MILESTONES, "collect.deleted:3", "collect.committed:2")
 RECOVER_KILLS = (*recovery.MILESTONES, "recover.fetched:7", f"recover.placed:{SEGMENTS}")
 
 
@@ -56,10 +57,10 @@ def heads(stage: Stage) -> list[Head]:
 
 
 def test_every_step_that_the_code_names_is_walked() -> None:
-    quoted = re.compile(r'"((?:archive|release|recover|directory)\.[a-z_]+)"')
+    quoted = re.compile(r'"((?:archive|release|recover|directory|collect)\.[a-z_]+)"')
     sources = [path for package in ("archival", "headwater_core", "recovery") for path in (ROOT / package).rglob("*.py")]
     named = {name for path in sources if "milestones" in (text := path.read_text()) for name in quoted.findall(text)}
-    assert named == {kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *RECOVER_KILLS)}
+    assert named == {kill.partition(":")[0] for kill in (*ARCHIVE_KILLS, *RECOVER_KILLS, *COLLECT_KILLS)}
     calls = re.compile(r"milestones\.reached\(")
     callers = {path.parts[len(ROOT.parts)] for path in ROOT.glob("[a-z]*/**/*.py") if calls.search(path.read_text())}
     assert callers - {"tests", "headwater"} == {"archival", "headwater_core", "recovery"}  # the tests of the pipeline walk its own
@@ -120,6 +121,28 @@ def test_killed_at_each_step_one_after_the_other(stage: Stage) -> None:
         killed(stage, step, *FLUSH, "--log-dir", str(log))
     assert stage.run(*FLUSH, log=log).code == 0
     assert_whole(stage, log, len(deaths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", COLLECT_KILLS)
+def test_killed_while_it_trims_and_collects(stage: Stage, kill: str) -> None:
+    """What is left is readable throughout, and the next round ends what this one began."""
+    log = a_sample_log(stage.root)
+    assert stage.run(*FLUSH, log=log).code == 0
+    wanted = read(stage, "read_uncommitted", log)
+    for head in heads(stage):
+        newest = head.entries[-1]
+        DirectoryStore(stage.bucket).create(newest.key.replace(newest.uid, "f" * 32), b"left by a crash")
+    collect = ("gc", "--yes", "--set", "archival.reader_lease=0s", "--log-dir", str(log))
+    killed(stage, kill, *collect)
+    assert read(stage, "read_uncommitted", log) == wanted
+    again = stage.run(*collect)
+    assert again.code == 0, again.err
+    found, store = heads(stage), DirectoryStore(stage.bucket)
+    listed = {key for head in found for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key)}
+    assert {info.key for info in store.list(keys.DATA)} == listed
+    assert stage.run("verify", "--data", log=log).code == 0
+    assert read(stage, "read_uncommitted", log) == wanted
 
 
 @pytest.fixture(scope="module")
