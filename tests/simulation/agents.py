@@ -8,32 +8,32 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
-from msgspec.structs import replace
-
 from archival.announcer import Announcer
 from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.broker_logs import BrokerLogs
 from archival.broker_release import BrokerReleaser
+from archival.collector import Collector
 from archival.looks import CleanerLooks
 from archival.policy import Policy
 from archival.release import Releaser
+from archival.sightings import Sightings
 from archival.source import LocalLogs, open_segment
 from archival.tails import Tails
 from archival.topics import TopicRecords
+from archival.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, put_each
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
-from manifests import keys
-from manifests.page import page_key
+from manifests.head import Head
 from manifests.repository import ManifestRepository
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.faulty import FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
-from tests.simulation.bucket import Violation, references_below
+from tests.simulation.bucket import Violation
 from tests.simulation.requests import AnsweringBroker, LateMetadata
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class Agent:
         self._topics = TopicRecords(self.repository, world.describe)
         self._announcer = LateAnnouncer(world.control, world.clock)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        sightings = Sightings(world.root / f"{self.name}-sightings", world.clock)
+        self._collector = Collector(store=self.paused_store, sightings=sightings, clock=world.clock, writer=self.name)
         self._merged_to = 0
         self._releaser: Releaser | BrokerReleaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
         if world.theme.requests:
@@ -187,28 +189,32 @@ class Agent:
         return self._send("gc", self._collect)
 
     def _collect(self) -> str:
-        """Garbage collection as design §4 has it; here until there is a real one."""
-        partition = self.world.brokers.partition
-        held = self.repository.load(partition)
-        if held is None:
-            return "nothing to collect"
-        raised = self.repository.commit(held, replace(held.head, fence=held.head.fence + 1, writer=self.name)).head
-        named = {name for entry in (*raised.entries, *raised.superseded) for name in (entry.key, entry.index_key)}
-        gone = 0
-        for info in self.paused_store.list(keys.data_prefix(partition)):
-            name = keys.parse_data(info.key)
-            if name and name.fence < raised.fence and info.key not in named:
-                self.paused_store.delete(info.key)
-                gone += 1
-        pages = {page_key(partition, ref) for bag in (raised.entries, raised.superseded) for ref in references_below(bag)}
-        for info in self.paused_store.list(keys.head(partition).removesuffix("manifest.json")):
-            page = keys.parse_page(info.key)
-            if page and page.fence < raised.fence and info.key not in pages:
-                self.paused_store.delete(info.key)
-                self.world.result.seen["pages collected"] += 1
-                gone += 1
-        self.world.result.seen["orphans collected"] += bool(gone)
-        return f"collected {gone} objects of fences before {raised.fence}"
+        """Trims the archive too where the world wants that: by size or time, or to an offset somebody gives. In half of these worlds never
+        beyond the log's start, as where local segments are deleted by us."""
+        world, settings, border = self.world, self.world.retention, None
+        if world.theme.trims and world.random.random() < 0.5:
+            settings = world.random.choice(
+                (
+                    dataclass_replace(settings, retention_bytes=1),
+                    dataclass_replace(settings, retention_bytes=2_000),
+                    dataclass_replace(settings, retention_s=1),  # by which all of it is old
+                )
+            )
+        elif world.theme.trims and world.random.random() < 0.3:
+            share = world.random.random()
+
+            def border(head: Head) -> int:
+                return delete_to(head, head.start_offset + int((head.next_offset - head.start_offset) * share))
+
+        kept_from = self.logs.look(world.brokers.partition.topic_partition).start_offset if world.trims_released else None
+        done = self._collector.collect(self.archiver(), settings, border=border, kept_from=kept_from)
+        seen = world.result.seen
+        seen["orphans collected"] += bool(done.deleted)
+        seen["orphans noted"] += done.orphans > done.deleted
+        seen["a fence raised to collect"] += done.committed
+        seen["archive trimmed"] += bool(done.trimmed_entries)
+        seen["superseded entries forgotten"] += bool(done.forgotten_entries)
+        return f"collected {done.deleted} of {done.orphans} orphans, trimmed {done.trimmed_entries} to {done.start_offset}"
 
     # What the world does with an agent
 

@@ -1,12 +1,15 @@
 """What is checked of the bucket, read directly (design §9)."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from archival.config import ArchivalConfig
 from headwater_core.clock import Clock
 from headwater_core.control.state import ControlState
 from headwater_core.errors import HeadwaterError, NotFound
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.markers import ABORT, read_marker
@@ -46,6 +49,7 @@ class WatchedStore(MemoryStore):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.heads: list[tuple[str, bytes]] = []
+        self.deleted: dict[str, tuple[bytes, ObjectInfo]] = {}  # since the last look
         self.names: dict[str, list[str]] = {}  # by topic: the incarnations that its name has meant, in order
 
     def _keep(self, key: str, content: bytes) -> str:
@@ -56,12 +60,36 @@ class WatchedStore(MemoryStore):
             meant.append(decode_current(content, topic).topic_id)
         return super()._keep(key, content)
 
+    def delete(self, key: str) -> None:
+        with suppress(NotFound):
+            self.deleted[key] = super().get(key)[0], super().stat(key)
+        super().delete(key)
+
+    def passed_s(self) -> float:
+        return self._clock.monotonic_s()
+
+
+class JustNow(WatchedStore):
+    """What was in a store since the last look: several heads may have been written since, and what the first of them lists deleted."""
+
+    def __init__(self, store: WatchedStore) -> None:
+        self._store = store
+
+    def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
+        return (found[0], found[1].tag) if (found := self._store.deleted.get(key)) else self._store.get(key)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return found[1] if (found := self._store.deleted.get(key)) else self._store.stat(key)
+
 
 class Checks:
     """Looks at the inner store after every action; remembers the newest head of each incarnation."""
 
-    def __init__(self, store: "WatchedStore", brokers: Brokers, limits: PageLimits) -> None:
-        self._store, self._brokers = store, brokers
+    def __init__(self, store: "WatchedStore", brokers: Brokers, limits: PageLimits, retention: ArchivalConfig) -> None:
+        self._store, self._brokers, self._retention = store, brokers, retention
+        self._left_s: dict[str, float] = {}  # by key: when a head first did not list any more what the one before did
+        self._superseded_s: dict[tuple[int, int], float] = {}  # by base and epoch: since when it has been listed as superseded
+        self._trimmed: dict[PartitionId, set[tuple[int, int]]] = {}  # (base, epoch) of what the archive's own retention has let go
         self._parsed: dict[str, list[Stored]] = {}
         self._committed: dict[str, set[tuple[int, int]]] = {}  # by topic id: (base, epoch) that some high watermark has covered
         self.heads: dict[PartitionId, Head] = {}
@@ -69,7 +97,8 @@ class Checks:
         self.beside: dict[str, int] = {}  # by writer: which replica it archives
         self.limits = limits
         self.deepest = 0  # how many levels of pages a head has had
-        self._pages = PageStore(store, lambda: "", lambda partition, ref: True)
+        self._just_now = JustNow(store)
+        self._pages = PageStore(self._just_now, lambda: "", lambda partition, ref: True)
         self._known_pages: dict[PartitionId, set[str]] = {}
         self._forgotten: dict[tuple[str, EpochOffset | None], set[Place]] = {}  # by uid: what the log that it was read from had lost
 
@@ -88,6 +117,7 @@ class Checks:
         written, self._store.heads = self._store.heads, []
         for topic_id, raw in written:
             self._look(PartitionId(partition.cluster_id, topic_id, 0, partition.topic), raw)
+        self._collected()
         self._released(partition)
 
     def _look(self, partition: PartitionId, raw: bytes) -> None:
@@ -113,7 +143,9 @@ class Checks:
             raise Violation(f"I1 batches are live that no high watermark has covered: {above}")
         if partition == self._brokers.partition:
             self._read_from(head)
+        self._left(before, head)
         if before:
+            self._trim(before, head)
             self._superseded(before, head)
         if before and partition == self._brokers.partition:
             self._published(before, head)
@@ -161,15 +193,61 @@ class Checks:
         had, has = ({(batch.base, batch.epoch) for entry in each.entries for batch in self.stored(entry)} for each in (before, head))
         written = self._brokers.lineage.get((head.topic_id, head.leader_epoch), set())
         consented = bool(written) and min(written) <= self.consents.get(head.topic_id, -1)
-        if had - has and written.isdisjoint(epoch for _, epoch in had) and not consented:
+        lost = had - has - self.trimmed(head.partition_id)
+        if lost and written.isdisjoint(epoch for _, epoch in had) and not consented:
             raise Violation(f"I24 a log of epochs {sorted(written)} supersedes an archive that it shares nothing with: {sorted(had - has)}")
+
+    def trimmed(self, partition: PartitionId) -> set[tuple[int, int]]:
+        return self._trimmed.setdefault(partition, set())
+
+    def _collected(self) -> None:
+        """I3, I20: what is deleted is not listed, and has not been for the reader lease."""
+        deleted, self._store.deleted = self._store.deleted, {}
+        if not deleted:
+            return
+        listed = {key for head in self.heads.values() for key in self._keys(head)}
+        for key in deleted:
+            if key in listed:
+                raise Violation(f"I3 {key} was deleted, and is listed")
+            if (age_s := self._store.passed_s() - self._left_s.get(key, float("-inf"))) < self._retention.reader_lease_s:
+                raise Violation(f"I3 {key} was deleted {age_s} s after a head listed it")
+
+    def _keys(self, head: Head) -> set[str]:
+        found = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key)}
+        return found | {page_key(head.partition_id, ref) for bag in (head.entries, head.superseded) for ref in references_below(bag)}
+
+    def _left(self, before: Head | None, head: Head) -> None:
+        """I8: what is superseded stays listed for as long as is set, or counts again."""
+        now_s, superseded, live = self._store.passed_s(), self._batches(head.superseded), self._batches(head.entries)
+        if before:
+            for key in self._keys(before) - self._keys(head):
+                self._left_s[key] = now_s
+            for name in self._batches(before.superseded) - superseded - live:
+                if (age_s := now_s - self._superseded_s[name]) < self._retention.superseded_retention_s:
+                    raise Violation(f"I8 what was superseded {age_s} s ago is not listed any more: {name}")
+        self._superseded_s = {name: self._superseded_s.get(name, now_s) for name in superseded}
+
+    def _batches(self, entries: EntryBag) -> set[tuple[int, int]]:
+        return {(batch.base, batch.epoch) for entry in entries for batch in self.stored(entry)}
+
+    def _trim(self, before: Head, head: Head) -> None:
+        """I14: the start moves up for what leaves there, the oldest first, and the newest run stays."""
+        if head.start_offset <= before.start_offset:
+            return
+        newest = next((entry for entry in reversed(before.entries) if not entry.gap), None)
+        if newest is not None and newest.uid not in {entry.uid for entry in head.entries}:
+            raise Violation(f"I14 the newest run of the archive, from {newest.base_offset} on, was trimmed")
+        for entry in before.entries:
+            self.trimmed(head.partition_id).update(
+                (batch.base, batch.epoch) for batch in self.stored(entry) if batch.last < head.start_offset
+            )
 
     def _listed(self, partition: PartitionId, entry: Entry) -> None:
         """I2, I5, I19: the object is there, whole, and holds what a broker of this incarnation wrote."""
         if entry.gap:
             return
         try:
-            data, index = self._store.stat(entry.key), self._store.stat(entry.index_key)
+            data, index = self._just_now.stat(entry.key), self._just_now.stat(entry.index_key)
         except NotFound as error:
             raise Violation(f"I2 the head names {error}, which is not there") from None
         if (data.size_bytes, data.digest) != (entry.size_bytes, entry.digest) or (index.size_bytes, index.digest) != (
@@ -201,7 +279,7 @@ class Checks:
         if entry.gap:
             return []
         if entry.key not in self._parsed:
-            raw, _ = self._store.get(entry.key)
+            raw, _ = self._just_now.get(entry.key)
             found, position = [], 0
             while position < len(raw):
                 header = read_batch_header(raw, position)
@@ -220,7 +298,8 @@ class Checks:
         leader = self._brokers.leader
         had = {(batch.base, batch.epoch) for entry in before.entries for batch in self.stored(entry)}
         has = {(batch.base, batch.epoch) for entry in (*head.entries, *head.superseded) for batch in self.stored(entry)}
-        gone = sorted((base, epoch) for base, epoch in had - has if base < leader.hw and leader.epoch_at(base) == epoch)
+        lost = had - has - self.trimmed(head.partition_id)
+        gone = sorted((base, epoch) for base, epoch in lost if base < leader.hw and leader.epoch_at(base) == epoch)
         if gone:
             raise Violation(f"I8 published batches left the head: {gone}")
 
@@ -232,7 +311,7 @@ class Checks:
             return
         live = {(batch.base, batch.epoch) for entry in head.entries for batch in self.stored(entry)} if head else set()
         for batch in released:
-            if (batch.base, batch.epoch) not in live and not self._compaction_took(batch):
+            if (batch.base, batch.epoch) not in live | self.trimmed(partition) and not self._compaction_took(batch):
                 raise Violation(f"I1 offsets {batch.base}..{batch.last} (epoch {batch.epoch}) were released and are not served")
 
     def _compaction_took(self, batch: Batch) -> bool:
@@ -269,7 +348,7 @@ class Checks:
             if batch.last >= leader.hw or batch.base < leader.policy or self._compaction_took(batch):
                 continue
             if batch.last < head.start_offset:
-                if batch.last >= self._brokers.removed_to:
+                if batch.last >= self._brokers.removed_to and (batch.base, batch.epoch) not in self.trimmed(partition):
                     raise Violation(f"I14 the archive starts at {head.start_offset}, the log keeps {batch.base}..{batch.last}")
                 continue
             found = live.get(batch.base)
@@ -281,7 +360,8 @@ class Checks:
         for base, (_, stored) in live.items():
             if base < leader.end and base >= leader.start and leader.epoch_at(base) != stored.epoch:
                 raise Violation(f"I6 offset {base} is served as epoch {stored.epoch}, the history has {leader.epoch_at(base)}")
-        self._transactions(head)
+        if not self.trimmed(partition):  # what was open when the trimmed part ended is not known here any more
+            self._transactions(head)
         if self._brokers.compacted:
             self._table(head)
         self._topic(partition)

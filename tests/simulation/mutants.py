@@ -24,16 +24,19 @@ from msgspec.structs import replace
 
 import archival.archiver
 import archival.branches
+import archival.collector
 import archival.lineage
 import archival.looks
 import archival.merge_plan
 import archival.merger
+import archival.orphans
 import archival.release
 import archival.replacement
 import archival.role
 import archival.source
 import archival.step_plan
 import archival.tails
+import archival.trim
 import headwater_core.layouts.segment
 import headwater_core.objectstore.confirmed_put
 import manifests.page_store
@@ -42,11 +45,14 @@ from archival.announcer import Announcer
 from archival.archiver import Outcome, PartitionArchiver
 from archival.branches import Branches, Division
 from archival.broker_release import BrokerReleaser
+from archival.collector import Collector
 from archival.entry_reader import ArchivedEntries
 from archival.lineage import Behind, CutAt, Ok, Verdict
+from archival.orphans import listed_uids, packed, stored_objects
 from archival.policy import Policy
 from archival.release import Releaser
 from archival.role import Acting, Standby
+from archival.sightings import Seen, Sightings
 from archival.source import PartitionSource
 from archival.steps import CutEntries, Replace, Step, Stop
 from archival.tails import Tails
@@ -814,3 +820,61 @@ def replaced_in_part(stack: ExitStack) -> None:
         return Replace(last, "") if overtaken(first) and last > head.start_offset else None
 
     _patch(stack, archival.step_plan, "plan_overtaken", plan)
+
+
+# Collection and retention
+
+
+@mutant("gc deletes what carries the current fence, or a later one, too", theme="trims")
+def gc_any_fence(stack: ExitStack) -> None:
+    def of_no_fence(*of: Any) -> Any:
+        return [dataclass_replace(each, fence=-1) for each in stored_objects(*of)]
+
+    _patch(stack, archival.collector, "stored_objects", of_no_fence)
+
+
+@mutant("gc deletes what it finds unreferenced for the first time", theme="trims")
+def no_lease(stack: ExitStack) -> None:
+    real = Sightings.see
+
+    def see(sightings: Sightings, partition: PartitionId, seen: Seen, names: Any) -> Any:
+        return dict.fromkeys(real(sightings, partition, seen, names), 0) if seen is Seen.ORPHAN else real(sightings, partition, seen, names)
+
+    _patch(stack, Sightings, "see", see)
+
+
+@mutant("gc spares what the head lists itself", theme="pages")
+def gc_reads_head_only(stack: ExitStack) -> None:
+    def listed(head: Head) -> set[bytes]:
+        return {packed(item.uid) for bag in (head.entries, head.superseded) for item in bag.items}
+
+    _patch(stack, archival.collector, "listed_uids", listed)
+
+
+@mutant("gc spares what is live", theme="collected")
+def gc_reads_live_only(stack: ExitStack) -> None:
+    _patch(stack, archival.collector, "listed_uids", lambda head: listed_uids(replace(head, superseded=())))
+
+
+@mutant("gc continues without a page that it cannot read", theme="pages")
+def gc_skips_unreadable(stack: ExitStack) -> None:
+    real = archival.orphans._add_listed
+
+    def add_listed(found: set[bytes], bag: Any) -> None:
+        with suppress(HeadwaterError):
+            real(found, bag)
+
+    _patch(stack, archival.orphans, "_add_listed", add_listed)
+
+
+@mutant("the archive's retention takes the newest run too", theme="trims")
+def trim_everything(stack: ExitStack) -> None:
+    _patch(stack, archival.trim, "_newest_run", lambda entries: 2**62)
+
+
+@mutant("what dead branches have left is forgotten at once", theme="collected")
+def superseded_forgotten(stack: ExitStack) -> None:
+    def outlived(collector: Collector, head: Head, settings: Any, *, remember: bool) -> Any:
+        return {archival.collector._name(entry) for entry in head.superseded}
+
+    _patch(stack, Collector, "_outlived", outlived)

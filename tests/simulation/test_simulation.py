@@ -141,6 +141,24 @@ def test_merges_violate_no_invariant(theme: str) -> None:
 
 
 @pytest.mark.xdist_group("seeds")
+@pytest.mark.parametrize(
+    ("theme", "witnesses"),
+    [
+        ("trims", ("archive trimmed", "orphans collected", "a fence raised to collect", "a reader gets an out-of-range error")),
+        ("collected", ("orphans noted", "orphans collected", "a dead branch is superseded")),
+    ],
+)
+def test_what_the_archive_lets_go_harms_nobody(theme: str, witnesses: tuple[str, ...]) -> None:
+    seen = Counter[str]()
+    for seed in range(60):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme {theme}"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    assert not [witness for witness in witnesses if not seen[witness]]
+
+
+@pytest.mark.xdist_group("seeds")
 def test_the_seeds_reach_what_is_interesting() -> None:
     """A run that never gets there proves nothing."""
     seen = Counter[str]()

@@ -20,6 +20,7 @@ import archival.archiver
 import archival.broker_logs
 import archival.merge_plan
 import archival.topics
+from archival.config import ArchivalConfig
 from archival.topics import TopicFacts
 from headwater_core import milestones
 from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedGap, TransientError, UnrelatedLog
@@ -55,6 +56,8 @@ class Theme:
     slow       how much less often tasks of a kind go on, which is drawn: they are overtaken by a lot
     pages      heads hold two entries, and pages three; for every other seed of other themes it is one more
     requests   high watermarks are asked of the broker, and it deletes what is released
+    collects   how often agents collect
+    trims      the archive's own retention lets go of it, and so does somebody at any offset
     actions    how many there are
     """
 
@@ -79,6 +82,8 @@ class Theme:
     pages: bool = False
     merges: float = 0
     requests: bool = False
+    collects: float = 0.4
+    trims: bool = False
     actions: int = ACTIONS
 
 
@@ -106,6 +111,20 @@ THEMES = {
         merges=3, pages=True, actions=400, elections=1.2, retention=1, releases=2, rolls=6, follows=1.5, unnamed=0, pairs=0, vacancies=0
     ),
     "merged keys": Theme(merges=4, actions=300, compacted=1, branches=0.3, elections=0.2, follows=2, rolls=4, retention=0.05, vacancies=0),
+    "trims": Theme(
+        trims=True,
+        collects=3,
+        elections=1.2,
+        rolls=6,
+        releases=2,
+        follows=3,
+        retention=0.1,
+        unnamed=0,
+        vacancies=0,
+        compacted=0.1,
+        actions=300,
+    ),
+    "collected": Theme(collects=4, elections=3, retention=0, follows=0.7, unnamed=0, vacancies=0, actions=200),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
     "requests": Theme(
         requests=True, actions=250, elections=0.6, retention=0.1, releases=4, follows=4, rolls=5, recreation=0.15, vacancies=0.03, unnamed=0
@@ -113,7 +132,7 @@ THEMES = {
 }
 
 
-_APART = {name for name, theme in THEMES.items() if theme.branches or theme.pages or theme.merges or theme.requests}
+_APART = {name for name, theme in THEMES.items() if theme.branches or theme.pages or theme.merges or theme.requests or theme.collects > 1}
 _DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps")
 
 
@@ -203,7 +222,12 @@ class World:
         self.control.trouble.likely = theme_of.trouble
         self.stopped: tuple[str, int] | None = None  # topic id, and the leader epoch that its log begins in
         self.limits = TINY if theme_of.pages else SMALL if result.seed % 2 else LIMITS
-        self.checks = Checks(self.inner, self.brokers, self.limits)
+        drawn = Random(f"collection {result.seed}")
+        self.retention = ArchivalConfig(
+            reader_lease_s=drawn.choice((0, 0, 5, 60)), superseded_retention_s=drawn.choice((0, 60, 10_000)), seal_timeout_s=0
+        )
+        self.trims_released = theme_of.alone or drawn.random() < 0.5
+        self.checks = Checks(self.inner, self.brokers, self.limits, self.retention)
         faults = BAD_NETWORK if faulty and random.random() < 0.6 else NO_FAULTS
         self.slow = random.choice(("archive", "release"))
         self.haste = random.choice((0.1, 0.25, 0.5))
@@ -290,7 +314,7 @@ class World:
             if not all(task.is_busy for task in agent.tasks):
                 choices += [
                     (9 * often * theme.lazy, agent.archive),
-                    (0.4 * often, agent.collect),
+                    (theme.collects * often, agent.collect),
                     (1.5 * often * theme.merges, agent.merge),
                 ]
                 if self.releases and brokers.replicas[agent.beside].cleaning is None:  # where a directory is ours, no cleaner is
