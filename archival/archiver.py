@@ -198,7 +198,7 @@ class PartitionArchiver:
     @property
     def is_waiting(self) -> bool:
         """Does it hold uploads that no commit lists yet?"""
-        return self._uploads.are_waiting or self._draft is not None
+        return self._uploads.are_waiting or self._merge_uploads.are_waiting or self._draft is not None
 
     def amend(self, change: Callable[[Head], Head]) -> Head:
         """Commit what `change` makes of the head, which no log is asked for; the head that is there then.

@@ -725,9 +725,9 @@ class ArchiverFleet:
         return replace(settings, retention_s=None, retention_bytes=None) if policy == "compact" else settings
 
     def _kept_from(self, partition: PartitionId) -> int | None:
-        """Where local segments are deleted by us, and for what the archive holds, the archive must not begin after the log: what it has let
-        go there would never be deleted."""
-        if not (self._equipment.owned and self.settings_for(partition.topic).release):
+        """Where we delete, or have the broker delete, what the archive holds, the archive must not begin after the log: what it has let go
+        there would never be deleted."""
+        if not self._releases(self.settings_for(partition.topic)):
             return None
         try:
             log = self.logs.look(partition.topic_partition)
