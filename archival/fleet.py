@@ -217,6 +217,7 @@ class _Interest:
         if now_s < self._look_s:
             return ""
         self._look_s = now_s + LOOK_S
+        self._fleet.look_at_pauses()
         return self._gone()
 
     def _gone(self) -> str:
@@ -312,6 +313,11 @@ class ArchiverFleet:
         """What may be archived of `place` now. Raises what reading the pauses raises."""
         policy = policy_for(self.settings_for(place.topic))
         return self._equipment.pauses.applied(place, policy) if self._equipment.pauses is not None else policy
+
+    def look_at_pauses(self) -> None:
+        """Before something is archived. Raises nothing."""
+        if self._equipment.pauses is not None:
+            self._equipment.pauses.look_before_work()
 
     def releases(self) -> dict[PartitionId, ReleaseRecord]:
         """What was released at the broker, of the partitions for which that was tried."""
@@ -442,6 +448,7 @@ class ArchiverFleet:
             seen = replace(log, high_watermark=end)
         before = archiver.head
         member.obstacle = member.rest = None
+        self.look_at_pauses()
         policy = self.policy(log.partition.topic_partition, policy_for)
         interest = _Interest(self, archiver, log, policy_for, watch)
         try:

@@ -1,4 +1,7 @@
-"""The pauses of the archive as this agent knows them (manifests.pause_list): asked for by every step, read from the bucket now and then."""
+"""The pauses of the archive as this agent knows them (manifests.pause_list): asked for by every step, read from the bucket now and then.
+
+An agent with nothing to archive and nothing paused asks the bucket nothing.
+"""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +17,7 @@ from headwater_core.partition import TopicPartition
 from manifests.pause_list import Pause, PauseList, PauseScope
 from manifests.repository import ManifestRepository
 
-REFRESH_S = 60.0  # another node's pause is known after so long, when the control log does not tell of it
+REFRESH_S = 60.0  # what is archived is not paused by another node since longer than that, when the control log does not tell of it
 LOOK_S = 1.0  # between two looks at what the control log says
 EXPLAINS_MS = 24 * 3600 * 1000  # what a log lost so long after a pause was lost by it
 
@@ -71,10 +74,22 @@ class KnownPauses:
             self.look(announced_version())
 
     def look(self, announced_version: int) -> None:
-        """Read the bucket, if it is time to, or it is known to have a newer list. Raises nothing: what was known holds."""
-        now_s, known = self._clock.monotonic_s(), self._known
-        is_due = now_s >= self._again_s or (known is not None and announced_version > known.version)
-        if not is_due or now_s < self._not_before_s:
+        """Read the bucket, if it is known to have a newer list, or now and then while something is paused. Raises nothing: what was known
+        holds."""
+        known = self._known
+        if known is None or announced_version > known.version:
+            self._read()
+        elif any(each.in_force for each in known.pauses):
+            self.look_before_work()
+
+    def look_before_work(self) -> None:
+        """Something is about to be archived: read the bucket, if that was long ago. Raises nothing: what was known holds."""
+        if self._clock.monotonic_s() >= self._again_s:
+            self._read()
+
+    def _read(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._not_before_s:
             return
         try:
             self.refresh()

@@ -87,13 +87,34 @@ def test_a_pause_by_another_node_is_known_after_a_while_and_at_once_when_announc
     bench.pauses.look(0)
     assert work(bench)["soup:0"] == 19
     bench.clock.advance(int(1000 * REFRESH_S))
-    bench.pauses.look(0)
     bench.broker.roll("soup", 0)
     assert work(bench)["soup:0"] == 19
     resume(bench)
     bench.pauses.look(2)
     bench.turns()
     assert bench.last_offset("soup", 0) == 29
+
+
+def test_an_idle_agent_asks_the_bucket_nothing(bench: Bench) -> None:
+    assert isinstance(bench.store, Store)
+    work(bench)
+    bench.store.silent = True
+    with capture_logs() as events:
+        for _ in range(3):
+            bench.clock.advance(int(1000 * REFRESH_S))
+            bench.pauses.look(0)
+            bench.scheduler.rescan()
+            bench.turns()
+    assert not events
+
+
+def test_a_pause_that_another_node_ends_is_noticed_though_nothing_is_archived(bench: Bench) -> None:
+    pause(bench)
+    assert work(bench)["soup:0"] == -1
+    resume(bench)
+    bench.clock.advance(int(1000 * REFRESH_S))
+    bench.pauses.look(0)
+    assert work(bench)["soup:0"] == 9
 
 
 def test_an_upload_in_flight_is_stopped(bench: Bench) -> None:
