@@ -94,6 +94,8 @@ class BrokerReleaser:
                 return _nothing(first, "this broker does not lead the partition, or it is not known who does")
             with self._broker.pinned() as broker:
                 log, log_start = self._described(broker, first, led)
+                if log_start < log.local_start:
+                    return _nothing(log, f"the broker holds offsets from {log_start} on elsewhere: in remote storage, most likely")
                 release = plan_release(log, held.head if held else None, self._writer)
                 release = replace(release, segments=_not_deleted(release, log_start))
                 milestones.reached("release.planned")
@@ -133,7 +135,7 @@ class BrokerReleaser:
             raise SourceChanged(f"{partition}: the name means topic {said.topic_id} now")
         if not said.confirms(log.epochs):
             raise SourceChanged(f"{partition}: the broker knows another leader epoch history than its files show")
-        return replace(log, high_watermark=said.high_watermark, log_start=max(said.log_start, log.local_start)), said.log_start
+        return replace(log, high_watermark=said.high_watermark, log_start=said.log_start), said.log_start
 
     def _delete(self, broker: PinnedBroker, partition: PartitionId, end: int) -> None:
         if (now := broker.topic_id(partition.topic)) != partition.topic_id:

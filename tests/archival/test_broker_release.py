@@ -94,10 +94,9 @@ class Connection:
         self._of.before("metadata_end")
         return self._of.quorum_end
 
-    def delete_records(self, place: TopicPartition, end: int) -> int:
+    def delete_records(self, place: TopicPartition, end: int) -> None:
         self._of.before("delete")
         self._of.deleted.append(end)
-        return end
 
 
 @pytest.fixture
@@ -165,6 +164,18 @@ def test_a_leader_that_says_something_else_is_not_asked(partition: Partition, sa
     with pytest.raises(SourceChanged, match=why):
         partition.release()
     assert not partition.deleted
+
+
+def test_what_the_broker_holds_in_remote_storage_is_not_deleted(partition: Partition) -> None:
+    """The archive begins where the local log does; a deletion would take what lies before that as well."""
+    partition.log = replace(LOG, segments=LOG.segments[1:], log_start=10, epochs=EpochHistory.of(((0, 0),)))
+    partition.head = a_head(an_entry(10, 29), start_offset=10)
+    release = partition.release()
+    assert "remote storage" in release.reason
+    assert (release.segments, partition.deleted) == ((), [])
+    partition.said = partition.said._replace(log_start=10)
+    partition.log = replace(partition.log, epochs=EpochHistory.of(((0, 10),)))
+    assert partition.release().local_start == 20
 
 
 def test_the_leaders_own_high_watermark_counts(partition: Partition) -> None:
