@@ -61,9 +61,9 @@ class PinnedBroker(Protocol):
         """How far the cluster's metadata log is committed: what it says below this offset has happened."""
         ...
 
-    def delete_records(self, place: TopicPartition, end: int) -> int:
-        """Delete all records below offset `end`; the log start of the replica that has gone least far. Raises DeletionRefused when the
-        topic's policy does not allow that."""
+    def delete_records(self, place: TopicPartition, end: int) -> None:
+        """Delete all records below offset `end`: here now, at the followers soon. Raises DeletionRefused when the topic's policy does not
+        allow that."""
         ...
 
 

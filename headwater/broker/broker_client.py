@@ -30,8 +30,9 @@ _log = structlog.get_logger()
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0  # before a silent broker is asked again; the pause doubles with each try
 IDLE_MAX = 4  # connections that are kept open
 IDLE_S = 60.0  # for so long; a broker closes them after ten minutes by default
-DELETE_TIMEOUT_MS = 10_000  # for the followers to move their log starts too
+DELETE_TIMEOUT_MS = 1  # for the followers to move their log starts too: they do so with their next fetch, for which nobody need wait
 LATEST, EARLIEST = -1, -2
+REQUEST_TIMED_OUT = 7
 GROUPS_MAX = 100  # that one request names; a group may have committed thousands of offsets
 METADATA_TOPIC = "__cluster_metadata"
 _CODES = {  # those that say something other than "ask again"; source: Kafka protocol guide, "Error Codes"
@@ -244,7 +245,7 @@ class PinnedConnection:
                 raise TransientError(f"the metadata quorum answered with code {code}")
         return max(int(each["high_watermark"]) for topic in said["topics"] for each in topic["partitions"])
 
-    def delete_records(self, place: TopicPartition, end: int) -> int:
+    def delete_records(self, place: TopicPartition, end: int) -> None:
         said = self._connection.ask(
             BrokerApi.DELETE_RECORDS,
             {
@@ -254,8 +255,8 @@ class PinnedConnection:
         )
         answers = [each for topic in said["topics"] for each in topic["partitions"] if each["partition_index"] == place.partition]
         for each in answers:
-            _check(each["error_code"], place)
-        return max((int(each["low_watermark"]) for each in answers), default=-1)
+            if each["error_code"] != REQUEST_TIMED_OUT:  # the leader has deleted by then; its followers have not yet
+                _check(each["error_code"], place)
 
     def _offset(self, place: TopicPartition, timestamp: int, leader_epoch: int) -> int:
         code, offset, _ = _list_offsets(self._connection, (place,), timestamp, leader_epoch).get(place, (-1, -1, -1))

@@ -312,11 +312,10 @@ class Deleting:
     def metadata_end(self) -> int:
         return 7
 
-    def delete_records(self, place: TopicPartition, end: int) -> int:
+    def delete_records(self, place: TopicPartition, end: int) -> None:
         if self.refuses is not None:
             raise self.refuses
         self.deleted.append((place, end))
-        return end
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from headwater.broker.broker_client import IDLE_S, PAUSE_S, BrokerClient
+from headwater.broker.broker_client import IDLE_S, PAUSE_S, REQUEST_TIMED_OUT, BrokerClient
 from headwater.broker.broker_connection import BrokerAddress, BrokerApi
 from headwater.broker.client_properties import ClientProperties
 from headwater_core.epochs import EpochHistory
@@ -153,7 +153,12 @@ def test_the_leader_describes_its_log_in_one_epoch(client: BrokerClient, kitchen
         with pytest.raises(SourceChanged):
             broker.leader_log(SOUP, 5, HISTORY)
         assert broker.metadata_end() == 99
-        assert broker.delete_records(SOUP, 20) == 20
+        broker.delete_records(SOUP, 20)
+        kitchen.delete_code = REQUEST_TIMED_OUT  # followers are slow
+        broker.delete_records(SOUP, 20)
+        kitchen.delete_code = 1  # out of range
+        with pytest.raises(SourceChanged):
+            broker.delete_records(SOUP, 2000)
     assert all(each["topics"][0]["partitions"][0]["current_leader_epoch"] in (4, 5) for each in kitchen.of(BrokerApi.LIST_OFFSETS))
     assert len(kitchen.of(BrokerApi.API_VERSIONS)) == 1
 

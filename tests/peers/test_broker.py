@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
+from headwater.agent_socket import Ask, ask
 from tests.peers.agent import Agent, Headwater
 from tests.peers.java_client import java_client
 from tests.peers.kafka import KafkaBroker, free_port, produce
@@ -84,6 +85,11 @@ def values(address: str, topic: str, *, count: int) -> list[bytes]:
         consumer.close()
 
 
+def released_end(headwater: Headwater, selection: str) -> int | None:
+    (row,) = ask(headwater.config.node.data_dir, Ask("status", {"selection": selection}), timeout_s=30)
+    return int(row["released_end"]) if row["released_end"] is not None else None
+
+
 def base_of_the_newest(broker: KafkaBroker, topic: str) -> int:
     return max(int(path.stem) for path in (broker.log_dir / f"{topic}-0").glob("*.log"))
 
@@ -97,8 +103,13 @@ def test_what_is_archived_is_deleted_at_the_broker_and_read_all_the_same(tmp_pat
         headwater = release_of(broker, "headwater", "soup")
         produce(broker.producer(), "soup", wanted[:40])
         produce(broker.producer(), "table", wanted[:20], keys=[b"%d" % at for at in range(20)])
+        late = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "late"})
+        late.commit(offsets=[TopicPartition("soup", 0, 5)], asynchronous=False)
+        late.close()
         with Agent(headwater) as agent:
             eventually("the log start moves", lambda: log_start(broker, "soup") == base_of_the_newest(broker, "soup") > 0, agent)
+            eventually("status tells", lambda: released_end(headwater, "soup:0") == log_start(broker, "soup"), agent)
+            assert '"consumers_behind_release", "partition": "soup:0", "group": "late", "offset": 5' in agent.log_text()
             broker.stop()  # and comes back, in another leader epoch
             broker.start()
             produce(broker.producer(), "soup", wanted[40:80])

@@ -78,14 +78,13 @@ class SimulatedConnection:
         self.asked("DescribeQuorum")
         return self._world.brokers.changes
 
-    def delete_records(self, place: TopicPartition, end: int) -> int:
+    def delete_records(self, place: TopicPartition, end: int) -> None:
         world = self._world
         replica = world.brokers.replicas[self._beside]
         if replica.lead is None or end > replica.hw:
             raise SourceChanged("not the leader, or out of range")
         world.note(world.brokers.delete_records(replica, end))
         world.result.seen["the broker deletes records on request"] += 1
-        return replica.start
 
     def routed(self) -> "SimulatedConnection":
         """What a client with a leader look-up would use: planted mistakes do."""
