@@ -25,8 +25,8 @@ class LaggingGroups:
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker, self._clock = broker, clock
-        self._lock = threading.Lock()
-        self._lowest: Mapping[TopicPartition, GroupOffset] = {}
+        self._refreshing, self._lock = threading.Lock(), threading.Lock()
+        self._lowest: Mapping[TopicPartition, GroupOffset] | None = None
         self._refresh_s = float("-inf")
         self._warned: dict[TopicPartition, GroupOffset] = {}
 
@@ -34,15 +34,13 @@ class LaggingGroups:
         """Records before offset `end` are about to be deleted: report a group that has committed less than that, once for each group and
         offset. What groups have committed is looked up every hour."""
         place = partition.topic_partition
-        now_s = self._clock.monotonic_s()
+        if self._refreshing.acquire(blocking=self._lowest is None):  # later, others go on with what was known
+            try:
+                self._refresh(self._clock.monotonic_s())
+            finally:
+                self._refreshing.release()
         with self._lock:
-            is_due = now_s >= self._refresh_s
-            if is_due:
-                self._refresh_s = now_s + REFRESH_S  # others go on with what was known
-        if is_due:
-            self._refresh(now_s)
-        with self._lock:
-            lowest = self._lowest.get(place)
+            lowest = (self._lowest or {}).get(place)
             if lowest is None or lowest.offset >= end or self._warned.get(place) == lowest:
                 return
             self._warned[place] = lowest
@@ -56,8 +54,11 @@ class LaggingGroups:
         )
 
     def _refresh(self, now_s: float) -> None:
+        if now_s < self._refresh_s:
+            return
+        self._refresh_s = now_s + REFRESH_S
         try:
             self._lowest = self._broker.lowest_commits()
         except HeadwaterError as error:
-            self._refresh_s = now_s + FAILED_S
+            self._lowest, self._refresh_s = self._lowest or {}, now_s + FAILED_S
             _log.warning("consumer_groups_unknown", reason=str(error))

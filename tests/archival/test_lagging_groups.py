@@ -1,7 +1,9 @@
 """Consumer groups that would miss what release deletes are reported, as far as they can be known."""
 
+import threading
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from structlog.testing import capture_logs
 
@@ -47,6 +49,29 @@ def test_a_group_that_is_behind_is_reported_once() -> None:
         broker.lowest = {PARTITION.topic_partition: GroupOffset("bills", 25)}
         groups.check(PARTITION, 30)
         assert (broker.asked, len(logs)) == (2, 2)
+
+
+def test_a_release_waits_for_the_first_look_up_of_another_one() -> None:
+    broker, inside, go = Groups(), threading.Event(), threading.Event()
+    look_up = broker.lowest_commits
+
+    def slowly() -> Mapping[TopicPartition, GroupOffset]:
+        inside.set()
+        assert go.wait(10)
+        return look_up()
+
+    broker.lowest_commits = slowly  # type: ignore[method-assign]
+    groups = LaggingGroups(broker, ManualClock())
+    other = replace(PARTITION, partition=1)
+    threads = [threading.Thread(target=groups.check, args=(each, 20)) for each in (other, PARTITION)]
+    with capture_logs() as logs:
+        threads[0].start()
+        assert inside.wait(10)
+        threads[1].start()
+        go.set()
+        for each in threads:
+            each.join(10)
+    assert [each["partition"] for each in logs] == ["soup:0"]
 
 
 def test_where_groups_cannot_be_looked_up_that_is_said_and_tried_again() -> None:
