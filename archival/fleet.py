@@ -533,7 +533,7 @@ class ArchiverFleet:
         if self._equipment.owned:
             return not _is_beyond_first(log, next_offset)
         led = log.leadership
-        if led is None or not led.is_ours or not led.all_in_sync:
+        if led is None or not led.is_ours or not led.all_in_sync or log.compacted_only:
             return True  # there may be, but not now
         end = member.released.end if member.released.leader_epoch == led.leader_epoch else 0
         return not any(end < following.base_offset <= next_offset for following in log.segments[1:])
@@ -543,6 +543,8 @@ class ArchiverFleet:
     ) -> PartitionOutcome:
         """What fails is tried again later: neither this partition's archiving nor any other waits for it."""
         record, head, now_s = member.released, archiver.head, self.clock.monotonic_s()
+        if log.compacted_only:
+            record.reason = "cleanup.policy is compact alone: the broker deletes no records on request"
         if head is None or head.writer != self._equipment.writer or self._is_released(member, log, head.next_offset):
             return done
         if now_s < record.again_s:

@@ -70,6 +70,7 @@ class LocalLog:
     epochs: EpochHistory
     cleaned_to: int | None = None
     compacted: bool = False  # the topic's cleanup.policy names compact, as far as the metadata log says
+    compacted_only: bool = False  # and nothing else: its broker deletes no records on request
     delete_retention_ms: int | None = None
     retention: Retention | None = None
     leadership: "Leadership | None" = None

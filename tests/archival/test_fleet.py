@@ -371,6 +371,22 @@ def test_a_release_that_fails_holds_nothing_up_and_is_tried_again(tmp_path: Path
     assert broker.deleted == [(TopicPartition("soup", 0), 30)]
 
 
+def test_a_topic_that_is_compacted_only_is_left_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, leads = LogDirs.look, led_by(1, 0, replicas=(1,), in_sync=(1,))
+    monkeypatch.setattr(LogDirs, "look", lambda self, place: replace(look(self, place), leadership=leads, compacted_only=True))
+    broker = Deleting(tmp_path / "log")
+    bench = Bench(tmp_path, asked=broker)
+    bench.settings = ArchivalConfig(release=True)
+    bench.broker.partition("soup", 0, segments=4)
+    with capture_logs() as logs:
+        bench.scheduler.rescan()
+        bench.turns()
+    assert not broker.deleted
+    assert not [each for each in logs if each["event"] == "release_postponed"]
+    [record] = bench.fleet.releases().values()
+    assert "compact alone" in record.reason
+
+
 @pytest.mark.usefixtures("led")
 def test_a_policy_that_forbids_deletion_is_asked_about_seldom(tmp_path: Path) -> None:
     broker = Deleting(tmp_path / "log")

@@ -93,6 +93,7 @@ def _assemble(
             epochs=epochs,
             cleaned_to=root.cleaned.get(topic_partition),
             compacted=cluster is not None and topic is not None and "compact" in cluster.policy_of(topic.name),
+            compacted_only=cluster is not None and topic is not None and cluster.policy_of(topic.name) == {"compact"},
             delete_retention_ms=cluster.delete_retention_ms_of(topic.name, root.properties.node_id) if cluster and topic else None,
             retention=cluster.retention_of(topic.name, root.properties.node_id) if cluster and topic and not owned else None,
             leadership=None
