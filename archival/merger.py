@@ -17,7 +17,7 @@ from archival.uploads import Uploads
 from headwater_core.errors import CorruptData, HeadwaterError, UploadStopped
 from headwater_core.objectstore.digest import Digest
 from headwater_core.segments.index_hints import hint_by_offset
-from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan, scan_run
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
@@ -25,6 +25,7 @@ from manifests.entry_tree import EntryTree
 MILESTONES = ("merge.planned", "merge.uploaded")
 
 PIECE_BYTES = 1 << 20
+_OFFSET_BYTES = 8  # a batch begins with its base offset
 
 Spool = Callable[[], BinaryIO]
 """Makes an empty file that is gone when it is closed."""
@@ -44,6 +45,7 @@ class Merger:
 
     def __init__(self, source: PartitionSource, archived: ArchivedEntries, uploads: Uploads, spool: Spool) -> None:
         self._source, self._archived, self._uploads, self._spool = source, archived, uploads, spool
+        self._last_end = 0, 0  # inode of the segment that was copied from last, and where that ended
 
     def merge(self, group: tuple[Entry, ...], before: EntryTree, fence: int, log: LocalLog, check: Callable[[], object]) -> Merged:
         """One entry for `group`, which is live and abuts; its object is confirmed, and nothing lists it yet.
@@ -99,11 +101,10 @@ class Merger:
             with self._source.open(segment) as file:
                 size_bytes, position = check_unchanged(segment, file), 0
                 if left_bytes == entry.live_bytes:
-                    hint = hint_by_offset(segment.index_path, segment.base_offset, first)
-                    found = find_batch(segment, file, first, hint.position if hint else 0, size_bytes)
-                    if found is None or found.base_offset != first:
+                    found = self._find(segment, file, first, size_bytes)
+                    if found is None:
                         return ""
-                    position = found.position
+                    position = found
                 file.seek(position)
                 while left_bytes and (piece := file.read(min(PIECE_BYTES, left_bytes, size_bytes - position))):
                     check()
@@ -111,9 +112,21 @@ class Merger:
                     digest.update(piece)
                     position += len(piece)
                     left_bytes -= len(piece)
+                self._last_end = segment.generation.inode, position
             if not left_bytes:
                 return digest.text()
         return ""
+
+    def _find(self, segment: LocalSegment, file: BinaryIO, first: int, size_bytes: int) -> int | None:
+        """Where the batch at offset `first` begins: after what was copied last, or where an index and a walk over headers say."""
+        inode, position = self._last_end
+        if inode == segment.generation.inode and position < size_bytes:
+            file.seek(position)
+            if file.read(_OFFSET_BYTES) == first.to_bytes(_OFFSET_BYTES, "big"):
+                return position
+        hint = hint_by_offset(segment.index_path, segment.base_offset, first)
+        found = find_batch(segment, file, first, hint.position if hint else 0, size_bytes)
+        return found.position if found is not None and found.base_offset == first else None
 
 
 def _is_sum(scan: RunScan, group: Sequence[Entry]) -> bool:
