@@ -49,11 +49,11 @@ class Discarder:
     def fetch(self, offset: int, fetch_bytes: int) -> int:
         """How many bytes of records came."""
         self._socket.sendall(self._request(offset, fetch_bytes))
-        head = _exactly(self._socket, 4)
+        head = receive_exactly(self._socket, 4)
         (size,) = struct.unpack(">i", head)
         # All that stands before the records of the one partition fits here, and so does a whole empty answer.
         before = min(size, 256)
-        facts = _exactly(self._socket, before)
+        facts = receive_exactly(self._socket, before)
         _discard(self._socket, size - before, _BUFFER)
         return self._records_bytes(facts, size)
 
@@ -100,13 +100,13 @@ def read_bare(address: tuple[str, int], total_bytes: int) -> Took:
         total = 0
         while total < total_bytes:
             server.send(b"x")
-            size = int.from_bytes(_exactly(server, 4), "big")
+            size = int.from_bytes(receive_exactly(server, 4), "big")
             _discard(server, size, _BUFFER)
             total += size
         return Took(total, time.perf_counter() - start_s)
 
 
-def _exactly(source: socket.socket, size: int) -> bytes:
+def receive_exactly(source: socket.socket, size: int) -> bytes:
     got = b""
     while len(got) < size:
         some = source.recv(size - len(got))

@@ -1,9 +1,9 @@
 """What very many partitions cost one agent: a first archive, a start, and doing nothing.
 
-    python -m bench.many [--partitions 500] [--idle-s 20] [--scratch DIR] [--only first,start,idle] [--owned]
+    python -m bench.many [--partitions 500] [--idle-s 30] [--scratch DIR] [--only first,start,idle] [--owned]
 
 The aims are for 10,000 partitions of 50 segments, which takes some minutes and 3 GB below --scratch: --partitions 10000 --idle-s 600. The
-default is a twentieth of that, so that it runs in a minute; what grows with the partitions is compared with a twentieth of its aim.
+default is a twentieth of that, so that it runs in two minutes; what grows with the partitions is compared with a twentieth of its aim.
 Everything is on one machine, the archive being a directory.
 """
 
@@ -99,6 +99,14 @@ class Agent:
         return len(client.list_topics(timeout=120).topics)
 
 
+class Spent(NamedTuple):
+    """What an agent has used between two samples."""
+
+    took_s: float
+    cpu_s: float
+    calls: dict[str, int]
+
+
 class Row(NamedTuple):
     """One thing that was measured; the last two are text because aims differ in kind."""
 
@@ -110,7 +118,9 @@ class Row(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--partitions", type=int, default=AIMED_FOR // 20)
-    parser.add_argument("--idle-s", type=float, default=20.0)
+    parser.add_argument(
+        "--idle-s", type=float, default=30.0, help="without an event, and as long again with a roll a second; whole rescans"
+    )
     parser.add_argument("--scratch", type=Path, default=None)
     parser.add_argument("--only", default="first,start,idle")
     parser.add_argument("--owned", action="store_true")
@@ -132,7 +142,7 @@ def first_archive(root: Path, count: int, *, owned: bool) -> Iterator[Row]:
     partitions = Partitions(root / "log", count, FIRST_SEGMENTS)
     partitions.make()
     segments = count * FIRST_SEGMENTS
-    with running(root, partitions, owned=owned) as agent:
+    with running(root, partitions.directory, owned=owned) as agent:
         began = agent.sample()
         done = agent.wait_until(lambda now: now.calls.get("put", 0) >= 2 * segments, 3600.0)
         ended = agent.settle(600.0) if owned else done
@@ -172,7 +182,7 @@ def known(root: Path, count: int, idle_s: float, *, owned: bool) -> Iterator[Row
     (root / "archive").mkdir()
     with quick_syncs():
         partitions.archive(DirectoryStore(root / "archive"))
-    with running(root, partitions, owned=owned) as agent:
+    with running(root, partitions.directory, owned=owned) as agent:
         began = agent.sample()
         ended = agent.settle(1800.0)
     yield Row("start without a control log, until all is known", f"{ended.at_s - began.at_s:.1f} s", "")
@@ -180,7 +190,7 @@ def known(root: Path, count: int, idle_s: float, *, owned: bool) -> Iterator[Row
     partitions.roll(place, partitions.end)
     ends[place] = partitions.end + 10
     partitions.checkpoint(ends)
-    with running(root, partitions, owned=owned) as agent:
+    with running(root, partitions.directory, owned=owned) as agent:
         began = agent.sample()
         topics = agent.topics()
         served_s = agent.sample().at_s - began.at_s
@@ -195,30 +205,33 @@ def known(root: Path, count: int, idle_s: float, *, owned: bool) -> Iterator[Row
 
 
 def idle(agent: Agent, partitions: Partitions, ends: dict[PartitionId, int], idle_s: float) -> Iterator[Row]:
-    """Half of the time nothing happens but the broker's checkpoints; in the other half a segment is rolled each second."""
-    random_, places = random.Random(1), list(partitions)
-    quiet = _spend(agent, partitions, ends, idle_s / 2, lambda: None)
+    """First nothing happens but the broker's checkpoints; then a segment is rolled each second."""
+    random_, places, rolled = random.Random(1), list(partitions), 0
+    quiet = _spend(agent, partitions, ends, idle_s, lambda: None)
 
     def roll() -> None:
+        nonlocal rolled
         place = random_.choice(places)
         end = ends.get(place, partitions.end)
         partitions.roll(place, end)
         ends[place] = end + 10
+        rolled += 1
 
-    rolls = _spend(agent, partitions, ends, idle_s / 2, roll)
-    share = quiet[1] / quiet[0]
-    yield Row("idle: of a core", f"{share:.2%}", "2 %")
-    yield Row("  with a roll a second", f"{rolls[1] / rolls[0]:.2%}", "")
-    yield Row("  CPU per roll", f"{(rolls[1] / rolls[0] - share) * 1e3:.1f} ms", "5 ms")
-    yield Row("  store calls while idle", _calls(quiet[2]) or "none", "none")
-    yield Row("  store calls with a roll a second", _calls(rolls[2]), "3 a roll")
+    rolls = _spend(agent, partitions, ends, idle_s, roll)
+    share = quiet.cpu_s / quiet.took_s
+    archived = rolls.calls.get("put", 0) / 2
+    yield Row(f"idle for {idle_s:.0f} s: of a core", f"{share:.2%}", "2 %")
+    yield Row(
+        f"  with a roll a second, {rolled} rolls", f"{rolls.cpu_s / rolls.took_s:.2%}, {archived:.0f} archived", "all but the last 5 s'"
+    )
+    yield Row("  CPU per roll", f"{(rolls.cpu_s - share * rolls.took_s) / rolled * 1e3:.1f} ms", "5 ms")
+    yield Row("  store calls while idle", _calls(quiet.calls) or "none", "none")
+    per_roll = ", ".join(f"{count / max(1.0, archived):.2f} {name}" for name, count in sorted(rolls.calls.items()))
+    yield Row("  store calls per roll that was archived", per_roll, "3, and a head that is not held")
     yield Row("  memory now, and at most", f"{agent.rss_mib:.0f} MiB, {agent.rss_max / 2**20:.0f} MiB", "256 MiB")
 
 
-def _spend(
-    agent: Agent, partitions: Partitions, ends: dict[PartitionId, int], for_s: float, each_second: Callable[[], None]
-) -> tuple[float, float, dict[str, int]]:
-    """Seconds, seconds of CPU, store calls."""
+def _spend(agent: Agent, partitions: Partitions, ends: dict[PartitionId, int], for_s: float, each_second: Callable[[], None]) -> Spent:
     before, last_s = agent.sample(), time.monotonic()
     while (now_s := time.monotonic()) < before.at_s + for_s:
         each_second()
@@ -229,7 +242,7 @@ def _spend(
         time.sleep(max(0.0, 1.0 - (time.monotonic() - now_s)))
     after = agent.sample()
     calls = {name: count - before.calls.get(name, 0) for name, count in after.calls.items() if count > before.calls.get(name, 0)}
-    return after.at_s - before.at_s, after.cpu_s - before.cpu_s, calls
+    return Spent(after.at_s - before.at_s, after.cpu_s - before.cpu_s, calls)
 
 
 def _calls(calls: dict[str, int]) -> str:
@@ -248,8 +261,8 @@ def quick_syncs() -> Iterator[None]:
 
 
 @contextmanager
-def running(root: Path, partitions: Partitions, *, owned: bool) -> Iterator[Agent]:
-    """An agent over `partitions`, which archives into root/archive and keeps its state in root/data."""
+def running(root: Path, log: Path, *, owned: bool) -> Iterator[Agent]:
+    """An agent over the log directory `log`, which archives into root/archive and keeps its state in root/data."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -259,7 +272,7 @@ def running(root: Path, partitions: Partitions, *, owned: bool) -> Iterator[Agen
     counts.unlink(missing_ok=True)
     config.write_text(
         f'[node]\nid = "bench"\ndata_dir = "{data}"\nlog_level = "warning"\n'
-        f'[log]\ndirs = ["{partitions.directory}"]\nowned = {str(owned).lower()}\n'
+        f'[log]\ndirs = ["{log}"]\nowned = {str(owned).lower()}\n'
         f'[store]\nurl = "file://{root}/archive"\n'
         f"[archival]\nrelease = {str(owned).lower()}\n"
         f'[gateway]\nlisten = "127.0.0.1:{port}"\n'
