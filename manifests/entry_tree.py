@@ -119,7 +119,7 @@ class EntryBag:
 class EntryTree(EntryBag):
     """Live entries, in offset order."""
 
-    __slots__ = ()
+    __slots__ = ("_joined",)  # what `spans` has found: a plan asks for it more than once
 
     def __add__(self, other: "EntryTree") -> "EntryTree":
         """These, and `other` after them."""
@@ -186,9 +186,12 @@ class EntryTree(EntryBag):
                 count += self._below(item).objects_within(first, end)
         return count
 
-    def spans(self) -> list[EpochSpan]:
+    def spans(self) -> tuple[EpochSpan, ...]:
         """What each leader epoch wrote, in offset order. Reads the pages whose references do not say it."""
-        return join_spans(span for item in self.items for span in self._spans(item))
+        joined: tuple[EpochSpan, ...] | None = getattr(self, "_joined", None)
+        if joined is None:
+            joined = self._joined = tuple(join_spans(span for item in self.items for span in self._spans(item)))
+        return joined
 
     def gap_spans(self) -> Iterator[tuple[int, int]]:
         """Base and last offset of each gap. Reads the pages whose references do not say it."""

@@ -17,6 +17,9 @@ class EpochSpan(NamedTuple):
 
 def spans_of_entry(entry: Entry) -> tuple[EpochSpan, ...]:
     """None for a gap, and for an entry that does not know its epochs."""
+    if len(entry.epochs) == 1:  # nearly all: this is done for each entry of a head
+        (start,) = entry.epochs
+        return (EpochSpan(start.epoch, start.first_offset, entry.last_offset, True),)
     ends = (*(first - 1 for _, first in entry.epochs[1:]), entry.last_offset)
     last = len(entry.epochs) - 1
     return tuple(EpochSpan(epoch, first, end, at == last) for at, ((epoch, first), end) in enumerate(zip(entry.epochs, ends, strict=False)))
@@ -27,7 +30,7 @@ def join_spans(spans: Iterable[EpochSpan]) -> list[EpochSpan]:
     joined: list[EpochSpan] = []
     for span in spans:
         if joined and joined[-1].epoch == span.epoch:
-            joined[-1] = span._replace(first_offset=joined[-1].first_offset)
+            joined[-1] = EpochSpan(span.epoch, joined[-1].first_offset, span.last_offset, span.ends_entry)
         else:
             joined.append(span)
     return joined

@@ -100,11 +100,11 @@ def check_head(head: Head) -> Head:
     def bad(reason: str) -> CorruptData:
         return CorruptData(f"manifest of {head.topic}:{head.partition}", 0, reason)
 
-    expected = None
+    partition, expected = head.partition_id, None
     for item in head.entries.items:
         if expected is not None and item.base_offset != expected:
             raise bad(f"entries do not abut: {expected} expected, {item.base_offset} found")
-        _check_item(head, item)
+        _check_item(head, partition, item)
         expected = item.next_offset
     if head.entries:
         if expected != head.next_offset:
@@ -117,13 +117,13 @@ def check_head(head: Head) -> Head:
     for item in head.superseded.items:
         if isinstance(item, Entry) and item.gap:
             raise bad(f"the superseded entry at {item.base_offset} is a gap")
-        _check_item(head, item)
+        _check_item(head, partition, item)
     return head
 
 
-def _check_item(head: Head, item: Item) -> None:
+def _check_item(head: Head, partition: PartitionId, item: Item) -> None:
     if isinstance(item, Entry):
-        check_entry(head.partition_id, item)
+        check_entry(partition, item)
     if item.fence > head.fence:
         reason = f"the entry at {item.base_offset} has fence {item.fence}, the head {head.fence}"
         raise CorruptData(f"manifest of {head.topic}:{head.partition}", 0, reason)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from headwater_core.errors import UsageError
@@ -114,7 +114,12 @@ def parse_current(key: str) -> str | None:
 def data_prefix(partition: PartitionId) -> str:
     """All data objects of one partition. The hash spreads partitions over the store's key ranges; taking it over the
     partition, not the object, keeps a partition's garbage collection one listing."""
-    place = f"{partition.topic}/{partition.topic_id}/{partition.partition}"
+    return _folder(partition.topic, partition.topic_id, partition.partition)
+
+
+@lru_cache(maxsize=256)  # each entry of a head is asked for it, whenever the head is written or read
+def _folder(topic: str, topic_id: str, partition: int) -> str:
+    place = f"{topic}/{topic_id}/{partition}"
     return f"data/{hashlib.sha256(place.encode()).hexdigest()[:8]}/{place}/"
 
 
@@ -151,8 +156,7 @@ def index(data_key: str) -> str:
     return data_key.removesuffix(".log") + ".index"
 
 
-@dataclass(frozen=True, slots=True)
-class DataName:
+class DataName(NamedTuple):
     """What the key of a data or index object says."""
 
     base_offset: int

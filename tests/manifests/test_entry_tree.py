@@ -63,7 +63,7 @@ def test_a_tree_answers_as_the_flat_list(entries: list[Entry], data: st.DataObje
     assert (tree.objects, tree.records, tree.live_bytes) == tuple(
         sum(values) for values in ([not e.gap for e in entries], [e.records for e in entries], [e.live_bytes for e in entries])
     )
-    assert tree.spans() == join_spans(span for each in entries for span in spans_of_entry(each))
+    assert list(tree.spans()) == join_spans(span for each in entries for span in spans_of_entry(each))
     assert list(tree.gap_spans()) == [(each.base_offset, each.last_offset) for each in entries if each.gap]
     offset = data.draw(st.integers(0, 600))
     assert tree.at(offset) == next((each for each in entries if offset in each), None)
