@@ -359,8 +359,8 @@ def check_time(offset: int, found: RecordTime | None, among: Sequence[Served], a
     """
 
     def has_no_record(key: Key) -> bool:
-        place = among[0].by_key[key]
-        return header_of(place.data).is_control or are_gone(key, place.first)
+        places = [each.by_key[key] for each in among if key in each.by_key]
+        return header_of(places[0].data).is_control or are_gone(key, max(place.first for place in places))
 
     if found is None:
         _check_hole(offset, _BEYOND, among, has_no_record)
