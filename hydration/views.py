@@ -162,8 +162,8 @@ class Views:
             if not manifest.is_known:
                 manifest.refresh_soon(MISS_AGE_S)
                 failure = failure or TransientError(f"the manifest of {self._partition} is not known yet")
-            elif found is None:
-                manifest.refresh_soon(HEAD_AGE_S)
+            elif found is None or found.high_watermark != self._scope(found)[1].high_watermark:
+                manifest.refresh_soon(HEAD_AGE_S)  # where the log does not say where it ends, nothing else asks for what comes after
         if found is None:
             failure = failure or self._absent()
         return self._view(found, failure, looked_s)

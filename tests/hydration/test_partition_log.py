@@ -152,9 +152,15 @@ def test_new_entries_are_seen_when_a_reader_passes_the_known_end(a_world: AWorld
     assert world.read_all() == list(range(30))
 
 
-def test_a_reader_waiting_at_the_end_of_the_archive_comes_to_see_more(a_world: AWorld) -> None:
+@pytest.mark.parametrize("local_end", [None, 5, 20])
+def test_a_reader_waiting_at_the_end_of_the_archive_comes_to_see_more(a_world: AWorld, local_end: int | None) -> None:
+    """Beside a log that lags, too, and beside one that retention has emptied since."""
     clock = ManualClock()
-    world = a_world(local=False, clock=clock)
+    world = a_world(local=local_end is not None, clock=clock)
+    if local_end is not None:
+        world.broker.write(local_end, b"")
+        world.broker.set_log_start(local_end)
+        world.broker.set_high_watermark(local_end)
     world.archive.append(a_segment(0, 10))
     world.read_all()
     world.archive.append(a_segment(10, 10))
