@@ -185,7 +185,7 @@ class PartitionArchiver:
                 return self._step(policy, log)
             except CommitLost as error:
                 return Outcome(action="outrun", reason=str(error))
-            except (Fenced, UnknownOutcome, ManifestChanged):
+            except (Fenced, UnknownOutcome, ManifestChanged, UnsupportedFormat):
                 self._held.doubt()
                 raise
 

@@ -5,7 +5,7 @@ import io
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from headwater_core.errors import (
     TransientError,
     Unauthorised,
     UnknownOutcome,
+    UnsupportedFormat,
     UploadStopped,
 )
 from headwater_core.layouts import open_layout
@@ -280,6 +281,32 @@ def test_a_head_that_a_newer_version_wrote_is_read_and_left_alone(directory: Dir
     held = agent.repository.load(PARTITION)
     with pytest.raises(NeedsUpgrade):
         agent.repository.commit(held, agent.head)
+
+
+def test_a_head_of_an_unknown_format_that_comes_in_between_is_written_over_by_no_later_step(
+    directory: Directory, agent: Agent, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.segment(0, a_segment(0, 10))
+    directory.segment(10)
+    directory.high_watermark(10)
+    agent.run(SEALED)
+    key = keys.head(PARTITION)
+    newer = format_1.encode(agent.head, format=[HEAD_FORMAT[0] + 1, 0])
+    store.replace(key, newer, expected_tag=store.get(key)[1])
+    directory.segment(10, a_segment(10, 10))
+    directory.segment(20)
+    directory.high_watermark(20)
+    with pytest.raises(UnsupportedFormat):
+        agent.step(SEALED)
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("it was known by then")
+
+    for call in ("put", "create", "replace"):
+        monkeypatch.setattr(store, call, refuse)
+    with pytest.raises(UnsupportedFormat):
+        agent.step(SEALED)
+    assert store.get(key)[0] == newer
 
 
 def test_a_head_of_an_older_format_is_carried_over(directory: Directory, agent: Agent, store: FlakyStore) -> None:
