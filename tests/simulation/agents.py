@@ -28,13 +28,13 @@ from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, Obje
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests.head import Head
-from manifests.repository import ManifestRepository
 from tests.headwater_core.control.local_control import LocalControl
 from tests.headwater_core.objectstore.faulty import FaultyStore
 from tests.simulation.actors import Actor, Crash
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Violation
 from tests.simulation.requests import AnsweringBroker, LateMetadata
+from tests.simulation.versions import Version, repository_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -53,6 +53,7 @@ class Agent:
 
     def __init__(self, world: "World", name: str, beside: int, store: FaultyStore) -> None:
         self.world, self.name, self.beside, self.store = world, name, beside, store
+        self.version = world.versions.choice(list(Version)) if world.theme.versions else Version.PRESENT
         self.tasks = tuple(Task(self, Actor(f"{name}{at}")) for at in range(2 if world.pairs else 1))
         self._start()
 
@@ -64,7 +65,7 @@ class Agent:
         if world.theme.requests:
             self.logs = BrokerLogs(self.late, broker, world.clock)
         self.paused_store = PausingStore(world, self.store)
-        self.repository = ManifestRepository(self.paused_store, new_id=world.id, limits=world.limits)
+        self.repository = repository_of(self.version, self.paused_store, world.id, world.limits)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
         self._looks = CleanerLooks(world.root / f"{self.name}-cleaners.json", world.clock)
         self._topics = TopicRecords(self.repository, world.describe)
@@ -256,6 +257,13 @@ class Agent:
             if task.is_busy:
                 task.actor.crash()
         self._start()
+
+    def upgrade(self) -> str:
+        """It is stopped, wherever it is, and starts as the next version."""
+        self.version = self.version.next
+        self.kill()
+        self.world.result.seen["an agent is upgraded"] += 1
+        return f"  {self.name} is upgraded, and writes format {self.version.value}"
 
     def land(self) -> str:
         self.store.land(1)

@@ -26,6 +26,7 @@ from manifests.repository import ManifestRepository
 from manifests.topic import decode_current
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.simulation.brokers import Batch, Brokers, Place, Replica, Row, table_of
+from tests.simulation.versions import Version
 
 
 class Violation(AssertionError):
@@ -97,6 +98,7 @@ class Checks:
         self.beside: dict[str, int] = {}  # by writer: which replica it archives
         self.limits = limits
         self.deepest = 0  # how many levels of pages a head has had
+        self.carried_over = False  # has there been a head of format 1 before one of format 2?
         self._just_now = JustNow(store)
         self._pages = PageStore(self._just_now, lambda: "", lambda partition, ref: True)
         self._known_pages: dict[PartitionId, set[str]] = {}
@@ -135,6 +137,9 @@ class Checks:
         if not self._brokers.compacted:
             for entry in head.entries:
                 self._complete(entry)
+        places = [(entry.uid, entry.base_offset) for entry in entries if not entry.gap]
+        if len(set(places)) < len(places):
+            raise Violation(f"I4 an entry is listed twice: {sorted(places)}")
         epochs = [epoch for entry in head.entries for epoch, _ in entry.epochs]
         if epochs != sorted(epochs):
             raise Violation(f"I6 epochs of live entries go back: {epochs}")
@@ -159,7 +164,7 @@ class Checks:
             (head.superseded.newest, room.superseded),
             (head.superseded.references, room.superseded_references),
         ]
-        if not all(limit.holds(listed) for listed, limit in lists):
+        if head.format[0] > 1 and not all(limit.holds(listed) for listed, limit in lists):
             raise Violation(f"I4 the head holds {[len(listed) for listed, _ in lists]} entries and references")
         known = self._known_pages.setdefault(partition, set())
         now = {page_key(partition, ref): ref for bag in (head.entries, head.superseded) for ref in references_below(bag)}
@@ -182,6 +187,9 @@ class Checks:
             return
         if head.fence < before.fence or (head.fence == before.fence and head.writer != before.writer):
             raise Violation(f"I8 {head.writer} with fence {head.fence} follows {before.writer} with {before.fence}")
+        if head.format < before.format:
+            raise Violation(f"I8 {head.writer} writes format {head.format} over {before.format}, and what it does not know is lost")
+        self.carried_over |= head.format[0] > before.format[0]
         if head.leader_epoch < before.leader_epoch:
             raise Violation(f"I6 lineage knowledge went back: epoch {head.leader_epoch} after {before.leader_epoch}")
         listed = {entry.uid for entry in (*before.entries, *before.superseded)}
@@ -335,6 +343,14 @@ class Checks:
             raise Violation(f"I15 an archiver stops for compaction before {leader.cleaned_to}, and has archived to {head.last_offset}")
         if max(leader.start, leader.segments[0].base) <= head.start_offset and leader.cleaned_to >= leader.cleaned_once:
             raise Violation(f"I15 an archiver stops that could replace all that is archived from {head.start_offset} on")
+
+    def outdated(self, version: Version, *, unchanged: bool) -> None:
+        """The leader's archiver, an agent of `version`, says that it has to be upgraded: it has reason to, and has left all as it was."""
+        head = self.heads[self._brokers.partition]
+        if head.format <= version.value or not unchanged:
+            raise Violation(
+                f"I15 an agent that writes {version.value} wants an upgrade for {head.format}{'' if unchanged else ', and writes'}"
+            )
 
     def at_rest(self) -> None:
         """The leader's archiver has come to rest: what is served is what the log has, and all of it (I5, I15)."""

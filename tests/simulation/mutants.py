@@ -1,6 +1,7 @@
 """Mistakes planted in the real code. Each leaves out a rule of design §4, or misreads it; the simulation must notice.
 
-Most are those of the protocol's reference model, under its names.
+Most are those of the protocol's reference model, under its names. What goes wrong with pages takes a page that is
+collected or replaced at one moment: most of that is led to in `test_races`.
 
 Two rules have no mistake here, since others imply them:
 
@@ -12,10 +13,13 @@ Two rules have no mistake here, since others imply them:
   comparison saves the scan of a file that is known to be another one.
 """
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -47,6 +51,7 @@ from archival.branches import Branches, Division
 from archival.broker_release import BrokerReleaser
 from archival.collector import Collector
 from archival.entry_reader import ArchivedEntries
+from archival.held_head import HeldHead
 from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.orphans import listed_uids, packed, stored_objects
 from archival.policy import Policy
@@ -58,7 +63,8 @@ from archival.steps import CutEntries, Replace, Step, Stop
 from archival.tails import Tails
 from archival.uploads import NewUpload, Uploads
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, NotFound, TransientError, UnknownOutcome
+from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, ManifestChanged, NotFound, TransientError, UnknownOutcome
+from headwater_core.objectstore.confirmed_put import put_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import NewObject
 from headwater_core.partition import PartitionId
@@ -67,14 +73,14 @@ from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.runindex import encode_index
 from hydration.answers import AbortedFrom
 from hydration.archive.archive_transactions import Carried
-from hydration.archive.manifest_view import ManifestView
+from hydration.archive.manifest_view import HeldEntries, ManifestView
 from hydration.local.epoch_check import EpochCheck
 from hydration.partition_transactions import PartitionTransactions
 from hydration.resumption import Resumable
 from hydration.scope import Span, Tier
 from manifests import keys
 from manifests.entry import Entry
-from manifests.entry_tree import EntryTree
+from manifests.entry_tree import EntryTree, SupersededEntries
 from manifests.head import Head, decode_head, encode_head
 from manifests.page import Item, PageRef
 from manifests.page_store import PageStore
@@ -366,6 +372,138 @@ def page_unconfirmed(stack: ExitStack) -> None:
             store.put(key, data, size_bytes=size_bytes)
 
     _patch(stack, manifests.page_store, "put_confirmed", put)
+
+
+@mutant("a head is committed before the pages that it names", theme="pages")
+def head_before_pages(stack: ExitStack) -> None:
+    real, left = ManifestRepository._write, threading.local()
+
+    def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
+        left.puts = [*getattr(left, "puts", ()), (store, key, data, size_bytes, digest)]
+
+    def write(self: ManifestRepository, key: str, document: bytes, expected_tag: str | None) -> str:
+        tag = real(self, key, document, expected_tag)
+        puts, left.puts = getattr(left, "puts", ()), []
+        for each in puts:
+            put_confirmed(*each)
+        return tag
+
+    _patch(stack, manifests.page_store, "put_confirmed", put)
+    _patch(stack, ManifestRepository, "_write", write)
+
+
+@mutant("a manifest of format 1 is carried over to pages that the store did not confirm", theme="pages", in_race=True)
+def carried_over_unconfirmed(stack: ExitStack) -> None:
+    real, now = ManifestRepository._packed, threading.local()
+
+    def packed(self: ManifestRepository, head: Head) -> Head:
+        now.carries = head.format[0] == 1
+        return real(self, head)
+
+    def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
+        with suppress(AlreadyExists, UnknownOutcome) if now.carries else nullcontext():
+            put_confirmed(store, key, data, size_bytes, digest) if not now.carries else store.put(key, data, size_bytes=size_bytes)
+
+    _patch(stack, ManifestRepository, "_packed", packed)
+    _patch(stack, manifests.page_store, "put_confirmed", put)
+
+
+@mutant("an agent commits over what a newer version has written", theme="versions")
+def newer_format_overwritten(stack: ExitStack) -> None:
+    for module in (archival.archiver, manifests.repository):
+        _patch(stack, module, "check_writable", lambda _: None)
+
+
+@mutant("a page that is not there is damage, whatever the head says by now", theme="pages", in_race=True)
+def missing_page_is_damage(stack: ExitStack) -> None:
+    _patch(stack, ManifestRepository, "_still_refers", lambda *_: True)
+
+
+@mutant("an archiver keeps the head whose page was replaced", theme="pages", in_race=True)
+def archiver_keeps_an_old_head(stack: ExitStack) -> None:
+    real = HeldHead.doubt
+
+    def doubt(self: HeldHead) -> None:
+        if not isinstance(sys.exc_info()[1], ManifestChanged):
+            real(self)
+
+    _patch(stack, HeldHead, "doubt", doubt)
+
+
+@mutant("a reader keeps the head whose page was replaced", theme="pages", in_race=True)
+def reader_keeps_an_old_head(stack: ExitStack) -> None:
+    def entry(self: ManifestView, look_up: Callable[[], Any]) -> Resumable[Entry | None]:
+        found: Entry | PageRef | None = look_up()
+        while isinstance(found, PageRef):
+            yield self._run(found.uid, partial(self._load_page, found))
+            found = look_up()
+        return found
+
+    _patch(stack, ManifestView, "_entry", entry)
+
+
+@mutant("a reader keeps pages by where they begin, not by their names", theme="pages", in_race=True)
+def pages_kept_by_their_place(stack: ExitStack) -> None:
+    def name(ref: PageRef) -> str:
+        return f"{ref.level} {ref.base_offset}"
+
+    def add_page(self: HeldEntries, ref: PageRef, items: Sequence[Item]) -> None:
+        self._pages[name(ref)] = tuple(items)
+
+    def descend(self: HeldEntries, partition: PartitionId, choose: Callable[[Sequence[Item]], Item | None]) -> Item | None:
+        item = choose(self._heads.get(partition, ()))
+        while isinstance(item, PageRef) and (below := self._pages.get(name(item))) is not None:
+            item = choose(below)
+        return item
+
+    _patch(stack, HeldEntries, "add_page", add_page)
+    _patch(stack, HeldEntries, "_descend", descend)
+
+
+@mutant("a dead branch is cut in the head alone, not in pages", theme="pages", in_race=True)
+def cut_in_the_head_alone(stack: ExitStack) -> None:
+    real = Branches.split
+
+    def split(self: Branches, entries: EntryTree, at: int) -> Division:
+        return real(self, entries, max(at, entries.newest[0].base_offset if entries.newest else entries.next_offset))
+
+    _patch(stack, Branches, "split", split)
+
+
+@mutant("what lives again is looked for in the head alone, not in pages", theme="pages", in_race=True)
+def revived_from_the_head_alone(stack: ExitStack) -> None:
+    def at_base(self: SupersededEntries, base_offset: int) -> list[Entry]:
+        return [each for each in self.newest if each.base_offset == base_offset]
+
+    _patch(stack, SupersededEntries, "at_base", at_base)
+
+
+@mutant("what lives again stays listed as superseded when it is in a page", theme="pages", in_race=True)
+def revived_stays_superseded(stack: ExitStack) -> None:
+    real = SupersededEntries.without
+
+    def without(self: SupersededEntries, entry: Entry) -> SupersededEntries:
+        return real(self, entry) if entry in self.newest else self
+
+    _patch(stack, SupersededEntries, "without", without)
+
+
+@mutant("release reads the entries in the head alone, and takes what is in pages for sound", theme="pages", in_race=True)
+def release_by_the_head_alone(stack: ExitStack) -> None:
+    real = archival.release.release_bound
+
+    def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
+        if head and head.entries.references:
+            assumed = [_assumed(ref) for ref in head.entries.references]
+            head = replace(head, entries=(*assumed, *head.entries.newest))
+        return real(log, head, writer)
+
+    _patch(stack, archival.release, "release_bound", release_bound)
+
+
+def _assumed(ref: PageRef) -> Entry:
+    digest = "crc64nvme:" + "0" * 16
+    return Entry(base_offset=ref.base_offset, last_offset=ref.last_offset, size_bytes=1, live_bytes=1, digest=digest, fence=ref.fence)
 
 
 # Upload

@@ -9,11 +9,12 @@ import pytest
 from tests.simulation.bucket import Violation
 from tests.simulation.mutants import planted
 from tests.simulation.test_races import NotToThePoint, Stage, delete_records
-from tests.simulation.world import quiet, run_seed
+from tests.simulation.world import Theme, quiet, run_seed
 
 SEEDS = 60
 _TRIES = 100  # within so many a race comes to its point: batches are drawn
 BEFORE_DELETION = "request Metadata"
+ASKED = Theme(compacted=0, pairs=0, unnamed=0, requests=True)
 
 
 def test_no_seed_deletes_what_is_not_archived() -> None:
@@ -30,7 +31,7 @@ def test_no_seed_deletes_what_is_not_archived() -> None:
 
 def test_a_broker_deletes_what_is_archived_and_readers_notice_nothing(tmp_path: Path) -> None:
     with quiet():
-        stage = Stage(1, tmp_path, requests=True)
+        stage = Stage(1, tmp_path, ASKED)
         try:
             archived_by_first(stage)
             stage.a.release()
@@ -166,7 +167,7 @@ def test_a_deletion_takes_what_is_not_archived_only_with_a_mistake(race: Callabl
 
 def _lost(race: Callable[[Stage], None], seed: int, root: Path) -> bool:
     with quiet():
-        stage = Stage(seed, root / str(seed), requests=True)
+        stage = Stage(seed, root / str(seed), ASKED)
         try:
             race(stage)
             stage.checks.after_action()

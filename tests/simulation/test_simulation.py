@@ -158,6 +158,17 @@ def test_what_the_archive_lets_go_harms_nobody(theme: str, witnesses: tuple[str,
     assert not [witness for witness in witnesses if not seen[witness]]
 
 
+def test_agents_of_other_versions_are_beside_those_of_this_one_until_they_are_upgraded() -> None:
+    seen = Counter[str]()
+    for seed in range(40):
+        result = run_seed(seed, theme="versions")
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme versions"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    for witness in ("an agent needs an upgrade", "an agent is upgraded", "a manifest is carried over"):
+        assert seen[witness], witness
+
+
 @pytest.mark.xdist_group("seeds")
 def test_the_seeds_reach_what_is_interesting() -> None:
     """A run that never gets there proves nothing."""

@@ -23,7 +23,17 @@ import archival.topics
 from archival.config import ArchivalConfig
 from archival.topics import TopicFacts
 from headwater_core import milestones
-from headwater_core.errors import Conflict, CorruptData, Fenced, NeedsReplacement, SuspectedGap, TransientError, UnrelatedLog
+from headwater_core.errors import (
+    Conflict,
+    CorruptData,
+    Fenced,
+    NeedsReplacement,
+    NeedsUpgrade,
+    SuspectedGap,
+    TransientError,
+    UnrelatedLog,
+    UnsupportedFormat,
+)
 from headwater_core.partition import PartitionId
 from manifests.page_limits import LIMITS
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
@@ -33,6 +43,7 @@ from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
 from tests.simulation.readers import Reader
+from tests.simulation.versions import Version
 
 ACTIONS = 140
 _STEPS_TO_REST = 80
@@ -58,6 +69,7 @@ class Theme:
     requests   high watermarks are asked of the broker, and it deletes what is released
     collects   how often agents collect
     trims      the archive's own retention lets go of it, and so does somebody at any offset
+    versions   agents are of three versions, and are upgraded
     actions    how many there are
     """
 
@@ -84,6 +96,7 @@ class Theme:
     requests: bool = False
     collects: float = 0.4
     trims: bool = False
+    versions: bool = False
     actions: int = ACTIONS
 
 
@@ -125,6 +138,7 @@ THEMES = {
         actions=300,
     ),
     "collected": Theme(collects=4, elections=3, retention=0, follows=0.7, unnamed=0, vacancies=0, actions=200),
+    "versions": Theme(pages=True, versions=True, actions=250, elections=1.5, releases=2, rolls=4, unnamed=0, pairs=0),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
     "requests": Theme(
         requests=True, actions=250, elections=0.6, retention=0.1, releases=4, follows=4, rolls=5, recreation=0.15, vacancies=0.03, unnamed=0
@@ -132,7 +146,11 @@ THEMES = {
 }
 
 
-_APART = {name for name, theme in THEMES.items() if theme.branches or theme.pages or theme.merges or theme.requests or theme.collects > 1}
+_APART = {
+    name
+    for name, theme in THEMES.items()
+    if theme.branches or theme.pages or theme.versions or theme.merges or theme.requests or theme.collects > 1
+}
 _DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps")
 
 
@@ -233,6 +251,7 @@ class World:
         self.haste = random.choice((0.1, 0.25, 0.5))
         self.running: Actor | None = None
         self.killing = False
+        self.versions = Random(f"versions {result.seed}")
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
@@ -320,6 +339,8 @@ class World:
                 if self.releases and brokers.replicas[agent.beside].cleaning is None:  # where a directory is ours, no cleaner is
                     choices.append((1.6 * often * theme.releases, agent.release))
             choices.append((2 * often, agent.announce))
+            if theme.versions and agent.version is not Version.LATER:
+                choices.append((0.05, agent.upgrade))
             if agent.store.in_flight:
                 choices.append((1, agent.land))
         if self.compacted and not any(agent.is_at("release") for agent in self.agents):
@@ -371,6 +392,9 @@ class World:
         except Violation:
             raise
         except Exception as error:
+            if isinstance(error, NeedsUpgrade | UnsupportedFormat) and self.theme.versions:
+                self.result.seen["an agent needs an upgrade"] += 1
+                return f"needs upgrade: {error}"
             if isinstance(error, CorruptData | SuspectedGap) and damaged():
                 self.result.seen[f"damage is noticed: {type(error).__name__}"] += 1
                 return f"damaged: {error}"
@@ -485,6 +509,11 @@ class World:
                 self.checks.overtaken()
                 return
             progressed = True
+            if outcome.startswith("needs upgrade"):
+                there = list(self.inner.list(""))  # it knows by now
+                again = agent.step_now()
+                self.checks.outdated(agent.version, unchanged=again == outcome and there == list(self.inner.list("")))
+                self.note(agent.upgrade())
             if outcome.startswith("stopped"):
                 self.checks.stopped()
                 self.note(self.consent())
@@ -524,6 +553,8 @@ class World:
                     seen["superseded, and the newer epoch is archived"] += 1
             if self.checks.deepest > 1:
                 seen["pages refer to pages"] += 1
+            if self.checks.carried_over:
+                seen["a manifest is carried over"] += 1
             if head.superseded.references:
                 seen["superseded entries are in pages"] += 1
             if any(entry.gap for entry in head.entries):
