@@ -13,6 +13,7 @@ from random import Random
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
+import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--hours", type=int, default=48)
     parser.add_argument("--scratch", type=Path, default=None)
     given = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))  # an event for each run
     console = Console(width=150, file=sys.stderr if not sys.stdout.isatty() else sys.stdout)
     with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=given.scratch) as scratch:
         costs(console, Path(scratch), given.mib)
