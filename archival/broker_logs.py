@@ -34,11 +34,11 @@ class BrokerLogs:
     def look(self, partition: TopicPartition) -> LocalLog:
         """As LogDirs.look, with the broker's high watermark where it matters."""
         began_s = self._clock.monotonic_s()
-        log = self._with_known(self._logs.look(partition))
+        log = self.as_known(self._logs.look(partition))
         if not awaits_commit(log):
             return log
         self._ask(partition, began_s)
-        return self._with_known(log)
+        return self.as_known(log)
 
     def expect(self, places: Iterable[TopicPartition]) -> None:
         """Something happened to them: the next request may as well name them too."""
@@ -53,7 +53,8 @@ class BrokerLogs:
             for place in self._asked_s.keys() - set(places):
                 del self._asked_s[place]
 
-    def _with_known(self, log: LocalLog) -> LocalLog:
+    def as_known(self, log: LocalLog) -> LocalLog:
+        """`log` with the high watermark that the broker has said, where that is newer and still counts. Asks nobody."""
         with self._lock:
             known = self._known.get(log.partition.topic_partition)
         if known is None or known.high_watermark <= (log.high_watermark or 0) or not _is_led(log, known):

@@ -319,6 +319,10 @@ class ArchiverFleet:
         if self._equipment.pauses is not None:
             self._equipment.pauses.look_before_work()
 
+    def as_known(self, log: LocalLog) -> LocalLog:
+        """A look that another one has taken, with what the broker has said of it."""
+        return log if self._broker_logs is None else self._broker_logs.as_known(log)
+
     def releases(self) -> dict[PartitionId, ReleaseRecord]:
         """What was released at the broker, of the partitions for which that was tried."""
         with self._lock:

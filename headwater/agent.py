@@ -228,6 +228,7 @@ class _Answers:
             troubles=fleet.troubles,
             tails=fleet.tails,
             releases=fleet.releases(),
+            as_known=fleet.as_known,
             pauses=self.session.pauses,
         )
 

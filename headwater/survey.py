@@ -56,6 +56,7 @@ class Knowledge:
     offsets   (archive start, last offset) of these and others, by the control log
     troubles  why the archiving of a partition has stopped
     releases  what was released at the broker
+    as_known  a look at a log, with what the broker has said of it
     tails     since when tails have waited; None: read from the data directory
     pauses    what is paused; None: read from the bucket
     """
@@ -65,6 +66,7 @@ class Knowledge:
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
     tails: Tails | None = None
     releases: Mapping[PartitionId, ReleaseRecord] = field(default_factory=dict)
+    as_known: Callable[[LocalLog], LocalLog] = lambda log: log
     pauses: KnownPauses | None = None
 
 
@@ -129,7 +131,7 @@ def survey_each(
     unreadable: dict[TopicPartition, str] = {}
     if config.log.dirs:
         found_local = open_log_dirs(config).survey()
-        local = {log.partition: log for log in found_local.logs if wanted(log.partition.topic_partition)}
+        local = {log.partition: known.as_known(log) for log in found_local.logs if wanted(log.partition.topic_partition)}
         for path, error in found_local.problems:
             place = parse_directory_name(path.name)
             if place is None:

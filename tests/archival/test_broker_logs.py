@@ -163,3 +163,12 @@ def test_a_leaders_log_confirms_a_history_only_as_a_whole() -> None:
     assert not log.confirms(EpochHistory.of(((0, 0), (2, 11))))
     assert not log.confirms(EpochHistory.of(((0, 0), (2, 10), (3, 20))))
     assert not log._replace(high_watermark=26).confirms(EpochHistory.of(((0, 0), (2, 10))))
+
+
+def test_what_the_broker_has_said_shows_in_others_looks_too(broker: Told, clock: ManualClock) -> None:
+    logs = over(ROLLED, broker, clock)
+    assert logs.as_known(ROLLED) == ROLLED
+    logs.look(PLACE)
+    assert logs.as_known(ROLLED).high_watermark == 23
+    assert logs.as_known(replace(ROLLED, high_watermark=30)).high_watermark == 30
+    assert len(broker.asked) == 1

@@ -45,6 +45,8 @@ def test_what_is_rolled_is_archived_within_a_second(tmp_path: Path) -> None:
                     assert time.monotonic() < rolled_s + 20, agent.log_text()[-3000:]
                     time.sleep(0.005)
                 waits.append(time.monotonic() - rolled_s)
+                shown = status(headwater, "soup:0")
+                assert shown["high_watermark"] > shown["last_offset"]  # the broker's word, not its checkpoint
                 time.sleep(0.3)
             agent.stop()
     print(f"from roll to manifest: {[round(each, 3) for each in waits]} s")
