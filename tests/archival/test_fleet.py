@@ -4,11 +4,14 @@ import json
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NoReturn
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,10 +22,11 @@ from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBro
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import READ_AGAIN_S
+from archival.looks import KEEP_MS
 from archival.scheduler import QUIET_S
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, DeletionRefused, HeadwaterError, TransientError
-from headwater_core.partition import TopicPartition
+from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.checkpoints import encode_epochs
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, partition_directory
@@ -189,6 +193,59 @@ def test_what_is_gone_leaves_nothing(bench: Bench) -> None:
     known = {partition.topic for partition, _ in bench.control.state().partitions()}
     assert known == {"soup"}
     assert len(bench.scheduler) == 0
+
+
+def mentions(bench: Bench, topic: str) -> list[str]:
+    """The ways to something of `topic` from all that the agent holds, the bucket and the control log apart."""
+    found, seen, ways = list[str](), {id(bench.store), id(bench.control)}, deque[tuple[str, Any]]()
+    ways += [("fleet", bench.fleet), ("scheduler", bench.scheduler)]
+    while ways:
+        way, each = ways.pop()
+        if id(each) in seen or isinstance(each, (type, ModuleType, FunctionType, Thread)):
+            continue
+        seen.add(id(each))
+        if isinstance(each, (PartitionId, TopicPartition)):
+            found += [way] if each.topic == topic else []
+            continue
+        if isinstance(each, str | bytes):
+            text = each if isinstance(each, str) else each.decode("latin-1")
+            found += [f"{way}: {text[:60]}"] if topic in text else []
+            continue
+        if isinstance(each, Mapping):
+            ways += [(f"{way} key", key) for key in list(each)] + [(f"{way}[{key!r:.40}]", value) for key, value in list(each.items())]
+        elif isinstance(each, list | tuple | set | frozenset | deque):
+            ways += [(f"{way}[]", value) for value in list(each)]
+        slots = [name for kind in type(each).__mro__ for name in getattr(kind, "__slots__", ())]
+        fields = {**getattr(each, "__dict__", {}), **{name: getattr(each, name, None) for name in slots}}
+        ways += [(f"{way}.{name}", value) for name, value in fields.items()]
+        if isinstance(each, MethodType):
+            ways.append((f"{way}()", each.__self__))
+    return found
+
+
+def postponed(*_: object, **__: object) -> NoReturn:
+    raise TransientError("slow down")
+
+
+@pytest.mark.parametrize("how", ["archived", "damaged", "postponed"])
+def test_nothing_in_memory_mentions_a_topic_that_is_gone(bench: Bench, how: str) -> None:
+    bench.broker.partition("daily", 0, 1, segments=3)
+    bench.broker.partition("soup", 0, segments=3)
+    if how == "damaged":
+        spoil(bench.broker.segments("daily", 0)[0])
+    bench.scheduler.rescan()
+    with pytest.MonkeyPatch.context() as away:
+        if how == "postponed":
+            away.setattr(MemoryStore, "put_all", postponed)
+        bench.turns()
+    assert mentions(bench, "daily")
+    bench.broker.drop("daily", 0, 1)
+    for passed_ms in (0, 60_000, 60_000, KEEP_MS):
+        bench.clock.advance(passed_ms)
+        bench.broker.roll("soup", 0)
+        bench.scheduler.rescan()
+        bench.turns()
+    assert mentions(bench, "daily") == []
 
 
 def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> None:

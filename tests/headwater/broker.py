@@ -1,6 +1,7 @@
 """A broker's log directory with many partitions, written by hand, and what archives it without threads or a real clock."""
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,13 @@ class Broker:
 
     def directory(self, topic: str, number: int) -> Path:
         return self.root / f"{topic}-{number}"
+
+    def drop(self, topic: str, *numbers: int) -> None:
+        """The partitions are deleted."""
+        for number in numbers:
+            shutil.rmtree(self.directory(topic, number))
+            del self._high_watermarks[TopicPartition(topic, number)]
+        self.checkpoint()
 
     def roll(self, topic: str, number: int, times: int = 1) -> None:
         """So many new segments."""

@@ -167,6 +167,9 @@ class LogDirs:
                 else:
                     partitions[topic_partition] = glimpse
                     self._places[topic_partition] = directory
+        if not problems:
+            for gone in [each for each in list(self._places) if each not in partitions]:
+                self._places.pop(gone, None)
         return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems), unread=metadata.unread)
 
     def roster(self) -> Roster:
