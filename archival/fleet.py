@@ -476,6 +476,8 @@ class ArchiverFleet:
         if outcome.entry and not outcome.entry.gap:
             made = (*outcome.before, outcome.entry)
             done = replace(done, objects=len(made), archived_bytes=sum(entry.live_bytes for entry in made))
+        if outcome.action not in ("idle", "outrun", "reread", "archived", "gap"):
+            member.merged_to = 0  # what is live may be others' below that too
         if policy.merge_bytes and head is not None and (outcome.progressed or not member.merge_known):
             member.merge_known = True
             done = replace(done, merge_in_s=float(settings.merge_after_s))

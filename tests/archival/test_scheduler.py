@@ -20,6 +20,7 @@ from archival.scheduler import QUIET_S, Scheduler
 from archival.store_breaker import OPENS_AT, PROBE_MAX_S
 from archival.upload_permit import StepWatch
 from headwater_core.clock import SystemClock
+from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UploadStopped
 from headwater_core.partition import TopicPartition
 from headwater_core.segments import checkpoints
@@ -30,6 +31,7 @@ from tests.archival.builders import SendingStore, number_of
 from tests.events import written_events
 from tests.headwater.broker import Bench
 from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.segments.builders import a_segment
 from tests.hung_disk import within
 
 WORKERS = ArchivalConfig().uploads_in_flight
@@ -711,3 +713,27 @@ def test_a_merge_gives_its_place_to_what_would_have_to_wait(bench: Bench) -> Non
     assert bench.scheduler.turn()
     assert seen == ["", "something is to be archived"]
     assert (entries(bench, 0), entries(bench, 1)) == (8, 8)
+
+
+def test_what_is_archived_again_after_a_cut_is_merged_too(bench: Bench) -> None:
+    bench.settings = ArchivalConfig(merge_bytes=4 << 10)
+    bench.broker.partition("soup", 0, segments=12)
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.clock.advance(HOUR_MS)
+    bench.turns()
+    head = bench.head("soup", 0)
+    assert head is not None
+    assert [entry.base_offset for entry in head.entries] == [0, 50, 100]
+    for segment in bench.broker.segments("soup", 0)[2:]:
+        segment.write_bytes(a_segment(int(segment.stem), 10, epoch=2))
+    path = bench.broker.directory("soup", 0) / checkpoints.LEADER_EPOCHS
+    path.write_bytes(checkpoints.encode_epochs(EpochHistory.of(((0, 0), (2, 20)))))
+    bench.scheduler.add([TopicPartition("soup", 0)])
+    bench.turns()
+    assert entries(bench) == 10
+    bench.clock.advance(HOUR_MS)
+    bench.turns()
+    head = bench.head("soup", 0)
+    assert head is not None
+    assert [entry.base_offset for entry in head.entries] == [0, 20, 70]
