@@ -13,6 +13,7 @@ from archival.archiver import ArchiverEquipment, PartitionArchiver
 from archival.broker_logs import BrokerLogs
 from archival.broker_release import BrokerReleaser
 from archival.collector import Collector
+from archival.known_pauses import KnownPauses
 from archival.looks import CleanerLooks
 from archival.policy import Policy
 from archival.release import Releaser
@@ -66,6 +67,7 @@ class Agent:
             self.logs = BrokerLogs(self.late, broker, world.clock)
         self.paused_store = PausingStore(world, self.store)
         self.repository = repository_of(self.version, self.paused_store, world.id, world.limits)
+        self.pauses = KnownPauses(self.repository, world.clock)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
         self._looks = CleanerLooks(world.root / f"{self.name}-cleaners.json", world.clock)
         self._topics = TopicRecords(self.repository, world.describe)
@@ -132,6 +134,9 @@ class Agent:
         )
 
     def step(self, archiver: PartitionArchiver, policy: Policy) -> str:
+        if self.world.theme.pauses:
+            policy = self.pauses.applied(self.world.brokers.partition.topic_partition, policy)
+            self.world.result.seen["an agent is paused"] += policy.is_paused
         outcome = archiver.step(policy)
         self.world.result.seen[f"outcome {outcome.action}"] += 1
         entry = outcome.entry

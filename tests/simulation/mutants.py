@@ -52,6 +52,7 @@ from archival.broker_release import BrokerReleaser
 from archival.collector import Collector
 from archival.entry_reader import ArchivedEntries
 from archival.held_head import HeldHead
+from archival.known_pauses import KnownPauses
 from archival.lineage import Behind, CutAt, Ok, Verdict
 from archival.orphans import listed_uids, packed, stored_objects
 from archival.policy import Policy
@@ -84,6 +85,7 @@ from manifests.entry_tree import EntryTree, SupersededEntries
 from manifests.head import Head, decode_head, encode_head
 from manifests.page import Item, PageRef
 from manifests.page_store import PageStore
+from manifests.pause_list import PauseList
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
 from tests.simulation.requests import SimulatedConnection
@@ -1016,3 +1018,19 @@ def superseded_forgotten(stack: ExitStack) -> None:
         return {archival.collector._name(entry) for entry in head.superseded}
 
     _patch(stack, Collector, "_outlived", outlived)
+
+
+# Pauses
+
+
+@mutant("an agent that has not read what is paused takes it for nothing", theme="pauses")
+def pauses_unknown_are_none(plants: ExitStack) -> None:
+    def now(self: KnownPauses) -> PauseList:
+        return self._known or PauseList()
+
+    plants.enter_context(patch.object(KnownPauses, "now", now))
+
+
+@mutant("a pause holds for the agent alone that has written it", theme="pauses")
+def pauses_are_not_heeded(plants: ExitStack) -> None:
+    plants.enter_context(patch.object(KnownPauses, "applied", lambda self, place, policy: policy))

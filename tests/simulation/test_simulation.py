@@ -140,6 +140,16 @@ def test_merges_violate_no_invariant(theme: str) -> None:
     assert seen["outcome merged"]
 
 
+def test_pauses_hold_whoever_leads_and_starts_again() -> None:
+    seen = Counter[str]()
+    for seed in range(40):
+        result = run_seed(seed, theme="pauses")
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme pauses"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    assert all(seen[each] for each in ("an agent is paused", "all agents know of a pause", "a gap with a pause as its reason", "crash"))
+
+
 @pytest.mark.xdist_group("seeds")
 @pytest.mark.parametrize(
     ("theme", "witnesses"),

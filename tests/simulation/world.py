@@ -42,6 +42,7 @@ from tests.simulation.actors import Actor
 from tests.simulation.agents import Agent, LossyControl, Trouble, YieldingLocks
 from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
+from tests.simulation.operator import Operator
 from tests.simulation.readers import Reader
 from tests.simulation.versions import Version
 
@@ -66,6 +67,7 @@ class Theme:
     damage     of local files
     slow       how much less often tasks of a kind go on, which is drawn: they are overtaken by a lot
     pages      heads hold two entries, and pages three; for every other seed of other themes it is one more
+    pauses     how likely a person pauses archiving, or resumes it
     requests   high watermarks are asked of the broker, and it deletes what is released
     collects   how often agents collect
     trims      the archive's own retention lets go of it, and so does somebody at any offset
@@ -93,6 +95,7 @@ class Theme:
     slow: float = 1
     pages: bool = False
     merges: float = 0
+    pauses: float = 0
     requests: bool = False
     collects: float = 0.4
     trims: bool = False
@@ -140,6 +143,7 @@ THEMES = {
     "collected": Theme(collects=4, elections=3, retention=0, follows=0.7, unnamed=0, vacancies=0, actions=200),
     "versions": Theme(pages=True, versions=True, actions=250, elections=1.5, releases=2, rolls=4, unnamed=0, pairs=0),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
+    "pauses": Theme(pauses=1, actions=250, elections=1.5, retention=2, releases=0.5, rolls=3, pairs=0, vacancies=0.05),
     "requests": Theme(
         requests=True, actions=250, elections=0.6, retention=0.1, releases=4, follows=4, rolls=5, recreation=0.15, vacancies=0.03, unnamed=0
     ),
@@ -149,7 +153,7 @@ THEMES = {
 _APART = {
     name
     for name, theme in THEMES.items()
-    if theme.branches or theme.pages or theme.versions or theme.merges or theme.requests or theme.collects > 1
+    if theme.branches or theme.pages or theme.versions or theme.merges or theme.requests or theme.pauses or theme.collects > 1
 }
 _DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps")
 
@@ -260,6 +264,7 @@ class World:
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.checks.beside = dict(places)
+        self.operator = Operator(self)
         self.reader = None if theme_of.damage or theme_of.branches else Reader(self, 0 if theme_of.alone else result.seed % 2)
 
     def close(self) -> None:
@@ -290,6 +295,7 @@ class World:
             self._act()
             self.checks.after_action()
             self._witness()
+            self.operator.after_action()
             if self.reader:
                 self.reader.after_action()
         self._come_to_rest()
@@ -320,6 +326,9 @@ class World:
                 (0.7 if brokers.vacant else 0, brokers.restart),
                 (0.3 * theme.replacements, lambda: brokers.replace_disk(random.choice(brokers.replicas))),
             ]
+        if theme.pauses:
+            choices.append((0.5 * theme.pauses, self.operator.pause_or_resume))
+            choices += [(1, lambda agent=agent: self.operator.look(agent)) for agent in self.agents if not agent.is_busy]  # type: ignore[misc]
         if theme.damage:
             replica = random.choice(brokers.replicas)
             choices += [(theme.damage, lambda: brokers.damage(replica)), (0.5, lambda: brokers.heal(replica))]
@@ -429,6 +438,10 @@ class World:
             else:
                 agent.store.land()
             self.checks.after_action()
+        if self.theme.pauses:
+            self.note(self.operator.resume())
+            for agent in self.agents:
+                agent.pauses.refresh()
         if self.random.random() < 0.3:
             self.clock.set_back(3_600_000)
         if self.brokers.vacant:
@@ -559,6 +572,8 @@ class World:
                 seen["superseded entries are in pages"] += 1
             if any(entry.gap for entry in head.entries):
                 seen["a gap"] += 1
+            if any(entry.reason for entry in head.entries):
+                seen["a gap with a pause as its reason"] += 1
             if any(entry.is_cut for entry in head.entries):
                 seen["an entry is cut inside"] += 1
             if any(entry.open_from is not None for entry in head.entries):
