@@ -23,7 +23,7 @@ HISTORY = EpochHistory.of([(2, 10), (4, 47)])
 
 @pytest.mark.parametrize(
     ("epoch", "offset", "lies"),
-    [(2, 10, True), (2, 46, True), (2, 47, False), (4, 47, True), (4, 46, False), (3, 47, False), (4, 10**9, True)],
+    [(2, 10, True), (2, 46, True), (2, 47, False), (4, 47, True), (4, 46, True), (3, 46, False), (3, 47, False), (4, 10**9, True)],
 )
 def test_a_record_lies_where_its_epoch_wrote(epoch: int, offset: int, lies: bool) -> None:
     assert lies_on(HISTORY, epoch, offset) is lies
@@ -44,6 +44,14 @@ def test_an_epoch_without_data_hands_its_offset_on() -> None:
     assert lies_on(history, 2, 20)
     assert not lies_on(history, 1, 20)
     assert ends_at(history, 0, 5) == 20
+
+
+def test_an_epoch_of_which_a_follower_fetched_the_compacted_rest_began_before_that() -> None:
+    """It learned of the epoch by the first batch that compaction had left of it; then it became the leader."""
+    history = EpochHistory.of([(0, 0), (1, 4845), (2, 14915)])
+    entries = EntryTree((an_entry(0, 2069), an_entry(2070, 4559, epochs=((1, 2070),)), an_entry(4560, 14914, epochs=((1, 4560),))))
+    assert branches_at(history, entries) is None
+    assert lies_on(EpochHistory.of([(0, 3000), (1, 4845)]), 1, 2070)  # retention has taken the beginning
 
 
 def test_a_branch_begins_where_the_newer_epoch_does() -> None:

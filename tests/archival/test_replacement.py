@@ -230,7 +230,16 @@ HEAD = a_head(an_entry(0, 9), an_entry(10, 14, (0, 20)), an_entry(15, 19))
 
 @pytest.mark.parametrize(
     ("by", "lacks"),
-    [(None, False), ((0, 19), False), ((0, 20), True), ((2, 20), False), ((2, 19), True), ((3, 25), True), ((0, 3), False)],
+    [
+        (None, False),
+        ((0, 19), False),
+        ((0, 20), True),
+        ((2, 20), False),
+        ((2, 19), False),
+        ((1, 19), True),
+        ((3, 25), True),
+        ((0, 3), False),
+    ],
 )
 def test_a_run_lacks_something_when_what_displaced_it_is_on_a_dead_branch(by: tuple[int, int] | None, lacks: bool) -> None:
     entry = an_entry(0, 9, by)
