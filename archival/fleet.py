@@ -39,7 +39,7 @@ from archival.topics import TopicRecords
 from archival.upload_permit import StepWatch, UploadPermit, UploadRate
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
-from headwater_core.errors import HeadwaterError, NotFound, TransientError, UploadStopped
+from headwater_core.errors import Fenced, HeadwaterError, NotFound, TransientError, UploadStopped
 from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
@@ -62,6 +62,7 @@ MERGE_AGAIN_S = 60.0  # after a merge that something came in the way of
 WARN_S = 600.0  # between two warnings of one partition's retention
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
 LOG_DIRS = TopicPartition("log.dirs", 0)  # stands for the log directories as a whole, where partitions are reported
+PASSES = (TransientError, Fenced)  # after a claim by the new leader's agent, the next step finds that another replica archives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +297,7 @@ class ArchiverFleet:
     @property
     def troubles(self) -> dict[TopicPartition, str]:
         """Why the archiving of which partition has stopped: what does not pass by itself."""
-        return {place: str(each.error) for place, each in self.failures.copy().items() if not isinstance(each.error, TransientError)}
+        return {place: str(each.error) for place, each in self.failures.copy().items() if not isinstance(each.error, PASSES)}
 
     def heads(self) -> dict[PartitionId, KnownHead]:
         """The heads that archivers hold, and how old that knowledge is: of those that have something to do, and the last that had."""

@@ -27,7 +27,7 @@ import structlog
 from archival.config import ArchivalConfig
 from archival.due_queue import DueQueue
 from archival.explanation import Turn
-from archival.fleet import LATE_S, LOG_DIRS, MergeTurn, PartitionOutcome, StepFailure
+from archival.fleet import LATE_S, LOG_DIRS, PASSES, MergeTurn, PartitionOutcome, StepFailure
 from archival.policy import Policy, PolicyFor
 from archival.store_breaker import StoreBreaker
 from archival.timetable import Timetable, earliest
@@ -351,9 +351,9 @@ class Scheduler:
             was_stopped = place in self._stopped
             if error is None:
                 self._stopped.discard(place)
-            elif not isinstance(error, TransientError):
+            elif not isinstance(error, PASSES):
                 self._stopped.add(place)
-        if isinstance(error, TransientError):
+        if isinstance(error, PASSES):
             log.warning("archive_postponed", partition=str(place), reason=str(error))
         elif error is not None:
             log.error("archive_stopped", partition=str(place), reason=str(error))

@@ -21,15 +21,16 @@ from archival.store_breaker import OPENS_AT, PROBE_MAX_S
 from archival.upload_permit import StepWatch
 from headwater_core.clock import SystemClock
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import CorruptData, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UploadStopped
-from headwater_core.partition import TopicPartition
+from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UploadStopped
+from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments import checkpoints
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Glimpse, Listing, LogDirs
 from headwater_core.segments.metadata.cluster_metadata import Retention
+from manifests.repository import ManifestRepository
 from tests.archival.builders import SendingStore, number_of
 from tests.events import written_events
-from tests.headwater.broker import Bench
+from tests.headwater.broker import CLUSTER, Bench, topic_id
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hung_disk import within
@@ -211,6 +212,29 @@ def test_an_upload_that_is_not_wanted_any_more_is_stopped(
     assert stopped == [("soup:0", reason)]
     assert bench.last_offset("stew", 0) == 9
     assert not [event for event in events if event["log_level"] in ("warning", "error")]
+
+
+def test_a_claim_by_the_new_leaders_agent_is_no_trouble_of_the_partition(bench: Bench, store: SendingStore) -> None:
+    """It comes while a run is uploaded, at each change of a leader. No person has to act."""
+    bench.broker.partition("soup", 0)
+
+    def claim(key: str) -> None:
+        store.sending = lambda key: None
+        repository = ManifestRepository(bench.store)
+        held = repository.load(PartitionId(CLUSTER, topic_id("soup"), 0, "soup"))
+        assert held
+        repository.commit(held, msgspec.structs.replace(held.head, fence=held.head.fence + 1, writer="agent-b"))
+
+    store.sending = claim
+    bench.scheduler.rescan()
+    with capture_logs() as events:
+        bench.scheduler.turn()
+        bench.scheduler.turn()
+    assert [(event["event"], event["log_level"]) for event in events if event["log_level"] != "info"] == [("archive_postponed", "warning")]
+    assert bench.fleet.troubles == {}
+    failure = bench.fleet.failures[TopicPartition("soup", 0)]
+    assert isinstance(failure.error, Fenced)
+    assert "agent-b" in str(failure.error)
 
 
 def test_what_the_control_log_wrongly_says_stops_no_upload_for_ever(bench: Bench) -> None:
