@@ -19,6 +19,7 @@ from tests.headwater.test_verbs import as_expected
 ROOT = KAFKA.parents[2]
 FLUSH = ["flush", "--set", "log.owned=true", "-o", "jsonl"]
 TO_READ = ("orders.placed", "thermo-samples")
+COLLECT = ["gc", "--yes", "-o", "jsonl", "--set", "archival.reader_lease=0s"]
 READ = [["read", topic] for topic in TO_READ]
 WANTED = [record for record in sample_records("read_uncommitted") if record["topic"] in TO_READ]
 
@@ -92,3 +93,16 @@ def test_no_room_for_what_is_recovered(stage: Stage, kib: int) -> None:
         assert "make room" in each.err
     assert again.code == 0, again.err
     assert json.loads(again.out)[0]["again"] is False
+
+
+@pytest.mark.parametrize("kib", [60, 300])
+def test_no_room_to_collect(stage: Stage, kib: int) -> None:
+    """What the full bucket's uploads have left is deleted, as far as that needs no room, and all of it later."""
+    log = a_sample_log(stage.root)
+    first, full, again, flushed, verified = on_a_small_disk(
+        stage, stage.bucket, kib, [FLUSH, COLLECT], [COLLECT, FLUSH, ["verify", "--data"]], log
+    )
+    in_words(first)
+    if full.code:
+        in_words(full)
+    assert (again.code, flushed.code, verified.code) == (0, 0, 0), again.err + flushed.err + verified.err

@@ -1,0 +1,68 @@
+"""Kill -9 in the middle of a multipart upload to a real S3 server: what is left of it is aborted, and nothing else is touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater_core.objectstore.s3 import S3Store
+from manifests import keys
+from tests.archival.builders import PARTITION, Directory
+from tests.fixtures import KAFKA
+from tests.headwater.conftest import Stage
+from tests.headwater_core.segments.builders import a_batch
+from tests.s3server import S3Server
+
+MIB = 1 << 20
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A sealed segment that goes in parts."""
+    directory = Directory(tmp_path / "log")
+    values = [bytes([number]) * MIB for number in range(70)]
+    directory.segment(0, *(a_batch(number, [value]) for number, value in enumerate(values)))
+    directory.segment(70, a_batch(70, [b"last"]))
+    directory.high_watermark(71)
+    return directory.root
+
+
+@pytest.mark.slow
+def test_a_multipart_upload_of_a_killed_agent_is_aborted(stage: Stage, log: Path, s3_environ: S3Server) -> None:
+    bucket = s3_environ.bucket()
+    with closing(s3_environ.client()) as client:
+
+        def unfinished() -> list[Any]:
+            return [each["Key"] for each in client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
+
+        foreign = client.create_multipart_upload(Bucket=bucket, Key="another/data/x.log")
+        options = ["--store", f"s3://{bucket}/archive", "--endpoint-url", s3_environ.endpoint_url]
+        command = [sys.executable, "-m", "tests.kill_at", "archive", *options, "--data-dir", str(stage.data_dir), "--log-dir", str(log)]
+        command += ["--set", "archival.upload_bytes_per_s=8MiB"]
+        process = subprocess.Popen(command, cwd=stage.root, env={**os.environ, "PYTHONPATH": str(KAFKA.parents[2])})
+        until_s = time.monotonic() + DEADLINE_S
+        while len(unfinished()) < 2:
+            assert process.poll() is None
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert len(unfinished()) == 2
+        assert stage.run("archive", *options, log=log).code == 0
+        collect = ("gc", "--yes", "-o", "jsonl", *options)
+        early = stage.run(*collect, log=log)
+        assert [(row["aborted"], row["error"]) for row in early.rows] == [(0, None)], early.err
+        late = stage.run(*collect, "--set", "archival.reader_lease=0s", log=log)
+        assert [(row["aborted"], row["error"]) for row in late.rows] == [(1, None)], late.err
+        assert unfinished() == ["another/data/x.log"]
+        client.abort_multipart_upload(Bucket=bucket, Key="another/data/x.log", UploadId=foreign["UploadId"])
+    with closing(S3Store(bucket, "archive", endpoint_url=s3_environ.endpoint_url)) as store:
+        assert len(list(store.list(keys.data_prefix(PARTITION)))) == 2
+    assert stage.run("verify", "--data", *options).code == 0
