@@ -14,6 +14,7 @@ from headwater_core import milestones
 from headwater_core.errors import CorruptData, DiskFull, Fenced, HeadwaterError, TransientError
 from headwater_core.objectstore.store import ObjectInfo
 from manifests import keys, page_limits
+from manifests.entry_tree import SupersededEntries
 from manifests.head import Head
 from manifests.page import page_key
 from manifests.repository import ManifestRepository
@@ -232,6 +233,27 @@ def test_a_head_of_a_newer_version_is_not_understood(bench: Bench, monkeypatch: 
     monkeypatch.undo()
     with pytest.raises(HeadwaterError, match="upgrade"):
         bench.collect()
+    assert bench.names() == names
+
+
+def test_runs_of_a_dead_branch_are_forgotten_after_their_time_and_deleted_a_lease_later(bench: Bench) -> None:
+    names, uids = bench.names(), [f"{number:032x}" for number in range(4)]
+    template = bench.head.entries[0]
+    dead = [
+        replace(template, uid=uid, key=key, index_key=keys.index(key))
+        for uid, key in ((uid, bench.orphan(fence=1, uid=uid)) for uid in uids)
+    ]
+    held = bench.agent.repository.load(PARTITION)
+    assert held is not None
+    bench.agent.repository.commit(held, replace(held.head, superseded=SupersededEntries(dead)))
+    bench.agent = Agent(bench.root / "log", bench.agent.store, clock=bench.agent.clock, owned=False)
+    settings = ArchivalConfig(superseded_retention_s=100)
+    for passed_ms, forgotten in ((0, 0), (99_999, 0), (1, 4), (0, 0)):
+        bench.agent.clock.advance(passed_ms)
+        assert bench.collect(settings=settings).forgotten_entries == forgotten
+    assert list(bench.head.superseded) == []
+    bench.agent.clock.advance(LEASE_MS)
+    assert bench.collect(settings=settings).deleted == 8
     assert bench.names() == names
 
 

@@ -1,5 +1,6 @@
 """`headwater gc` and `headwater delete-before` as a user runs them, on logs that a real broker wrote."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,21 @@ def test_everything_may_be_deleted_and_archiving_continues(stage: Stage, log: Pa
     assert stage.run("read", selection).rows == []
     assert stage.run("archive", log=log).code == 0
     assert stage.run("verify", "--data", log=log).code == 0
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_recovery_begins_where_the_archive_does(stage: Stage, log: Path, everything: bool) -> None:
+    topic, partition, runs = a_partition_of_several_runs(stage)
+    selection, offset = f"{topic}:{partition}", runs[-1]["last_offset"] + 1 if everything else runs[1]["base_offset"] + 1
+    records = [row for row in stage.run("read", selection).rows if row["offset"] >= offset]
+    assert stage.run("delete-before", selection, str(offset), "--yes", log=log).code == 0
+    into = stage.root / "recovered"
+    applied = stage.run("recover", "apply", "topic", topic, "--into", str(into))
+    assert applied.code == 0, applied.err
+    shutil.rmtree(stage.bucket)
+    stage.bucket.mkdir()
+    shutil.rmtree(stage.data_dir)
+    assert stage.run("read", selection, log=into).rows == records
 
 
 def test_retention_is_previewed_applied_and_leaves_the_newest_run(stage: Stage, log: Path) -> None:

@@ -102,6 +102,19 @@ def test_a_bag_answers_as_the_flat_list(branch: list[Entry], more: list[Entry], 
         assert left.at_base(gone.base_offset) == [each for each in expected if each.base_offset == gone.base_offset]
 
 
+@settings(max_examples=60, deadline=None)
+@given(listed(), listed(8, 1), st.data())
+def test_some_of_a_bag_stay(branch: list[Entry], more: list[Entry], data: st.DataObject) -> None:
+    pages = Pages()
+    bag = pages.packed_superseded(SupersededEntries().with_branch(grown(pages, branch)).with_branch(more))
+    gone = {each.uid for each in bag if data.draw(st.booleans())}
+    written = pages.written
+    left = pages.packed_superseded(bag.filtered(lambda entry: entry.uid not in gone))
+    assert sorted(left, key=repr) == sorted((each for each in bag if each.uid not in gone), key=repr)
+    if not gone:
+        assert (left, pages.written) == (bag, written), "nothing is written again"
+
+
 def a_deep_tree(pages: Pages, count: int = 60) -> EntryTree:
     tree = grown(pages, [an_entry(at * 10, at * 10 + 9) for at in range(count)])
     assert depth(tree) >= 3
