@@ -44,7 +44,7 @@ class Collected:
     deleted, deleted_bytes  of them
     aborted         uploads that nobody finished
     again_ms        when the next of it may leave, though nobody commits anything; None: never
-    version         of the manifest afterwards
+    version         of the manifest that was looked at: what a later one has let go was not
     committed       has it been advanced?
     """
 
@@ -99,8 +99,6 @@ class Collector:
         the store raises; nothing was deleted then that would not be deleted otherwise.
         """
         partition = archiver.partition
-        stored = stored_objects(self._store, partition)  # before the head: what is committed meanwhile is listed by it
-        milestones.reached("collect.listed")
         head = archiver.load()
         if head is None:
             return Collected(partition=partition)
@@ -114,12 +112,17 @@ class Collector:
             return _without(trimmed(held, start if kept_from is None else min(start, kept_from)), outlived)
 
         after = successor(head)
-        listed = listed_uids(after if dry_run else head)
+        listed = listed_uids(after)
         begun = [each for each in uploads if each.begun_ms <= self._clock.now_ms() - settings.reader_lease_s * 1000]
-        ends = {each.key for each in stored}
-        raises = after is not head or any(
-            fence == head.fence for fence in (*(each.fence for each in _unlisted(stored, listed)), *(_fence(each, ends) for each in begun))
-        )
+        wanted, finished = {each.key for each in begun}, set[str]()
+        unlisted: list[StoredObject] = []  # all that is kept of a listing, which may be of millions
+        for each in stored_objects(self._store, partition):
+            if each.key in wanted:
+                finished.add(each.key)
+            if packed(each.uid) not in listed:
+                unlisted.append(each)
+        milestones.reached("collect.listed")
+        fences = {*(each.fence for each in unlisted), *(_fence(each, finished) for each in begun)}
         done = Collected(
             partition=partition,
             start_offset=after.start_offset,
@@ -129,23 +132,23 @@ class Collector:
             version=head.version,
         )
         if dry_run:
-            return _counted(done, _unlisted(stored, listed))
+            return _counted(done, unlisted)
         removed: list[StoredObject] = []
-        if raises:
-            removed += self._delete(partition, _orphans(stored, listed, head), settings, stop)  # a full disk has no room for a commit
-            before = head.start_offset
-            head = archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1))
+        if after is not head or head.fence in fences:
+            listed = listed_uids(head)
+            removed += self._delete(partition, _orphans(unlisted, listed, head), settings, stop)  # a full disk has no room for a commit
+            before, head = head, archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1))
             milestones.reached("collect.committed")
-            done = replace(done, start_offset=head.start_offset, version=head.version, committed=True)
-            if done.trimmed_entries or done.forgotten_entries or head.start_offset != before:
+            done = replace(done, start_offset=head.start_offset, version=before.version + 1, committed=True)
+            if done.trimmed_entries or done.forgotten_entries or head.start_offset != before.start_offset:
                 _report_trim(done)
             listed = listed_uids(head)
             gone = {each.key for each in removed}
-            stored = [each for each in stored if each.key not in gone]
-        orphans = _orphans(stored, listed, head)
+            unlisted = [each for each in unlisted if each.key not in gone]
+        orphans = _orphans(unlisted, listed, head)
         done = _counted(done, [*removed, *orphans])
         removed += self._delete(partition, orphans, settings, stop)
-        over = [each for each in begun if _fence(each, ends) < head.fence]
+        over = [each for each in begun if _fence(each, finished) < head.fence]
         for upload in over:
             self._store.abort(upload)
         done = replace(done, deleted=len(removed), deleted_bytes=sum(each.size_bytes for each in removed), aborted=len(over))
@@ -208,12 +211,8 @@ def _name(superseded: Entry) -> str:
 
 
 def _orphans(stored: Sequence[StoredObject], listed: Collection[bytes], head: Head) -> list[StoredObject]:
-    """What `head` does not list, and no head after it will."""
-    return [each for each in _unlisted(stored, listed) if each.fence < head.fence]
-
-
-def _unlisted(stored: Sequence[StoredObject], listed: Collection[bytes]) -> list[StoredObject]:
-    return [each for each in stored if packed(each.uid) not in listed]
+    """What `head`, which lists `listed`, does not list, and no head after it will."""
+    return [each for each in stored if each.fence < head.fence and packed(each.uid) not in listed]
 
 
 def _fence(upload: UnfinishedUpload, finished: Collection[str]) -> int:

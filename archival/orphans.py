@@ -24,14 +24,12 @@ class StoredObject:
     size_bytes: int
 
 
-def stored_objects(store: ObjectStore, partition: PartitionId) -> list[StoredObject]:
+def stored_objects(store: ObjectStore, partition: PartitionId) -> Iterator[StoredObject]:
     """The data objects, indexes and pages of `partition`. Raises what the store raises: a listing that was cut is none."""
-    found: list[StoredObject] = []
     for prefix, read in ((keys.data_prefix(partition), keys.parse_data), (keys.manifest_prefix(partition), keys.parse_page)):
         for info in _directly_below(store, prefix):
             if (name := read(info.key)) is not None:
-                found.append(StoredObject(info.key, name.uid, name.fence, info.size_bytes))
-    return found
+                yield StoredObject(info.key, name.uid, name.fence, info.size_bytes)
 
 
 def _directly_below(store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
