@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +80,7 @@ class Logs:
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
         self._here: Set[PartitionId] = frozenset()  # in the log directories, by their last listing
+        self._indexed: Set[PartitionId] | None = None  # of which the index may have entries; None: of any
         self._absent: Look | None = None  # what it shows of all others: they are not there
 
     @property
@@ -114,6 +115,8 @@ class Logs:
             if len(failures) == 2 or (failures and self._dirs is None):
                 raise failures[-1]
             self._join()
+            if not failures and not self.lost:
+                self._sweep_index(set(self._ids.values()))
         self._sweep_files()
         self.hydrator.cache.sweep()
 
@@ -190,6 +193,13 @@ class Logs:
             self._ids, self._topics = ids, topics
             for partition in self._partitions.keys() - current:
                 del self._partitions[partition]
+
+    def _sweep_index(self, present: Set[PartitionId]) -> None:
+        """Of what was there before, by this process or an earlier one."""
+        if self._indexed is None or not self._indexed <= present:
+            with suppress(HeadwaterError):  # what is gone takes room there, no more
+                self._index.retain(present)
+        self._indexed = present
 
     def _publish(self, roster: Roster, began_s: float) -> None:
         """Readers of what is not here any more need not find out by themselves. With problems a roster proves no absence."""

@@ -20,7 +20,7 @@ import hashlib
 import shutil
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -92,12 +92,19 @@ class ManifestIndex:
         with self._lmdb_errors(), self._env.begin(write=True) as txn:
             self._put(txn, _page_section(ref), items)
 
-    def forget(self, partition: PartitionId) -> None:
-        """Drop one partition, so that any head of it counts as new. Pages that were loaded stay: they are true for ever."""
-        section = _head_section(partition)
+    def retain(self, partitions: Collection[PartitionId]) -> None:
+        """All others are gone, with their pages. Costs a read of a few bytes for each while there are none."""
+        stays = {_head_section(partition) for partition in partitions}
+        with self._lmdb_errors(), self._env.begin() as txn, txn.cursor(self._heads) as cursor:
+            gone = [bytes(section) for section in cursor.iternext(values=False) if bytes(section) not in stays]
+        if not gone:
+            return
         with self._lmdb_errors(), self._env.begin(write=True) as txn:
-            self._put(txn, section, ())
-            txn.delete(section, db=self._heads)
+            sections = list(gone)
+            while sections:
+                sections += (b"p" + uid for uid in self._put(txn, sections.pop(), ()))
+            for section in gone:
+                txn.delete(section, db=self._heads)
 
     def version(self, partition: PartitionId) -> int | None:
         """The manifest version whose entries are here; None when the partition is not."""

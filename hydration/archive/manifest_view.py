@@ -3,7 +3,7 @@
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +55,10 @@ class EntryIndex(Protocol):
 
     def add_page(self, ref: PageRef, items: Sequence[Item]) -> None:
         """Take what the page lists. Raises HeadwaterError when that is not possible."""
+        ...
+
+    def retain(self, partitions: Collection[PartitionId]) -> None:
+        """Forget all others. Raises HeadwaterError when that is not possible."""
         ...
 
 
@@ -137,6 +141,10 @@ class HeldEntries:
             self._pages[ref.uid] = tuple(items)
             while len(self._pages) > _PAGES_HELD:
                 self._pages.popitem(last=False)
+
+    def retain(self, partitions: Collection[PartitionId]) -> None:
+        for gone in [each for each in list(self._heads) if each not in partitions]:
+            self._heads.pop(gone, None)
 
     def floor(self, partition: PartitionId, offset: int) -> Item | None:
         return self._descend(partition, lambda items: _holding(items, offset))

@@ -10,6 +10,7 @@ import pytest
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import TransientError
+from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import Roster, partition_directory, small_files
 from hydration.answers import Isolation, ReadResult
 from hydration.local.local_tier import LOOK_S
@@ -17,6 +18,7 @@ from hydration.partition_log import Pending
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.segments.builders import a_segment
 from tests.hydration.world import PARTITION, TOPIC, World
+from tests.manifests.builders import a_head, an_entry
 
 AWorld = Callable[..., World]
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
@@ -124,3 +126,16 @@ def test_a_log_that_is_read_is_looked_at_without_being_asked_for(a_world: AWorld
         assert isinstance(read, ReadResult)
         read.close()
     assert log.local.max_age_s == LOOK_S
+
+
+def test_what_is_gone_leaves_the_index(a_world: AWorld) -> None:
+    world = a_world(lmdb=True)
+    world.archive.append(a_segment(0, 10))
+    assert world.read_all() == list(range(10))
+    former = PartitionId(PARTITION.cluster_id, "A" * 22, PARTITION.partition, PARTITION.topic)
+    assert world.index is not None
+    world.index.replace(a_head(an_entry(0, 9, partition=former), partition=former))
+    world.restart()
+    world.logs.refresh()
+    assert world.index.version(former) is None
+    assert world.index.version(PARTITION) is not None

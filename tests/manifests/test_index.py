@@ -110,10 +110,12 @@ def test_timestamps_out_of_order_lead_to_the_first_entry_that_reaches_them(tmp_p
         assert index.floor_time(PARTITION, 301) is None
 
 
-def test_a_forgotten_partition_takes_any_head(tmp_path: Path) -> None:
+def test_a_partition_that_is_gone_takes_any_head(tmp_path: Path) -> None:
     with ManifestIndex(tmp_path / "index") as index:
         index.replace(a_head(an_entry(0, 9), version=9))
-        index.forget(PARTITION)
+        index.retain([PARTITION])
+        assert index.version(PARTITION) == 9
+        index.retain([])
         assert index.version(PARTITION) is None
         assert index.floor(PARTITION, 5) is None
         assert index.floor_time(PARTITION, 0) is None
@@ -233,7 +235,9 @@ def test_a_tree_answers_page_by_page_and_keeps_what_it_learned(tmp_path: Path) -
         more = pages.packed(tree.followed_by(*(an_entry(at * 10, at * 10 + 9) for at in range(60, 70))))
         index.replace(a_head(*more.items, version=8))  # type: ignore[arg-type]
         assert [found(partial(index.floor, PARTITION, at * 10 + 5))[0] for at in range(70)] == list(more)
-        index.forget(PARTITION)
+        index.retain([])
+        with index._env.begin() as txn:
+            assert [txn.stat(each)["entries"] for each in (index._heads, index._items, index._times)] == [0, 0, 0]
         assert found(partial(index.floor, PARTITION, 5)) == (None, 0)
 
 
