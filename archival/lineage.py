@@ -38,15 +38,11 @@ Verdict = Ok | Behind | CutAt
 
 
 def lies_on(history: EpochHistory, epoch: int, offset: int) -> bool:
-    """Does the record (`offset`, `epoch`) lie on `history`? Below its first offset the answer is "not newer" at most.
-
-    A history may put the beginning of an epoch too late: a follower learns of it by the first batch that it fetches, and of a compacted
-    log the ones before that may be gone. But whoever has a batch of an epoch has all that its one leader had before that batch.
-    """
+    """Does the record (`offset`, `epoch`) lie on `history`? Below its first offset the answer is "not newer" at most."""
     oldest, first = history.oldest, history.first_offset
     if oldest is None or first is None:
         return False
-    if any(start.epoch == epoch and start.first_offset > offset for start in history.starts) and epoch in written_epochs(history):
+    if history.began_late(epoch, offset):
         return True
     if offset < first:
         return epoch <= oldest

@@ -162,9 +162,17 @@ def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Seq
     begin = max(older.first_offset, newer.first_offset)
     for offset in sorted({begin, *(first for _, first in (*older.starts, *newer.starts)), *(gap.end for gap in gaps)}):
         is_compared = begin <= offset < end and not any(gap.start <= offset < gap.end for gap in gaps)
-        if is_compared and older.epoch_at(offset) != newer.epoch_at(offset):
+        if is_compared and not _agree(older, newer, offset):
             return offset
     return end
+
+
+def _agree(one: EpochHistory, other: EpochHistory, offset: int) -> bool:
+    """Do both have the same record there, or may compaction have left none of it to one of them?"""
+    here, there = one.epoch_at(offset), other.epoch_at(offset)
+    if here is None or there is None or here == there:
+        return here == there
+    return one.began_late(there, offset) if there > here else other.began_late(here, offset)
 
 
 def joined(archived: EpochHistory, local: EpochHistory) -> EpochHistory:

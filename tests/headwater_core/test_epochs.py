@@ -36,3 +36,12 @@ def test_a_history_out_of_order_cannot_be_made(steps: tuple[tuple[int, int], ...
 def test_two_histories_part_where_they_first_differ(one: list[tuple[int, int]], other: list[tuple[int, int]], offset: int | None) -> None:
     first, second = EpochHistory.of(one), EpochHistory.of(other)
     assert first.parts_at(second) == second.parts_at(first) == offset
+
+
+def test_an_epoch_began_late_where_it_has_records_and_begins_after_an_offset() -> None:
+    history = EpochHistory.of(((0, 0), (1, 20), (2, 20), (3, 50)))
+    assert history.began_late(3, 49)
+    assert history.began_late(2, 5)
+    assert not history.began_late(1, 5)  # it wrote nothing: its offset went to the next one
+    assert not history.began_late(3, 50)
+    assert not history.began_late(4, 5)

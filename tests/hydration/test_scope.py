@@ -118,6 +118,14 @@ def test_histories_part_where_they_first_differ() -> None:
     assert parting_offset(EpochHistory.of(((2, 10),)), EpochHistory.of(((0, 0), (1, 10))), 50) == 10
 
 
+def test_histories_do_not_part_where_one_puts_the_beginning_of_an_epoch_too_late() -> None:
+    """Its broker fetched the epoch from a leader whose log was compacted, and leads now; the archive has what was there before."""
+    archived, local = EpochHistory.of(((0, 0), (1, 2070))), EpochHistory.of(((0, 0), (1, 4845), (2, 14915)))
+    assert parting_offset(archived, local, 14915) == 14915
+    assert parting_offset(local, archived, 14915) == 14915
+    assert parting_offset(archived, EpochHistory.of(((0, 0), (2, 4845))), 14915) == 2070
+
+
 def test_histories_are_not_compared_where_the_archive_has_a_gap() -> None:
     archived, local = EpochHistory.of(((1, 0), (7, 17), (11, 18))), EpochHistory.of(((4, 12), (7, 17), (8, 18)))
     assert parting_offset(local, archived, 21) == 12
