@@ -50,15 +50,18 @@ def token_of(*entries: Entry) -> str:
     return f"{entries[0].uid}/{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
-def faults(head: Head) -> Iterator[Finding]:
+def faults(head: Head, *, is_whole: bool = True) -> Iterator[Finding]:
     """What is wrong with a head by itself, each fault with its own kind; nothing for a valid one.
 
     An error of check_head is left out when a fault explains it.
+
+    is_whole  False: some of its entries could not be read, so that what is missing shows nothing
     """
-    is_explained = False
+    is_explained = not is_whole
     for finding in (*_seams(head), *_bad_entries(head)):
         is_explained = is_explained or finding.kind is not Kind.EPOCHS
-        yield finding
+        if is_whole or finding.kind is not Kind.GAP:
+            yield finding
     try:
         check_head(head)
     except UnsupportedFormat as error:

@@ -195,7 +195,10 @@ def take_partition_inventory(store: ObjectStore, place: Place, inventory: Invent
     if head.partition_id != _partition(place, cluster_id) or head.topic != place.topic:
         return found(Kind.HEAD, f"belongs to {head.cluster_id} {head.topic} {head.topic_id}:{head.partition}")
     unused = [extra(info, topic=place.topic, partition=place.partition) for info in check.orphans(pages) if info.modified_ms < before_ms]
-    findings = check.findings or [*faults(head), *extras(head, listed, before_ms=before_ms), *unused]
+    if check.findings:  # what is hidden may be listed where it seems to be missing, and name what seems to be an orphan
+        findings = [*check.findings, *faults(head, is_whole=False)]
+    else:
+        findings = [*faults(head), *extras(head, listed, before_ms=before_ms), *unused]
     return PartitionInventory(place=place, checks=tuple(checks_of(head, listed)), findings=tuple(findings), has_head=True)
 
 

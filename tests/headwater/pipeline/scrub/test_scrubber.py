@@ -20,6 +20,7 @@ from headwater.pipeline.runner import Threads
 from headwater.pipeline.scan.buffers import PIECE_BYTES
 from headwater.pipeline.scrub.findings import Kind
 from headwater.pipeline.scrub.head_check import token_of
+from headwater.pipeline.scrub.inventory import Inventory, Place, take_partition_inventory
 from headwater.pipeline.scrub.scrub_state import ScrubState
 from headwater.pipeline.scrub.scrubber import GRACE_MS, MILESTONES, Report, Sample, Scrubber, ScrubScope
 from headwater_core.errors import NotFound, NothingExamined, Partial, TransientError, UsageError, VerificationFailed
@@ -27,7 +28,8 @@ from headwater_core.objectstore.digest import digest_of
 from headwater_core.segments.runindex import decode_index, encode_index
 from manifests import keys
 from manifests.entry import Entry
-from manifests.head import Head
+from manifests.head import Head, encode_head
+from manifests.page import page_key
 from manifests.repository import ManifestRepository
 from manifests.topic_survey import survey_topics
 from tests.archival.test_lineage_brigade import ORDERS, archive_nodes
@@ -36,6 +38,8 @@ from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
+from tests.manifests.builders import PARTITION, a_head, an_entry
+from tests.manifests.trees import Pages, grown
 
 ROOT = Path(__file__).parents[4]
 Found = set[tuple[str, Kind]]
@@ -523,3 +527,20 @@ def test_a_rotating_sample_covers_everything_within_its_period(fraction: float) 
 def test_a_sample_of_nothing_is_refused(fraction: float) -> None:
     with pytest.raises(UsageError):
         Sample.of_day(fraction, 0)
+
+
+def test_a_damaged_page_hides_no_other_fault_of_its_head() -> None:
+    pages = Pages()
+    entries = [an_entry(at * 10, at * 10 + 9, epochs=((3 if at == 39 else 5, at * 10),)) for at in range(40)]
+    tree = grown(pages, entries)
+    head = msgspec.structs.replace(a_head(*entries), entries=tree)
+    pages.store.create(keys.head(PARTITION), encode_head(head))
+    place = Place(PARTITION.topic, PARTITION.topic_id, PARTITION.partition)
+    inventory = Inventory(cluster_id=PARTITION.cluster_id, places=(place,), findings=(), size_bytes=0)
+
+    def kinds() -> list[Kind]:
+        return [each.kind for each in take_partition_inventory(pages.store, place, inventory, before_ms=0).findings]
+
+    assert kinds() == [Kind.EPOCHS]
+    pages.store.delete(page_key(PARTITION, tree.references[0]))
+    assert kinds() == [Kind.PAGE, Kind.EPOCHS]
