@@ -39,7 +39,7 @@ log = structlog.get_logger()
 STORE_WAIT_S = 2.0  # when an agent starts; then it serves what is local
 _CONTROL_WAIT_S = 2.0  # a single node needs a twentieth of it; nothing depends on it
 _REBUILD_EVERY_S = 30.0
-_RUNS_MAX = 16  # small segments that one commit lists: most of what they cost by themselves is saved by then
+RUNS_MAX = 16  # small segments that one commit lists: most of what they cost by themselves is saved by then
 REBUILD_STOP_S = 2.0  # what the agent's end waits for one that a silent store holds up
 
 
@@ -145,7 +145,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                     writer=writer_id(config),
                     clock=SystemClock(),
                     owner=again,
-                    runs_max=_RUNS_MAX,
+                    runs_max=RUNS_MAX,
                     broker=broker,
                     pauses=pauses,
                 )

@@ -16,6 +16,7 @@ import recovery
 from archival import archiver, collector, release
 from archival.config import ArchivalConfig
 from headwater import cli
+from headwater.session import RUNS_MAX
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
@@ -96,9 +97,8 @@ def assert_whole(stage: Stage, log: Path, kills: int = 1) -> None:
     store = DirectoryStore(stage.bucket)
     stored = {info.key for head in found for info in store.list(keys.data_prefix(head.partition_id)) if info.key.endswith(".log")}
     assert listed.keys() <= stored
-    assert (
-        len(stored - listed.keys()) <= ArchivalConfig().uploads_in_flight * kills
-    )  # what was on its way, one run each, is garbage and not a second copy
+    on_their_way = ArchivalConfig().uploads_in_flight * RUNS_MAX  # the runs of one commit each: garbage, and not a second copy
+    assert len(stored - listed.keys()) <= on_their_way * kills
 
     ends = {head.partition_id: head.next_offset for head in found}
     for local in LogDirs([log]).partitions():
