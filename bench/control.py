@@ -128,10 +128,10 @@ def main() -> None:
         for path in (empty, full):
             path.mkdir()
         for name, path, count, rounds in (
-            ("nothing announced", empty, 1, 0),
-            ("all announced, twice", full, given.partitions, 2),
+            ("empty", empty, 1, 0),
+            ("announced twice", full, given.partitions, 2),
             ("started again", full, given.partitions, 0),
-            ("all announced again", full, given.partitions, 1),
+            ("announced again", full, given.partitions, 1),
         ):
             found = in_a_process(path, count, rounds)
             each_ms = 1000 * found["publish_s"] / found["commands"] if found["commands"] else 0.0
@@ -146,7 +146,7 @@ def main() -> None:
                 f"{found['digest_s']:.2f}",
                 *(f"{found[key] / (1 << 20):.0f}" for key in ("rss_bytes", "peak_bytes", "file_bytes")),
             )
-    Console(width=120).print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

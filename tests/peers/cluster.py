@@ -25,7 +25,7 @@ _PROPERTIES = {
     "log.segment.delete.delay.ms": 500,
     "log.cleaner.min.cleanable.ratio": 0.01,
 }
-_PATIENCE_S = 90
+_PATIENCE_S = 180
 
 
 class Cluster:
@@ -46,6 +46,8 @@ class Cluster:
             )
             for node in range(1, NODES + 1)
         ]
+        for broker in self.brokers:
+            broker.ready_s = _PATIENCE_S  # three JVMs on two cores, beside what else is at work there
         self.bootstrap = ",".join(each.bootstrap for each in self.brokers)
         peers = [f"127.0.0.1:{free_port()}" for _ in range(NODES)]
         self.agents: list[Agent | None] = [None] * NODES

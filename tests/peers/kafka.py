@@ -50,6 +50,7 @@ class KafkaBroker:
         self.port, self._controller_port = ports or (free_port(), free_port())
         self.bootstrap = f"127.0.0.1:{self.port}"
         self.output = work / "broker.out"
+        self.ready_s = _READY_S
         self._process: subprocess.Popen[bytes] | None = None
         work.mkdir(parents=True, exist_ok=True)
         settings: dict[str, object] = {
@@ -117,7 +118,7 @@ class KafkaBroker:
     def _wait_ready(self) -> None:
         assert self._process is not None
         waiting = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
-        for _ in range(_READY_S):
+        for _ in range(self.ready_s):
             try:
                 self._process.wait(0)
                 raise AssertionError(f"the broker ended with {self._process.returncode}:\n{self.log_text()[-4000:]}")
@@ -129,7 +130,7 @@ class KafkaBroker:
                 continue
             if all(p.leader >= 0 for topic in topics for p in topic.partitions.values()):
                 return
-        raise AssertionError(f"the broker is not ready after {_READY_S} s:\n{self.log_text()[-4000:]}")
+        raise AssertionError(f"the broker is not ready after {self.ready_s} s:\n{self.log_text()[-4000:]}")
 
     def log_text(self) -> str:
         return self.output.read_text(errors="replace")
