@@ -943,11 +943,6 @@ def merge_of_other_bytes(stack: ExitStack) -> None:
     _patch(stack, archival.merger, "_is_sum", lambda *_: True)
 
 
-@mutant("neighbours that nothing shows to be of one log are merged", theme="merged branches", rare=True)
-def merge_joins_two_logs(stack: ExitStack) -> None:
-    _patch(stack, archival.merge_plan._Group, "_are_of_one_log", lambda *_: True)
-
-
 @mutant("what compaction went past is archived again before its cleaner has returned", theme="forgotten")
 def replaced_for_nothing(stack: ExitStack) -> None:
     _patch(stack, archival.replacement, "clean_below", lambda log: 2**62)
