@@ -111,6 +111,8 @@ def idle(s: State, i: int) -> Steps:
         new = h if on("gc_no_raise") else h._replace(version=h.version + 1, fence=f, writer=i)
         t = s.with_agent(i, fence=f, head=new, job=Job("gc", head=new), spare=() if on("ownpage") else a.spare)._replace(head=new)
         yield ("agent", i, "gc: raise fence", f), t.spend(gc=1)
+        if h.fence == a.fence and h.writer == i:  # enough where nothing unreferenced carries the head's own fence
+            yield ("agent", i, "gc: head as it is", h.fence), s.with_agent(i, head=h, job=Job("gc", head=h)).spend(gc=1)
 
 
 def delete_records(s: State, i: int) -> Steps:
