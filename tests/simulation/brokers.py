@@ -102,7 +102,7 @@ class Replica:
     policy: int = 0
     history: list[tuple[int, int]] = field(default_factory=list)
     cleaned_to: int | None = None
-    cleaned_once: int = 0  # how far that was before a truncation took it back
+    cleaned_once: int = 0  # how far that was before a truncation took it back, of what that has left
     cleaning: "Cleaning | None" = None
     damaged: set[Path] = field(default_factory=set)
     was_damaged: bool = False
@@ -714,8 +714,8 @@ class Brokers:
             self._touch(segment.path)
             segment.batches = kept
         if replica.cleaned_to is not None:
-            replica.cleaned_once = max(replica.cleaned_once, replica.cleaned_to)
-            replica.cleaned_to = min(replica.cleaned_to, offset)
+            replica.cleaned_once = min(max(replica.cleaned_once, replica.cleaned_to), offset)
+            replica.cleaned_to = min(replica.cleaned_to, replica.segments[-1].base, offset)
         replica.end = min(replica.end, offset)
         replica.start, replica.hw = min(replica.start, offset), min(replica.hw, offset)
 

@@ -339,9 +339,10 @@ class Checks:
         """The leader's archiver refuses to go on with a compacted topic: its cleaner has been where the archive is not."""
         leader, head = self._brokers.leader, self.heads[self._brokers.partition]
         lacking = [each for each in head.entries if each.displaced_by and leader.epoch_at(each.displaced_by[1]) != each.displaced_by[0]]
-        if leader.cleaned_to is None or leader.cleaned_to <= min([head.next_offset, *(each.base_offset for each in lacking)]):
-            raise Violation(f"I15 an archiver stops for compaction before {leader.cleaned_to}, and has archived to {head.last_offset}")
-        if max(leader.start, leader.segments[0].base) <= head.start_offset and leader.cleaned_to >= leader.cleaned_once:
+        cleaned_to = max(leader.cleaned_to or 0, leader.cleaned_once)
+        if cleaned_to <= min([head.next_offset, *(each.base_offset for each in lacking)]):
+            raise Violation(f"I15 an archiver stops for compaction before {cleaned_to}, and has archived to {head.last_offset}")
+        if max(leader.start, leader.segments[0].base) <= head.start_offset and leader.cleaned_to == cleaned_to:
             raise Violation(f"I15 an archiver stops that could replace all that is archived from {head.start_offset} on")
 
     def outdated(self, version: Version, *, unchanged: bool) -> None:
