@@ -7,10 +7,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from random import Random
 
-from archival.due_queue import DueQueue
 from archival.fleet import LATE_S, LOG_DIRS, ArchiverFleet, PartitionOutcome
-from archival.policy import PolicyFor
-from archival.upload_permit import StepWatch
+from archival.plan.policy import PolicyFor
+from archival.schedule.due_queue import DueQueue
+from archival.schedule.upload_permit import StepWatch
 from headwater_core.errors import HeadwaterError, SourceChanged
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import parse_directory_name

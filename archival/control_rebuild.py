@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from archival.announcer import advanced_of
+from archival.partition.announcer import advanced_of
 from headwater_core.control.control_log import PUBLISH_TIMEOUT_S, ControlLog
 from headwater_core.control.control_records import Advanced, Record
 from headwater_core.control.node import ControlNode

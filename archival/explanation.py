@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from archival.lineage import Behind, lies_on, verdict
-from archival.policy import Policy
-from archival.role import Standby, archiving_role
-from archival.source import open_segment
-from archival.step_plan import next_steps
-from archival.steps import Stop
+from archival.partition.source import open_segment
+from archival.plan.lineage import Behind, lies_on, verdict
+from archival.plan.policy import Policy
+from archival.plan.role import Standby, archiving_role
+from archival.plan.step_plan import next_steps
+from archival.plan.steps import Stop
 from headwater_core.epochs import EpochHistory, leader_epoch_at
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, NeedsReplacement, NeedsUpgrade, TransientError, TruncatedData
 from headwater_core.segments.batch_walk import headers

@@ -13,30 +13,30 @@ from uuid import uuid4
 
 import structlog
 
-from archival.announcer import Announcer
-from archival.archiver import ArchiverEquipment, PartitionArchiver
-from archival.broker_logs import BrokerLogs, awaits_commit
-from archival.broker_release import BrokerReleaser, ReleaseRecord
-from archival.broker_topics import BrokerTopics
-from archival.broker_view import Broker
-from archival.collector import Border, Collected, Collector
+from archival.broker.broker_logs import BrokerLogs, awaits_commit
+from archival.broker.broker_release import BrokerReleaser, ReleaseRecord
+from archival.broker.broker_topics import BrokerTopics
+from archival.broker.broker_view import Broker
+from archival.broker.lagging_groups import LaggingGroups
+from archival.collection.collector import Border, Collected, Collector
+from archival.collection.sightings import Sightings
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.known_pauses import KnownPauses
-from archival.lagging_groups import LaggingGroups
-from archival.looks import CleanerLooks
 from archival.obstacle import Obstacle
+from archival.partition.announcer import Announcer
+from archival.partition.archiver import ArchiverEquipment, PartitionArchiver
+from archival.partition.looks import CleanerLooks
+from archival.partition.release import Releaser, plan_release
+from archival.partition.source import LocalLogs, OpenSegment, open_segment
+from archival.partition.tails import Tails
+from archival.partition.topics import TopicRecords
 from archival.partition_status import KnownHead
-from archival.policy import Policy, PolicyFor
-from archival.release import Releaser, plan_release
+from archival.plan.policy import Policy, PolicyFor
+from archival.plan.retention_deadline import deadline_ms, too_near_ms
+from archival.plan.role import Standby, archiving_role
 from archival.rest import Rest
-from archival.retention_deadline import deadline_ms, too_near_ms
-from archival.role import Standby, archiving_role
-from archival.sightings import Sightings
-from archival.source import LocalLogs, OpenSegment, open_segment
-from archival.store_breaker import listening
-from archival.tails import Tails
-from archival.topics import TopicRecords
-from archival.upload_permit import StepWatch, UploadPermit, UploadRate
+from archival.schedule.store_breaker import listening
+from archival.schedule.upload_permit import StepWatch, UploadPermit, UploadRate
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.errors import Fenced, HeadwaterError, NotFound, TransientError, UploadStopped
@@ -163,7 +163,7 @@ class _Member:
 class FleetEquipment:
     """What the archivers of one agent work with.
 
-    store         calls of it, and of the repository's, are heard: see archival.store_breaker
+    store         calls of it, and of the repository's, are heard: see archival.schedule.store_breaker
     settings_for  what the operator has set for a topic, by its name, as it is now
     settings      for no topic in particular
     wait          sleeps for so many seconds

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from archival.policy import PAUSED, Policy
+from archival.plan.policy import PAUSED, Policy
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import TopicPartition

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from archival.role import Acting, Standby, archiving_role
+from archival.plan.role import Acting, Standby, archiving_role
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, HeadwaterError, SuspectedGap, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog, LocalSegment

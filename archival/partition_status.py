@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from archival.lineage import Behind, verdict
-from archival.policy import Policy
-from archival.replacement import irreplaceable
-from archival.role import Standby, archiving_role
-from archival.source import open_segment
-from archival.step_plan import next_steps
-from archival.steps import Idle, Stop
+from archival.partition.source import open_segment
+from archival.plan.lineage import Behind, verdict
+from archival.plan.policy import Policy
+from archival.plan.replacement import irreplaceable
+from archival.plan.role import Standby, archiving_role
+from archival.plan.step_plan import next_steps
+from archival.plan.steps import Idle, Stop
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import headers, locate

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from archival.policy import Policy
-from archival.role import Acting, Standby, archiving_role
+from archival.plan.policy import Policy
+from archival.plan.role import Acting, Standby, archiving_role
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head

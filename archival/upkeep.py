@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
-from archival.collector import Collected
+from archival.collection.collector import Collected
 from archival.fleet import ArchiverFleet
 from headwater_core.errors import Fenced, HeadwaterError, TransientError
 from headwater_core.objectstore.store import UnfinishedUpload

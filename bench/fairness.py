@@ -4,7 +4,8 @@
 
 The agent's own scheduler and archivers, over a directory. The 999 have segments of 1 KiB, the one has segments of 8 MiB, and whenever one
 of them is archived the next two of that partition are sealed already. A partition's fair share is one thousandth of all turns, where a
-step counts as one turn and one more for each MiB (archival/due_queue.py); the longest wait is between two commits of one of the 999.
+step counts as one turn and one more for each MiB (archival/schedule/due_queue.py); the longest wait is between two commits of one of
+the 999.
 Once all keep their logs for as long, and once the broker's retention takes the one's first: then it gets every other turn.
 """
 
@@ -23,9 +24,9 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from archival.due_queue import QUANTUM_BYTES
 from archival.fleet import ArchiverFleet, FleetEquipment
-from archival.scheduler import Scheduler
+from archival.schedule.due_queue import QUANTUM_BYTES
+from archival.schedule.scheduler import Scheduler
 from bench.logs import CLUSTER, Shape, make_batch
 from bench.partitions import BATCH_RECORDS, WRITER, Partitions
 from headwater_core.clock import SystemClock

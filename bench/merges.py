@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from archival.config import ArchivalConfig
-from archival.policy import Policy
+from archival.plan.policy import Policy
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import TopicPartition

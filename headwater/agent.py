@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import structlog
 
 from archival.explanation import Turn
-from archival.scheduler import Scheduler
+from archival.schedule.scheduler import Scheduler
+from archival.schedule.watch import Watch
 from archival.upkeep import Upkeep
-from archival.watch import Watch
 from headwater import __version__, agent_socket
 from headwater.collection import CollectionRequest, collection_rows
 from headwater.config import Config

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from archival.collector import Collected
+from archival.collection.collector import Collected
 from archival.fleet import ArchiverFleet
-from archival.trim import delete_to
+from archival.plan.trim import delete_to
 from archival.upkeep import unfinished_by_prefix
 from headwater import agent_socket
 from headwater.config import Config

@@ -16,8 +16,8 @@ from archival.config import ArchivalConfig
 from archival.control_rebuild import rebuild_control_if_needed
 from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
 from archival.known_pauses import KnownPauses
-from archival.policy import Policy
-from archival.store_breaker import heard
+from archival.plan.policy import Policy
+from archival.schedule.store_breaker import heard
 from headwater import agent_socket
 from headwater.config import Config
 from headwater.live_config import LiveConfig

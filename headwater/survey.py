@@ -10,12 +10,12 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from archival.broker_release import ReleaseRecord
+from archival.broker.broker_release import ReleaseRecord
 from archival.known_pauses import KnownPauses
+from archival.partition.tails import Tails
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
-from archival.policy import Policy, PolicyFor
-from archival.role import Acting, archiving_role
-from archival.tails import Tails
+from archival.plan.policy import Policy, PolicyFor
+from archival.plan.role import Acting, archiving_role
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from archival.entries import part_of
+from archival.plan.entries import part_of
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry

@@ -36,7 +36,7 @@ HOMES = {  # library: the only places that may import it
     "pyspark": ("headwater/pipeline/spark/", "headwater/spark.py", "pyspark_headwater/"),
     "pysyncobj": ("headwater_core/control/node.py", "headwater_core/control/peer_transport.py"),
     "rich": ("headwater/",),
-    "watchdog": ("archival/watch.py",),
+    "watchdog": ("archival/schedule/watch.py",),
 }
 NEVER_IN_THE_AGENT = {"numba", "numpy", "pandas", "pyarrow"}
 

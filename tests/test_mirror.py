@@ -10,7 +10,7 @@ LINES_MAX = 80
 
 ELSEWHERE = {  # reason: {module: the test file to open first}
     "what it finds is tested with the one module that decides by it": {
-        "archival/looks.py": "tests/archival/test_cleaner.py",
+        "archival/partition/looks.py": "tests/archival/test_cleaner.py",
         "headwater_core/segments/local_log.py": "tests/headwater_core/segments/log_dirs/test_log_dirs.py",
         "hydration/archive/archive_tier.py": "tests/hydration/test_partition_log.py",
         "hydration/local/open_segment.py": "tests/hydration/test_local_tier.py",
@@ -20,8 +20,8 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "recovery/runs.py": "tests/recovery/test_restoration.py",
     },
     "values, errors or a Protocol without a decision of their own": {
-        "archival/broker_view.py": "tests/archival/test_broker_logs.py",
-        "archival/steps.py": "tests/test_values.py",
+        "archival/broker/broker_view.py": "tests/archival/test_broker_logs.py",
+        "archival/plan/steps.py": "tests/test_values.py",
         "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
         "manifests/document.py": "tests/manifests/test_head.py",
         "manifests/entry.py": "tests/manifests/test_head.py",

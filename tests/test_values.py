@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival.cleaner import CleanerLook
 from archival.config import ArchivalConfig
-from archival.policy import Policy
-from archival.steps import ClaimPartition, CutEntries, RecordGap, Revive, Upload
+from archival.plan.cleaner import CleanerLook
+from archival.plan.policy import Policy
+from archival.plan.steps import ClaimPartition, CutEntries, RecordGap, Revive, Upload
 from headwater.pipeline.export.checkpoint import PlannedRange
 from headwater.pipeline.scan.query import Predicate
 from headwater.pipeline.scan.splits import Split

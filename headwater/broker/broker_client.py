@@ -1,4 +1,4 @@
-"""The broker beside this agent, by its own protocol: archival.broker_view.Broker.
+"""The broker beside this agent, by its own protocol: archival.broker.broker_view.Broker.
 
 A broker that does not answer is asked again after pauses, and both its silence and its return are logged once.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog
+from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog
 from headwater.broker.broker_connection import BrokerAddress, BrokerApi, BrokerConnection
 from headwater.broker.client_properties import ClientProperties
 from headwater_core.clock import Clock
@@ -78,8 +78,8 @@ class BrokerClient:
             each.connection.close()
 
     def committed(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, CommittedEnd]:
-        """See archival.broker_view.Broker. The offsets are asked first, then what the names mean: a name that means the same topic still
-        did so before."""
+        """See archival.broker.broker_view.Broker. The offsets are asked first, then what the names mean: a name that means the same
+        topic still did so before."""
         with self._connection() as connection:
             ends = _list_offsets(connection, places, LATEST)
             topics = _topics(connection, {place.topic for place in places})
@@ -93,7 +93,7 @@ class BrokerClient:
         return found
 
     def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        """See archival.broker_view.Broker. Every broker is asked for the groups that it coordinates."""
+        """See archival.broker.broker_view.Broker. Every broker is asked for the groups that it coordinates."""
         with self._connection() as connection:
             said = _metadata(connection, ())
         lowest: dict[TopicPartition, GroupOffset] = {}
@@ -114,7 +114,7 @@ class BrokerClient:
 
     @contextmanager
     def pinned(self) -> Iterator["PinnedConnection"]:
-        """See archival.broker_view.Broker."""
+        """See archival.broker.broker_view.Broker."""
         with self._connection() as connection:
             yield PinnedConnection(connection)
 
@@ -204,7 +204,7 @@ class BrokerClient:
 
 
 class PinnedConnection:
-    """See archival.broker_view.PinnedBroker."""
+    """See archival.broker.broker_view.PinnedBroker."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import tests.kill_at  # noqa: F401
-from archival.archiver import PartitionArchiver
+from archival.partition.archiver import PartitionArchiver
 from headwater_core.objectstore.directory import DirectoryStore
 from tests.archival.builders import EVERYTHING, Agent, run
 

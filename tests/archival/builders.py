@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from archival.announcer import Announcer
-from archival.archiver import ArchiverEquipment, Outcome, PartitionArchiver
-from archival.looks import CleanerLooks
-from archival.policy import Policy
-from archival.release import Releaser
-from archival.source import LocalLogs, OpenSegment, open_segment
-from archival.tails import Tails
-from archival.topics import TopicFacts, TopicRecords
+from archival.partition.announcer import Announcer
+from archival.partition.archiver import ArchiverEquipment, Outcome, PartitionArchiver
+from archival.partition.looks import CleanerLooks
+from archival.partition.release import Releaser
+from archival.partition.source import LocalLogs, OpenSegment, open_segment
+from archival.partition.tails import Tails
+from archival.partition.topics import TopicFacts, TopicRecords
+from archival.plan.policy import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from archival.announcer import RETRY_S, Announcer, advanced_of, claim_of
+from archival.partition.announcer import RETRY_S, Announcer, advanced_of, claim_of
 from headwater_core.clock import SystemClock
 from headwater_core.control.control_records import Advanced, Record, Retired
 from headwater_core.errors import DiskFull, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UsageError

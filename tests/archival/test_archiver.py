@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 import headwater_core.milestones
-from archival.policy import Policy
+from archival.plan.policy import Policy
 from headwater_core.errors import (
     CorruptData,
     Fenced,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from archival.broker_logs import BrokerLogs, awaits_commit
-from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
+from archival.broker.broker_logs import BrokerLogs, awaits_commit
+from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition

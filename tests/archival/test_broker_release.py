@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from archival.archiver import PartitionArchiver
-from archival.broker_release import PAUSE_MAX_S, PAUSE_S, REFUSED_S, BrokerReleaser, ReleaseRecord
-from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
-from archival.release import Release
+from archival.broker.broker_release import PAUSE_MAX_S, PAUSE_S, REFUSED_S, BrokerReleaser, ReleaseRecord
+from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
+from archival.partition.archiver import PartitionArchiver
+from archival.partition.release import Release
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import DeletionRefused, SourceChanged, TransientError
 from headwater_core.partition import TopicPartition

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from archival.cleaner import CLOCK_STEP_MS, CleanerLook, clean_below, clean_under, clean_with, is_clean, look_at, overtaken
-from archival.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
-from archival.source import open_segment
+from archival.partition.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
+from archival.partition.source import open_segment
+from archival.plan.cleaner import CLOCK_STEP_MS, CleanerLook, clean_below, clean_under, clean_with, is_clean, look_at, overtaken
 from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.errors import NeedsReplacement, SourceChanged
 from headwater_core.segments.local_log import LocalLog, LocalSegment

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from archival.collector import Collected, Collector
+from archival.collection.collector import Collected, Collector
+from archival.collection.sightings import Sightings
 from archival.config import ArchivalConfig
-from archival.sightings import Sightings
 from headwater_core import milestones
 from headwater_core.errors import CorruptData, DiskFull, Fenced, HeadwaterError, TransientError
 from headwater_core.objectstore.store import ObjectInfo
@@ -376,7 +376,7 @@ def test_a_full_data_directory_deletes_nothing_that_it_cannot_remember(bench: Be
         raise TransientError("no room")
 
     with monkeypatch.context() as planted:
-        planted.setattr("archival.sightings.replace_file", full)
+        planted.setattr("archival.collection.sightings.replace_file", full)
         with pytest.raises(TransientError, match="no room"):
             bench.collect()
     bench.agent.clock.advance(LEASE_MS)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from archival.due_queue import CHANGES_MAX, PAUSE_MAX_S, PAUSE_S, QUANTUM_BYTES, DueQueue, _InHand
+from archival.schedule.due_queue import CHANGES_MAX, PAUSE_MAX_S, PAUSE_S, QUANTUM_BYTES, DueQueue, _InHand
 from headwater_core.partition import TopicPartition
 
 A, B, C = (TopicPartition("soup", number) for number in range(3))

@@ -1,6 +1,6 @@
 """How live entries change, value by value: nothing but what is said of offsets is looked at here."""
 
-from archival.entries import entries_before, place, rest_of, with_gap
+from archival.plan.entries import entries_before, place, rest_of, with_gap
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from tests.manifests.builders import a_gap, an_entry

@@ -3,7 +3,7 @@ import io
 import pytest
 from msgspec import structs
 
-from archival.entry_reader import ArchivedEntries
+from archival.partition.entry_reader import ArchivedEntries
 from headwater_core.errors import CorruptData
 from tests.headwater_core.objectstore.memory import MemoryStore
 from tests.manifests.builders import an_entry

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archival.explanation import Turn, Unarchived, explain
-from archival.policy import Policy
+from archival.plan.policy import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment

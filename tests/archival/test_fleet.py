@@ -18,12 +18,12 @@ from structlog.testing import capture_logs
 
 from archival import fleet
 from archival.archive_pass import archive_all
-from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
+from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
 from archival.config import ArchivalConfig, ArchiveMode
-from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import READ_AGAIN_S
-from archival.looks import KEEP_MS
-from archival.scheduler import QUIET_S
+from archival.partition.looks import KEEP_MS
+from archival.schedule.due_queue import PAUSE_MAX_S
+from archival.schedule.scheduler import QUIET_S
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, DeletionRefused, HeadwaterError, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
@@ -282,7 +282,7 @@ def test_a_damaged_segment_is_read_again_when_it_has_changed_or_after_a_long_whi
         bench.scheduler.rescan()
         bench.turns()
 
-    monkeypatch.setattr("archival.run_finder.scan_run", counted)
+    monkeypatch.setattr("archival.partition.run_finder.scan_run", counted)
     later(0)
     assert (reads, bench.last_offset("bad", 0)) == (2, 9)
     for _ in range(int(READ_AGAIN_S / PAUSE_MAX_S) - 1):

@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from archival.held_head import HeldHead
+from archival.partition.held_head import HeldHead
 from headwater_core.errors import CorruptData
 from manifests import keys
 from manifests.head import Head

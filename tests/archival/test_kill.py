@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archival import archiver, merger, release
+from archival.partition import archiver, merger, release
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from archival.broker_view import CommittedEnd, GroupOffset, PinnedBroker
-from archival.lagging_groups import FAILED_S, REFRESH_S, LaggingGroups
+from archival.broker.broker_view import CommittedEnd, GroupOffset, PinnedBroker
+from archival.broker.lagging_groups import FAILED_S, REFRESH_S, LaggingGroups
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
 from tests.archival.builders import PARTITION

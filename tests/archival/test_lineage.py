@@ -1,6 +1,6 @@
 import pytest
 
-from archival.lineage import (
+from archival.plan.lineage import (
     Behind,
     CutAt,
     Ok,

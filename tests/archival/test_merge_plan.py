@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from archival.lineage import branches_at
-from archival.merge_plan import ENTRIES_MAX, GROWTH, MergePlan, merged_displacement, plan_merge, with_merged
-from archival.policy import MERGE_SPAN_MS
+from archival.plan.lineage import branches_at
+from archival.plan.merge_plan import ENTRIES_MAX, GROWTH, MergePlan, merged_displacement, plan_merge, with_merged
+from archival.plan.policy import MERGE_SPAN_MS
 from headwater_core.epochs import EpochHistory
 from manifests.entry import Entry, EpochOffset
 from manifests.entry_tree import EntryTree

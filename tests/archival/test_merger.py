@@ -5,8 +5,8 @@ from dataclasses import replace as dataclass_replace
 import pytest
 from msgspec import structs
 
-from archival.archiver import MergeOutcome
-from archival.policy import Policy
+from archival.partition.archiver import MergeOutcome
+from archival.plan.policy import Policy
 from headwater_core.errors import Fenced, TransientError, UploadStopped
 from headwater_core.layouts import open_layout
 from headwater_core.segments.runindex import RunIndex

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from archival.cleaner import overtaken
 from archival.partition_status import ArchiveLag, PartitionStatus, status_of
-from archival.policy import Policy
+from archival.plan.cleaner import overtaken
+from archival.plan.policy import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId

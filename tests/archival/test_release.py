@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from archival.policy import Policy
-from archival.release import plan_release, release_bound
+from archival.partition.release import plan_release, release_bound
+from archival.plan.policy import Policy
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head

@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from archival.cleaner import displaced_by
-from archival.lineage import may_lack
-from archival.policy import Policy
-from archival.release import release_bound
-from archival.replacement import DISPLACED, Draft, irreplaceable, rereads
-from archival.step_plan import next_steps
-from archival.steps import Replace, Stop
+from archival.partition.release import release_bound
+from archival.plan.cleaner import displaced_by
+from archival.plan.lineage import may_lack
+from archival.plan.policy import Policy
+from archival.plan.replacement import DISPLACED, Draft, irreplaceable, rereads
+from archival.plan.step_plan import next_steps
+from archival.plan.steps import Replace, Stop
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement, TransientError
 from headwater_core.segments.local_log import LocalLog

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from archival.policy import Policy
+from archival.plan.policy import Policy
 from archival.rest import Rest
 from headwater_core.epochs import EpochHistory
 from headwater_core.segments.local_log import LocalLog

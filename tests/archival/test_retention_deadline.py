@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival.retention_deadline import deadline_ms, too_near_ms
+from archival.plan.retention_deadline import deadline_ms, too_near_ms
 from headwater_core.segments.local_log import Generation, LocalLog
 from headwater_core.segments.metadata.cluster_metadata import Retention
 from tests.archival.builders import a_log

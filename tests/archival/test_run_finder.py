@@ -3,10 +3,10 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from archival.lineage import CutAt
-from archival.run_finder import Run, RunEnd, find_run
-from archival.source import FoundBatch, find_batch
-from archival.steps import Upload
+from archival.partition.run_finder import Run, RunEnd, find_run
+from archival.partition.source import FoundBatch, find_batch
+from archival.plan.lineage import CutAt
+from archival.plan.steps import Upload
 from headwater_core.errors import CorruptData, SuspectedGap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from manifests.entry import Entry
@@ -177,7 +177,7 @@ def test_the_end_of_the_last_run_is_where_the_search_begins(directory: Directory
         searched.append(start)
         return find_batch(segment, file, offset, start, size_bytes)
 
-    monkeypatch.setattr("archival.run_finder.find_batch", recorded)
+    monkeypatch.setattr("archival.partition.run_finder.find_batch", recorded)
     directory.segment(0, a_segment(0, 10))
     step, log = a_step(directory, 5, 10)
     position = len(a_segment(0, 5))

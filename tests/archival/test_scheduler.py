@@ -11,14 +11,14 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from archival.announcer import claim_of
 from archival.config import ArchivalConfig, ArchiveMode
-from archival.due_queue import PAUSE_MAX_S
 from archival.fleet import LATE_S, LOG_DIRS, LOOK_S, MERGE_AGAIN_S, READ_AGAIN_S, MergeTurn, PartitionOutcome
-from archival.policy import PolicyFor
-from archival.scheduler import QUIET_S, Scheduler
-from archival.store_breaker import OPENS_AT, PROBE_MAX_S
-from archival.upload_permit import StepWatch
+from archival.partition.announcer import claim_of
+from archival.plan.policy import PolicyFor
+from archival.schedule.due_queue import PAUSE_MAX_S
+from archival.schedule.scheduler import QUIET_S, Scheduler
+from archival.schedule.store_breaker import OPENS_AT, PROBE_MAX_S
+from archival.schedule.upload_permit import StepWatch
 from headwater_core.clock import SystemClock
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError, Unauthorised, UnknownOutcome, UploadStopped
@@ -430,7 +430,7 @@ class Once:
 
 
 def test_a_mistake_beside_all_partitions_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archival.scheduler.FAILED_S", 0.01)
+    monkeypatch.setattr("archival.schedule.scheduler.FAILED_S", 0.01)
     bench.broker.partition("soup", 0)
     asked = 0
 

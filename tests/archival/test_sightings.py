@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from archival.sightings import Seen, Sightings
+from archival.collection.sightings import Seen, Sightings
 from headwater_core.errors import DiskFull, HeadwaterError
 from tests.archival.builders import PARTITION
 from tests.headwater_core.manual_clock import ManualClock
@@ -55,7 +55,7 @@ def test_a_full_disk_keeps_what_was_remembered(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise DiskFull("no room")
 
-    monkeypatch.setattr("archival.sightings.replace_file", full)
+    monkeypatch.setattr("archival.collection.sightings.replace_file", full)
     with pytest.raises(HeadwaterError):
         sightings.see(PARTITION, Seen.ORPHAN, {"a", "b"})
     assert sightings.of(PARTITION, Seen.ORPHAN) == before

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from archival.source import check_same
+from archival.partition.source import check_same
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import SourceChanged
 from headwater_core.partition import TopicPartition

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from archival.config import ArchivalConfig, ArchiveMode
-from archival.policy import Policy
-from archival.role import Acting, archiving_role
-from archival.step_plan import next_steps
-from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
+from archival.plan.policy import Policy
+from archival.plan.role import Acting, archiving_role
+from archival.plan.step_plan import next_steps
+from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival.store_breaker import OPENS_AT, PROBE_MAX_S, PROBE_S, StoreBreaker, heard, listening
+from archival.schedule.store_breaker import OPENS_AT, PROBE_MAX_S, PROBE_S, StoreBreaker, heard, listening
 from headwater_core.errors import (
     AlreadyExists,
     Conflict,

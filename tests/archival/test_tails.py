@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from archival.config import ArchivalConfig
-from archival.tails import Tails
+from archival.partition.tails import Tails
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.partition import PartitionId
 from tests.archival.builders import PARTITION

@@ -1,4 +1,4 @@
-from archival.timetable import Timetable, earliest
+from archival.schedule.timetable import Timetable, earliest
 from tests.archival.builders import place
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archival.topics import NAME_RETRY_S, RECENT_MOVE_MS, TopicFacts, TopicRecords
+from archival.partition.topics import NAME_RETRY_S, RECENT_MOVE_MS, TopicFacts, TopicRecords
 from headwater_core.errors import ForeignOwner, StoreGone
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import PartitionId, topic_id_text

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from archival.config import ArchivalConfig
-from archival.trim import delete_to, expired_to, next_expiry_ms, trimmed
+from archival.plan.trim import delete_to, expired_to, next_expiry_ms, trimmed
 from headwater_core.errors import UsageError
 from manifests.entry import Entry
 from manifests.head import Head, check_head

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archival.upload_permit import BURST_S, SLICE_S, StepWatch, UploadPermit, UploadRate
+from archival.schedule.upload_permit import BURST_S, SLICE_S, StepWatch, UploadPermit, UploadRate
 from headwater_core.errors import UploadStopped
 from tests.headwater_core.manual_clock import ManualClock
 

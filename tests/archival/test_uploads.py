@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import archival.archiver
-from archival.entry_reader import ArchivedEntries
-from archival.policy import Policy
-from archival.source import open_segment
-from archival.steps import Upload
-from archival.uploads import Uploads
+import archival.partition.archiver
+from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.source import open_segment
+from archival.partition.uploads import Uploads
+from archival.plan.policy import Policy
+from archival.plan.steps import Upload
 from headwater_core.errors import (
     CorruptData,
     Fenced,
@@ -384,7 +384,7 @@ def test_a_claim_that_comes_between_two_runs_is_met_by_their_commit(directory: D
 
 
 def test_large_segments_are_listed_one_by_one(directory: Directory, gathering: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archival.archiver, "RUNS_BYTES_MAX", 2 * len(a_segment(0, 10)) - 1)
+    monkeypatch.setattr(archival.partition.archiver, "RUNS_BYTES_MAX", 2 * len(a_segment(0, 10)) - 1)
     fill(directory, 0, 10, 20, 30, end=35)
     gathering.step(SEALED)
     gathering.step(SEALED)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archival.watch import Watch
+from archival.schedule.watch import Watch
 from headwater_core.partition import TopicPartition
 from tests.hung_disk import hung_disk, within
 
@@ -76,7 +76,7 @@ def test_a_directory_that_cannot_be_watched_is_rescanned(tmp_path: Path, caplog:
 
 
 def test_a_directory_whose_disk_hangs_keeps_no_other_from_being_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archival.watch._START_S", 0.2)
+    monkeypatch.setattr("archival.schedule.watch._START_S", 0.2)
     hanging, sound = tmp_path / "a", tmp_path / "b"
     hanging.mkdir()
     (sound / "soup-1").mkdir(parents=True)

@@ -13,8 +13,9 @@ import pytest
 import structlog
 
 import recovery
-from archival import archiver, collector, release
+from archival.collection import collector
 from archival.config import ArchivalConfig
+from archival.partition import archiver, release
 from headwater import cli
 from headwater.session import RUNS_MAX
 from headwater_core.objectstore.directory import DirectoryStore

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from archival import broker_view
+from archival.broker import broker_view
 from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet, FleetEquipment
 from archival.known_pauses import KnownPauses
-from archival.policy import Policy
-from archival.scheduler import Scheduler
-from archival.store_breaker import heard
+from archival.plan.policy import Policy
+from archival.schedule.scheduler import Scheduler
+from archival.schedule.store_breaker import heard
 from headwater_core.epochs import EpochHistory
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.store import ObjectStore

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from archival.archive_pass import archive_all
-from archival.archiver import Outcome, PartitionArchiver
-from archival.policy import Policy
+from archival.partition.archiver import Outcome, PartitionArchiver
+from archival.plan.policy import Policy
 from headwater import session
 from headwater.agent import _Answers
 from headwater.agent_socket import Ask

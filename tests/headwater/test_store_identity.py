@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from archival.archive_pass import archive_all
-from archival.policy import Policy
+from archival.plan.policy import Policy
 from headwater.config import load
 from headwater.session import open_session
 from headwater.store_identity import AGAIN_S, NAME, RETRY_MAX_S, RETRY_S, Gate, StoreIdentity, decide_owner, read_identity, settle

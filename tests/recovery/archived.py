@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from archival.announcer import Announcer
-from archival.archiver import ArchiverEquipment, PartitionArchiver
-from archival.looks import CleanerLooks
-from archival.policy import Policy
-from archival.tails import Tails
-from archival.topics import TopicFacts, TopicRecords
+from archival.partition.announcer import Announcer
+from archival.partition.archiver import ArchiverEquipment, PartitionArchiver
+from archival.partition.looks import CleanerLooks
+from archival.partition.tails import Tails
+from archival.partition.topics import TopicFacts, TopicRecords
+from archival.plan.policy import Policy
 from headwater_core.clock import SystemClock
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import recovery
-from archival.policy import Policy
+from archival.plan.policy import Policy
 from headwater_core.clock import SystemClock
 from headwater_core.partition import PartitionId
 from headwater_core.segments import checkpoints

@@ -8,20 +8,20 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
-from archival.announcer import Announcer
-from archival.archiver import ArchiverEquipment, PartitionArchiver
-from archival.broker_logs import BrokerLogs
-from archival.broker_release import BrokerReleaser
-from archival.collector import Collector
+from archival.broker.broker_logs import BrokerLogs
+from archival.broker.broker_release import BrokerReleaser
+from archival.collection.collector import Collector
+from archival.collection.sightings import Sightings
 from archival.known_pauses import KnownPauses
-from archival.looks import CleanerLooks
-from archival.policy import Policy
-from archival.release import Releaser
-from archival.sightings import Sightings
-from archival.source import LocalLogs, open_segment
-from archival.tails import Tails
-from archival.topics import TopicRecords
-from archival.trim import delete_to
+from archival.partition.announcer import Announcer
+from archival.partition.archiver import ArchiverEquipment, PartitionArchiver
+from archival.partition.looks import CleanerLooks
+from archival.partition.release import Releaser
+from archival.partition.source import LocalLogs, open_segment
+from archival.partition.tails import Tails
+from archival.partition.topics import TopicRecords
+from archival.plan.policy import Policy
+from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout

@@ -26,43 +26,43 @@ from unittest.mock import patch
 import msgspec
 from msgspec.structs import replace
 
-import archival.archiver
-import archival.branches
-import archival.collector
-import archival.lineage
-import archival.looks
-import archival.merge_plan
-import archival.merger
-import archival.orphans
-import archival.release
-import archival.replacement
-import archival.role
-import archival.source
-import archival.step_plan
-import archival.tails
-import archival.trim
+import archival.collection.collector
+import archival.collection.orphans
+import archival.partition.archiver
+import archival.partition.branches
+import archival.partition.looks
+import archival.partition.merger
+import archival.partition.release
+import archival.partition.source
+import archival.partition.tails
+import archival.plan.lineage
+import archival.plan.merge_plan
+import archival.plan.replacement
+import archival.plan.role
+import archival.plan.step_plan
+import archival.plan.trim
 import headwater_core.layouts.segment
 import headwater_core.objectstore.confirmed_put
 import manifests.page_store
 import manifests.repository
-from archival.announcer import Announcer
-from archival.archiver import Outcome, PartitionArchiver
-from archival.branches import Branches, Division
-from archival.broker_release import BrokerReleaser
-from archival.collector import Collector
-from archival.entry_reader import ArchivedEntries
-from archival.held_head import HeldHead
+from archival.broker.broker_release import BrokerReleaser
+from archival.collection.collector import Collector
+from archival.collection.orphans import listed_uids, packed, stored_objects
+from archival.collection.sightings import Seen, Sightings
 from archival.known_pauses import KnownPauses
-from archival.lineage import Behind, CutAt, Ok, Verdict
-from archival.orphans import listed_uids, packed, stored_objects
-from archival.policy import Policy
-from archival.release import Releaser
-from archival.role import Acting, Standby
-from archival.sightings import Seen, Sightings
-from archival.source import PartitionSource
-from archival.steps import CutEntries, Replace, Step, Stop
-from archival.tails import Tails
-from archival.uploads import NewUpload, Uploads
+from archival.partition.announcer import Announcer
+from archival.partition.archiver import Outcome, PartitionArchiver
+from archival.partition.branches import Branches, Division
+from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.held_head import HeldHead
+from archival.partition.release import Releaser
+from archival.partition.source import PartitionSource
+from archival.partition.tails import Tails
+from archival.partition.uploads import NewUpload, Uploads
+from archival.plan.lineage import Behind, CutAt, Ok, Verdict
+from archival.plan.policy import Policy
+from archival.plan.role import Acting, Standby
+from archival.plan.steps import CutEntries, Replace, Step, Stop
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, ManifestChanged, NotFound, TransientError, UnknownOutcome
 from headwater_core.objectstore.confirmed_put import put_confirmed
@@ -153,61 +153,61 @@ def proven_by_the_next_entry(stack: ExitStack) -> None:
 
 @mutant("a cut takes with it what is proven after the dead run", theme="gaps", in_race=True)
 def cut_takes_all(stack: ExitStack) -> None:
-    _patch(stack, archival.step_plan, "resumes_at", lambda *_: None)
+    _patch(stack, archival.plan.step_plan, "resumes_at", lambda *_: None)
 
 
 @mutant("a stale broker's log is taken for the lineage")
 def no_behind(stack: ExitStack) -> None:
-    real = archival.lineage.verdict
+    real = archival.plan.lineage.verdict
 
     def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
         found = real(history, acting_epoch, head)
         if isinstance(found, Behind):
-            at = archival.lineage.branches_at(history, head.entries)
+            at = archival.plan.lineage.branches_at(history, head.entries)
             return Ok() if at is None else CutAt(at)
         return found
 
-    _patch(stack, archival.step_plan, "verdict", verdict)
+    _patch(stack, archival.plan.step_plan, "verdict", verdict)
 
 
 @mutant("dead branches are never cut", theme="lineage")
 def no_cut(stack: ExitStack) -> None:
-    real = archival.lineage.verdict
+    real = archival.plan.lineage.verdict
 
     def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
         found = real(history, acting_epoch, head)
         return Ok() if isinstance(found, CutAt) else found
 
-    _patch(stack, archival.step_plan, "verdict", verdict)
-    for module in (archival.branches, archival.source):
+    _patch(stack, archival.plan.step_plan, "verdict", verdict)
+    for module in (archival.partition.branches, archival.partition.source):
         _patch(stack, module, "branches_at", lambda *_: None)
 
 
 @mutant("a history without the head's newest epoch is behind, even when it has a newer one", theme="lineage")
 def as_designed_behind(stack: ExitStack) -> None:
-    real = archival.lineage.verdict
+    real = archival.plan.lineage.verdict
 
     def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
-        newest = archival.lineage.newest_epoch(head.entries)
+        newest = archival.plan.lineage.newest_epoch(head.entries)
         if newest >= 0 and all(epoch != newest for epoch, _ in history.starts):
             return Behind("lacks the newest archived epoch")
         return real(history, acting_epoch, head)
 
-    _patch(stack, archival.step_plan, "verdict", verdict)
+    _patch(stack, archival.plan.step_plan, "verdict", verdict)
 
 
 @mutant("nothing in the head recalls a newer epoch already followed")
 def as_designed_claim(stack: ExitStack) -> None:
-    real = archival.lineage.verdict
+    real = archival.plan.lineage.verdict
 
     def verdict(history: EpochHistory, acting_epoch: int, head: Head) -> Verdict:
-        at = archival.lineage.branches_at(history, head.entries)
-        newest = archival.lineage.newest_epoch(head.entries)
+        at = archival.plan.lineage.branches_at(history, head.entries)
+        newest = archival.plan.lineage.newest_epoch(head.entries)
         if at is not None and newest > acting_epoch:
             return Behind("an older epoch")
         return real(history, acting_epoch, replace(head, leader_epoch=-1))
 
-    _patch(stack, archival.step_plan, "verdict", verdict)
+    _patch(stack, archival.plan.step_plan, "verdict", verdict)
 
 
 @mutant("a log may supersede an archive that it shares nothing with", theme="disks")
@@ -215,7 +215,7 @@ def begin_anew_unasked(stack: ExitStack) -> None:
     def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> CutEntries:
         return CutEntries(at, leader_epoch)
 
-    for module in (archival.archiver, archival.step_plan):
+    for module in (archival.partition.archiver, archival.plan.step_plan):
         _patch(stack, module, "supersede", supersede)
 
 
@@ -239,7 +239,7 @@ def forget_superseded(stack: ExitStack) -> None:
 
 @mutant("what an unclean election makes count again is not archived again", theme="branches")
 def displaced_stays_so(stack: ExitStack) -> None:
-    _patch(stack, archival.replacement, "may_lack", lambda *_: ())
+    _patch(stack, archival.plan.replacement, "may_lack", lambda *_: ())
 
 
 # Planning
@@ -247,17 +247,17 @@ def displaced_stays_so(stack: ExitStack) -> None:
 
 @mutant("plans up to the log's end instead of the high watermark")
 def archive_above_hw(stack: ExitStack) -> None:
-    real = archival.step_plan.next_steps
+    real = archival.plan.step_plan.next_steps
 
     def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
         return real(dataclass_replace(log, high_watermark=1 << 40), head, **kwargs)
 
-    _patch(stack, archival.archiver, "next_steps", next_steps)
+    _patch(stack, archival.partition.archiver, "next_steps", next_steps)
 
 
 @mutant("a gap may, but need not, be replaced by what the log holds", theme="gaps")
 def gap_not_refilled(stack: ExitStack) -> None:
-    _patch(stack, archival.step_plan, "_refills", lambda *_: iter(()))
+    _patch(stack, archival.plan.step_plan, "_refills", lambda *_: iter(()))
 
 
 @mutant("a listing is taken for atomic: no second look", theme="lineage", in_race=True)
@@ -277,7 +277,7 @@ def forget_open_transactions(stack: ExitStack) -> None:
 
 @mutant("acts under a leader epoch that its log has not reached", theme="lineage", in_race=True)
 def acts_beyond_its_log(stack: ExitStack) -> None:
-    real = archival.role.archiving_role
+    real = archival.plan.role.archiving_role
 
     def archiving_role(log: LocalLog) -> Any:
         led = log.leadership
@@ -285,7 +285,7 @@ def acts_beyond_its_log(stack: ExitStack) -> None:
             return Acting(max(led.leader_epoch, -1 if log.epochs.newest is None else log.epochs.newest))
         return real(log)
 
-    for module in (archival.archiver, archival.source, archival.step_plan, archival.release):
+    for module in (archival.partition.archiver, archival.partition.source, archival.plan.step_plan, archival.partition.release):
         _patch(stack, module, "archiving_role", archiving_role)
 
 
@@ -299,29 +299,29 @@ def old_watermark_in_an_old_epoch(stack: ExitStack) -> None:
     """Either alone is not wrong. A watermark falls when a log is truncated for a newer epoch, and of a look the checkpoint is read
     first: then its epoch history is the newer one. Nothing is archived under that before a claim has put it into the head, in a step
     of its own, and the step after that takes a look of its own. Comparing watermarks is the second lock on this door."""
-    real_look, real_steps = PartitionSource.look_again, archival.step_plan.next_steps
+    real_look, real_steps = PartitionSource.look_again, archival.plan.step_plan.next_steps
 
     def look_again(self: PartitionSource, log: LocalLog, *rest: Any, **how: Any) -> Any:
         return real_look(self, dataclass_replace(log, high_watermark=0), *rest, **how)
 
     def next_steps(log: LocalLog, head: Head | None, **kwargs: Any) -> Iterator[Step]:
-        acting = archival.role.archiving_role(log)
+        acting = archival.plan.role.archiving_role(log)
         if head and isinstance(acting, Acting):
             head = replace(head, leader_epoch=max(head.leader_epoch, acting.leader_epoch))
         return real_steps(log, head, **kwargs)
 
     _patch(stack, PartitionSource, "look_again", look_again)
-    _patch(stack, archival.archiver, "next_steps", next_steps)
+    _patch(stack, archival.partition.archiver, "next_steps", next_steps)
 
 
 @mutant("inodes of segments are not compared at the second look", theme="lineage", in_race=True)
 def inodes_not_compared(stack: ExitStack) -> None:
-    _patch(stack, archival.source, "_files_from", lambda *_: {})
+    _patch(stack, archival.partition.source, "_files_from", lambda *_: {})
 
 
 @mutant("compaction may have gone past the archive", theme="keys")
 def past_the_archive(stack: ExitStack) -> None:
-    _patch(stack, archival.looks, "overtaken", lambda *_, **__: "")
+    _patch(stack, archival.partition.looks, "overtaken", lambda *_, **__: "")
 
 
 @mutant("a gap in a log is compaction's, whatever the topic's policy", theme="damage")
@@ -332,10 +332,10 @@ def holes_are_compactions(stack: ExitStack) -> None:
 @mutant("a tail that was first seen before the clock was set back waits without end")
 def tails_trust_the_clock(stack: ExitStack) -> None:
     def age_ms(self: Tails, partition: PartitionId, next_offset: int) -> int:
-        key, now = archival.tails._key(partition), self._clock.now_ms()
+        key, now = archival.partition.tails._key(partition), self._clock.now_ms()
         tail = self._tails.get(key)
         if tail is None or tail.next_offset != next_offset:
-            self._tails[key] = tail = archival.tails._Tail(next_offset, now)
+            self._tails[key] = tail = archival.partition.tails._Tail(next_offset, now)
         return now - tail.since_ms
 
     _patch(stack, Tails, "age_ms", age_ms)
@@ -412,7 +412,7 @@ def carried_over_unconfirmed(stack: ExitStack) -> None:
 
 @mutant("an agent commits over what a newer version has written", theme="versions")
 def newer_format_overwritten(stack: ExitStack) -> None:
-    for module in (archival.archiver, manifests.repository):
+    for module in (archival.partition.archiver, manifests.repository):
         _patch(stack, module, "check_writable", lambda _: None)
 
 
@@ -492,7 +492,7 @@ def revived_stays_superseded(stack: ExitStack) -> None:
 
 @mutant("release reads the entries in the head alone, and takes what is in pages for sound", theme="pages", in_race=True)
 def release_by_the_head_alone(stack: ExitStack) -> None:
-    real = archival.release.release_bound
+    real = archival.partition.release.release_bound
 
     def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
         if head and head.entries.references:
@@ -500,7 +500,7 @@ def release_by_the_head_alone(stack: ExitStack) -> None:
             head = replace(head, entries=(*assumed, *head.entries.newest))
         return real(log, head, writer)
 
-    _patch(stack, archival.release, "release_bound", release_bound)
+    _patch(stack, archival.partition.release, "release_bound", release_bound)
 
 
 def _assumed(ref: PageRef) -> Entry:
@@ -664,19 +664,19 @@ def never_announced(stack: ExitStack) -> None:
 
 @mutant("release compares offsets only", theme="lineage")
 def release_no_lineage(stack: ExitStack) -> None:
-    _patch(stack, archival.release, "branches_at", lambda *_: None)
-    _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
+    _patch(stack, archival.partition.release, "branches_at", lambda *_: None)
+    _patch(stack, archival.partition.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
 
 
 @mutant("release ignores the in-sync set and what the head says of leader epochs", theme="lineage", rare=True)
 def as_designed_release(stack: ExitStack) -> None:
-    _patch(stack, archival.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
+    _patch(stack, archival.partition.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
 
 
 @mutant("release ignores the in-sync set", theme="release", in_race=True)
 def release_without_in_sync_set(stack: ExitStack) -> None:
-    real = archival.release._refusal
-    _patch(stack, archival.release, "_refusal", lambda log, *rest: real(dataclass_replace(log, leadership=None), *rest))
+    real = archival.partition.release._refusal
+    _patch(stack, archival.partition.release, "_refusal", lambda log, *rest: real(dataclass_replace(log, leadership=None), *rest))
 
 
 @mutant("release ignores the leader epoch in the head", theme="release", in_race=True)
@@ -685,7 +685,7 @@ def release_without_stamp(stack: ExitStack) -> None:
         lagging = log.leadership is not None and not log.leadership.all_in_sync
         return "refused" if head.writer != writer or lagging else ""
 
-    _patch(stack, archival.release, "_refusal", refusal)
+    _patch(stack, archival.partition.release, "_refusal", refusal)
 
 
 @mutant("release looks once", theme="release", in_race=True)
@@ -695,14 +695,14 @@ def release_looks_once(stack: ExitStack) -> None:
 
 @mutant("last_offset taken for the next offset and incremented")
 def release_off_by_one(stack: ExitStack) -> None:
-    real = archival.release.release_bound
+    real = archival.partition.release.release_bound
 
     def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
         bound, reason = real(log, head, writer)
         later = [segment.base_offset for segment in log.segments if segment.base_offset > bound]
         return (later[0] if head and later and not _held_back(reason) else bound), reason
 
-    _patch(stack, archival.release, "release_bound", release_bound)
+    _patch(stack, archival.partition.release, "release_bound", release_bound)
 
 
 def _held_back(reason: str) -> bool:
@@ -711,7 +711,7 @@ def _held_back(reason: str) -> bool:
 
 @mutant("a gap entry counts as covering, release crosses it", theme="gaps", rare=True)
 def release_across_gap(stack: ExitStack) -> None:
-    real = archival.release.release_bound
+    real = archival.partition.release.release_bound
 
     def release_bound(log: LocalLog, head: Head | None, writer: str) -> tuple[int, str]:
         if head:
@@ -719,7 +719,7 @@ def release_across_gap(stack: ExitStack) -> None:
             head = replace(head, entries=digested)
         return real(log, head, writer)
 
-    _patch(stack, archival.release, "release_bound", release_bound)
+    _patch(stack, archival.partition.release, "release_bound", release_bound)
 
 
 @mutant("release trusts last_offset of the control log")
@@ -727,7 +727,7 @@ def release_from_control(stack: ExitStack) -> None:
     def plan_from_control(self: Releaser, archiver: PartitionArchiver) -> Head | None:
         known = archiver._announcer._control.state().partition(archiver.partition)
         log = self._logs.look(archiver.partition.topic_partition)
-        acting = archival.role.archiving_role(log)
+        acting = archival.plan.role.archiving_role(log)
         if known is None or isinstance(acting, Standby):
             return None
         digest = "crc64nvme:" + "0" * 16
@@ -744,7 +744,7 @@ def release_from_control(stack: ExitStack) -> None:
         )
 
     _patch(stack, Releaser, "_load", plan_from_control)
-    _patch(stack, archival.release, "branches_at", lambda *_: None)
+    _patch(stack, archival.partition.release, "branches_at", lambda *_: None)
 
 
 _A_HEAD = Head(
@@ -889,17 +889,17 @@ def merge_across_a_gap(stack: ExitStack) -> None:
         return not entry.gap and bool(entry.epochs) and group.size_bytes + entry.live_bytes <= group.target_bytes
 
     real = EntryTree.within
-    _patch(stack, archival.merge_plan._Group, "takes", takes)
-    _patch(stack, archival.archiver, "with_merged", lambda entries, group, merged: _with_merged(entries, merged))
+    _patch(stack, archival.plan.merge_plan._Group, "takes", takes)
+    _patch(stack, archival.partition.archiver, "with_merged", lambda entries, group, merged: _with_merged(entries, merged))
 
     def without_gaps(entries: EntryTree, first: int, end: int, *how: Any) -> Iterator[Entry]:
         return (entry for entry in real(entries, first, end, *how) if not entry.gap)
 
     def plan(head: Head, *args: Any, **how: Any) -> Any:
         with patch.object(EntryTree, "within", without_gaps):
-            return archival.merge_plan.plan_merge(head, *args, **how)
+            return archival.plan.merge_plan.plan_merge(head, *args, **how)
 
-    _patch(stack, archival.archiver, "plan_merge", plan)
+    _patch(stack, archival.partition.archiver, "plan_merge", plan)
 
 
 def _with_merged(entries: EntryTree, merged: Entry) -> EntryTree:
@@ -909,13 +909,13 @@ def _with_merged(entries: EntryTree, merged: Entry) -> EntryTree:
 
 @mutant("a merged entry does not know what was open before it", theme="merges")
 def merge_forgets_transactions(stack: ExitStack) -> None:
-    _patch(stack, archival.merger, "scan_run", lambda file, **how: scan_run(file, **(how | {"open_before": ()})))
-    _patch(stack, archival.merger, "_is_sum", lambda *_: True)
+    _patch(stack, archival.partition.merger, "scan_run", lambda file, **how: scan_run(file, **(how | {"open_before": ()})))
+    _patch(stack, archival.partition.merger, "_is_sum", lambda *_: True)
 
 
 @mutant("a merge is committed before its object is confirmed", theme="merges")
 def merge_unconfirmed(stack: ExitStack) -> None:
-    real = archival.merger.Merger.merge
+    real = archival.partition.merger.Merger.merge
 
     def merge(merger: Any, *args: Any) -> Any:
         upload = merger._uploads.upload
@@ -929,23 +929,23 @@ def merge_unconfirmed(stack: ExitStack) -> None:
         with patch.object(merger._uploads, "upload", hopeful):
             return real(merger, *args)
 
-    _patch(stack, archival.merger.Merger, "merge", merge)
+    _patch(stack, archival.partition.merger.Merger, "merge", merge)
 
 
 @mutant("a merge believes the local log without comparing digests", theme="merged keys")
 def merge_of_other_bytes(stack: ExitStack) -> None:
-    real = archival.merger.Merger._copy_local
+    real = archival.partition.merger.Merger._copy_local
 
     def copied(merger: Any, entry: Entry, *args: Any) -> str:
         return entry.digest if real(merger, entry, *args) else ""
 
-    _patch(stack, archival.merger.Merger, "_copy_local", copied)
-    _patch(stack, archival.merger, "_is_sum", lambda *_: True)
+    _patch(stack, archival.partition.merger.Merger, "_copy_local", copied)
+    _patch(stack, archival.partition.merger, "_is_sum", lambda *_: True)
 
 
 @mutant("what compaction went past is archived again before its cleaner has returned", theme="forgotten")
 def replaced_for_nothing(stack: ExitStack) -> None:
-    _patch(stack, archival.replacement, "clean_below", lambda log: 2**62)
+    _patch(stack, archival.plan.replacement, "clean_below", lambda log: 2**62)
 
 
 @mutant("only what is new is archived again where compaction went past the archive", theme="keys")
@@ -954,7 +954,7 @@ def replaced_in_part(stack: ExitStack) -> None:
         last = head.entries[-1].base_offset if head.entries else head.start_offset
         return Replace(last, "") if overtaken(first) and last > head.start_offset else None
 
-    _patch(stack, archival.step_plan, "plan_overtaken", plan)
+    _patch(stack, archival.plan.step_plan, "plan_overtaken", plan)
 
 
 # Collection and retention
@@ -965,7 +965,7 @@ def gc_any_fence(stack: ExitStack) -> None:
     def of_no_fence(*of: Any) -> Any:
         return [dataclass_replace(each, fence=-1) for each in stored_objects(*of)]
 
-    _patch(stack, archival.collector, "stored_objects", of_no_fence)
+    _patch(stack, archival.collection.collector, "stored_objects", of_no_fence)
 
 
 @mutant("gc deletes what it finds unreferenced for the first time", theme="trims")
@@ -983,34 +983,34 @@ def gc_reads_head_only(stack: ExitStack) -> None:
     def listed(head: Head) -> set[bytes]:
         return {packed(item.uid) for bag in (head.entries, head.superseded) for item in bag.items}
 
-    _patch(stack, archival.collector, "listed_uids", listed)
+    _patch(stack, archival.collection.collector, "listed_uids", listed)
 
 
 @mutant("gc spares what is live", theme="collected")
 def gc_reads_live_only(stack: ExitStack) -> None:
-    _patch(stack, archival.collector, "listed_uids", lambda head: listed_uids(replace(head, superseded=())))
+    _patch(stack, archival.collection.collector, "listed_uids", lambda head: listed_uids(replace(head, superseded=())))
 
 
 @mutant("gc continues without a page that it cannot read", theme="pages")
 def gc_skips_unreadable(stack: ExitStack) -> None:
-    real = archival.orphans._add_listed
+    real = archival.collection.orphans._add_listed
 
     def add_listed(found: set[bytes], bag: Any) -> None:
         with suppress(HeadwaterError):
             real(found, bag)
 
-    _patch(stack, archival.orphans, "_add_listed", add_listed)
+    _patch(stack, archival.collection.orphans, "_add_listed", add_listed)
 
 
 @mutant("the archive's retention takes the newest run too", theme="trims")
 def trim_everything(stack: ExitStack) -> None:
-    _patch(stack, archival.trim, "_newest_run", lambda entries: 2**62)
+    _patch(stack, archival.plan.trim, "_newest_run", lambda entries: 2**62)
 
 
 @mutant("what dead branches have left is forgotten at once", theme="collected")
 def superseded_forgotten(stack: ExitStack) -> None:
     def outlived(collector: Collector, head: Head, settings: Any, *, remember: bool) -> Any:
-        return {archival.collector._name(entry) for entry in head.superseded}
+        return {archival.collection.collector._name(entry) for entry in head.superseded}
 
     _patch(stack, Collector, "_outlived", outlived)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from archival.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
-from archival.source import LocalLogs
+from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
+from archival.partition.source import LocalLogs
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import SourceChanged, TransientError
 from headwater_core.partition import TopicPartition
@@ -23,7 +23,7 @@ _LATE = 0.3  # how likely a broker's own copy of the metadata log lags
 
 
 class AnsweringBroker:
-    """archival.broker_view.Broker."""
+    """archival.broker.broker_view.Broker."""
 
     def __init__(self, world: "World", beside: int) -> None:
         self._world, self._beside = world, beside

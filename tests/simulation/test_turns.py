@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
-from archival.due_queue import PAUSE_MAX_S, DueQueue
 from archival.fleet import ArchiverFleet, PartitionOutcome
-from archival.store_breaker import PROBE_MAX_S
+from archival.schedule.due_queue import PAUSE_MAX_S, DueQueue
+from archival.schedule.store_breaker import PROBE_MAX_S
 from headwater_core.errors import CorruptData, DiskFull, Unauthorised, UnknownOutcome
 from headwater_core.partition import TopicPartition
 from tests.headwater.broker import Bench, Broker

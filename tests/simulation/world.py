@@ -16,12 +16,12 @@ from unittest.mock import patch
 
 import structlog
 
-import archival.archiver
-import archival.broker_logs
-import archival.merge_plan
-import archival.topics
+import archival.broker.broker_logs
+import archival.partition.archiver
+import archival.partition.topics
+import archival.plan.merge_plan
 from archival.config import ArchivalConfig
-from archival.topics import TopicFacts
+from archival.partition.topics import TopicFacts
 from headwater_core import milestones
 from headwater_core.errors import (
     Conflict,
@@ -49,7 +49,7 @@ from tests.simulation.versions import Version
 ACTIONS = 140
 _STEPS_TO_REST = 80
 _MEMORY = Path("/dev/shm")
-_LOCKED = [archival.archiver, archival.broker_logs, archival.topics]  # modules with locks that a task may be paused in
+_LOCKED = [archival.partition.archiver, archival.broker.broker_logs, archival.partition.topics]  # with locks that a task may be paused in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +259,7 @@ class World:
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
-        self._patched.enter_context(patch.object(archival.merge_plan, "GROWTH", 2))  # more merges with fewer entries
+        self._patched.enter_context(patch.object(archival.plan.merge_plan, "GROWTH", 2))  # more merges with fewer entries
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from archival.announcer import advanced_of
+from archival.partition.announcer import advanced_of
 from headwater_core.control.config import ControlConfig
 from headwater_core.control.journal import Journal
 from headwater_core.control.node import ControlNode

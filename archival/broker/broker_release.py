@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from archival.archiver import PartitionArchiver
-from archival.broker_view import Broker, PinnedBroker
-from archival.release import Release, plan_release
-from archival.role import Acting, archiving_role
-from archival.source import LocalLogs
+from archival.broker.broker_view import Broker, PinnedBroker
+from archival.partition.archiver import PartitionArchiver
+from archival.partition.release import Release, plan_release
+from archival.partition.source import LocalLogs
+from archival.plan.role import Acting, archiving_role
 from headwater_core import milestones
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
 from headwater_core.files import disk_errors

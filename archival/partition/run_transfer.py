@@ -7,16 +7,16 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec.structs import replace
 
-from archival.branches import Branches
-from archival.cleaner import clean_with, displaced_by, is_clean
-from archival.entries import place
-from archival.entry_reader import ArchivedEntries
-from archival.lineage import CutAt
-from archival.looks import CleanerLooks
-from archival.run_finder import Run, RunEnd, find_run
-from archival.source import PartitionSource
-from archival.steps import Upload
-from archival.uploads import NewUpload, Uploads
+from archival.partition.branches import Branches
+from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.looks import CleanerLooks
+from archival.partition.run_finder import Run, RunEnd, find_run
+from archival.partition.source import PartitionSource
+from archival.partition.uploads import NewUpload, Uploads
+from archival.plan.cleaner import clean_with, displaced_by, is_clean
+from archival.plan.entries import place
+from archival.plan.lineage import CutAt
+from archival.plan.steps import Upload
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged
 from headwater_core.segments.local_log import LocalLog

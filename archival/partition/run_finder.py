@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from archival.entries import entries_before
-from archival.lineage import CutAt, ends_at, epoch_in, newer_from
-from archival.source import FoundBatch, check_unchanged, find_batch
-from archival.steps import Upload
+from archival.partition.source import FoundBatch, check_unchanged, find_batch
+from archival.plan.entries import entries_before
+from archival.plan.lineage import CutAt, ends_at, epoch_in, newer_from
+from archival.plan.steps import Upload
 from headwater_core.errors import CorruptData, SuspectedGap, UnsupportedFormat
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.run_scan import RunScan, scan_run

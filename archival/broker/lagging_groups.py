@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from archival.broker_view import Broker, GroupOffset
+from archival.broker.broker_view import Broker, GroupOffset
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId, TopicPartition

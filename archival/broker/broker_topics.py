@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from archival.topics import TopicFacts
+from archival.partition.topics import TopicFacts
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.log_dirs import LogDirs
 from manifests.topic import Sight

@@ -6,7 +6,7 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec.structs import replace
 
-from archival.steps import Upload
+from archival.plan.steps import Upload
 from headwater_core import milestones
 from headwater_core.errors import HeadwaterError, SourceChanged, UploadStopped
 from headwater_core.layouts import NewRun, Offloader

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import structlog
 from msgspec.structs import replace as with_fields
 
-from archival.archiver import PartitionArchiver
+from archival.collection.orphans import StoredObject, listed_uids, packed, stored_objects
+from archival.collection.sightings import Seen, Sightings
 from archival.config import ArchivalConfig
-from archival.orphans import StoredObject, listed_uids, packed, stored_objects
-from archival.sightings import Seen, Sightings
-from archival.trim import expired_to, next_expiry_ms, trimmed
+from archival.partition.archiver import PartitionArchiver
+from archival.plan.trim import expired_to, next_expiry_ms, trimmed
 from headwater_core import milestones
 from headwater_core.clock import Clock
 from headwater_core.errors import Fenced, HeadwaterError

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from archival.broker_view import Broker, CommittedEnd
-from archival.role import Acting, archiving_role
-from archival.source import LocalLogs
+from archival.broker.broker_view import Broker, CommittedEnd
+from archival.partition.source import LocalLogs
+from archival.plan.role import Acting, archiving_role
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import TopicPartition

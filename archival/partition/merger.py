@@ -10,10 +10,10 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from archival.entry_reader import ArchivedEntries
-from archival.merge_plan import merged_displacement
-from archival.source import PartitionSource, check_unchanged, find_batch
-from archival.uploads import Uploads
+from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.source import PartitionSource, check_unchanged, find_batch
+from archival.partition.uploads import Uploads
+from archival.plan.merge_plan import merged_displacement
 from headwater_core.errors import CorruptData, HeadwaterError, UploadStopped
 from headwater_core.objectstore.digest import Digest
 from headwater_core.segments.index_hints import hint_by_offset

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import structlog
 
-from archival.archiver import PartitionArchiver
-from archival.lineage import branches_at, may_lack
-from archival.role import Acting, Standby, archiving_role
-from archival.source import LocalLogs
+from archival.partition.archiver import PartitionArchiver
+from archival.partition.source import LocalLogs
+from archival.plan.lineage import branches_at, may_lack
+from archival.plan.role import Acting, Standby, archiving_role
 from headwater_core import milestones
 from headwater_core.errors import SourceChanged, UsageError
 from headwater_core.files import disk_errors, sync_path

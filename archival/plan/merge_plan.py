@@ -13,7 +13,7 @@ log; elsewhere the history must say so record by record.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from archival.lineage import branches_at, lies_on
+from archival.plan.lineage import branches_at, lies_on
 from headwater_core.epochs import EpochHistory
 from manifests.entry import ENTRY_EPOCHS_MAX, OFFSET_MAX, Entry, EpochOffset
 from manifests.entry_tree import EntryTree

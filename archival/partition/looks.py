@@ -1,4 +1,4 @@
-"""How far the cleaner of each local log had got, and when that was seen (see `archival.cleaner`); kept across restarts.
+"""How far the cleaner of each local log had got, and when that was seen (see `archival.plan.cleaner`); kept across restarts.
 
 A look is evidence, and losing one only takes evidence away: where it was needed, archiving stops rather than guesses. So no
 failure of the file stops anything by itself, and looks may be thinned out.
@@ -12,7 +12,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from archival.cleaner import CLOCK_STEP_MS, CleanerLook, look_at, overtaken
+from archival.plan.cleaner import CLOCK_STEP_MS, CleanerLook, look_at, overtaken
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.files import replace_file

@@ -6,9 +6,9 @@ from dataclasses import replace as dataclass_replace
 
 from msgspec.structs import replace
 
-from archival.cleaner import clean_below
-from archival.lineage import may_lack
-from archival.steps import Replace, Stop, Upload
+from archival.plan.cleaner import clean_below
+from archival.plan.lineage import may_lack
+from archival.plan.steps import Replace, Stop, Upload
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsReplacement
 from headwater_core.segments.local_log import LocalLog

@@ -4,11 +4,11 @@ before it cannot turn out to be without substance.
 
 from collections.abc import Iterator
 
-from archival.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
-from archival.policy import Policy
-from archival.replacement import Overtaken, plan_overtaken, plan_replacement
-from archival.role import Standby, archiving_role
-from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
+from archival.plan.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
+from archival.plan.policy import Policy
+from archival.plan.replacement import Overtaken, plan_overtaken, plan_replacement
+from archival.plan.role import Standby, archiving_role
+from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
 from manifests import keys

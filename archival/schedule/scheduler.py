@@ -25,13 +25,13 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from archival.config import ArchivalConfig
-from archival.due_queue import DueQueue
 from archival.explanation import Turn
 from archival.fleet import LATE_S, LOG_DIRS, PASSES, MergeTurn, PartitionOutcome, StepFailure
-from archival.policy import Policy, PolicyFor
-from archival.store_breaker import StoreBreaker
-from archival.timetable import Timetable, earliest
-from archival.upload_permit import StepWatch
+from archival.plan.policy import Policy, PolicyFor
+from archival.schedule.due_queue import DueQueue
+from archival.schedule.store_breaker import StoreBreaker
+from archival.schedule.timetable import Timetable, earliest
+from archival.schedule.upload_permit import StepWatch
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError
 from headwater_core.partition import TopicPartition
@@ -84,7 +84,7 @@ class Work(Protocol):
 
 
 class Events(Protocol):
-    """Where to learn that something has happened to partitions: archival.watch."""
+    """Where to learn that something has happened to partitions: archival.schedule.watch."""
 
     def wait(self, stop: threading.Event, rescan_s: float) -> Collection[TopicPartition] | None:
         """The partitions it has happened to; None when all of them are due. Returns at once when `stop` is set."""

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from archival.entries import part_of, rest_of, with_gap
-from archival.entry_reader import ArchivedEntries
-from archival.lineage import branches_at
-from archival.steps import CutEntries, Revive
-from archival.uploads import Uploads
+from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.uploads import Uploads
+from archival.plan.entries import part_of, rest_of, with_gap
+from archival.plan.lineage import branches_at
+from archival.plan.steps import CutEntries, Revive
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData
 from headwater_core.segments.run_scan import RunScan

@@ -18,7 +18,7 @@ retention counts, the other half being what the cleaning in progress then may ha
 A truncation takes the checkpoint back to the base of the segment that is the active one then, and what a cleaner took does not come
 back with it. So a look keeps how far the one before it was, up to where the log has left its branch since (`look_at`).
 
-Looks are remembered by broker directory (`archival.looks`), for each has a cleaner of its own. Without one, the floor passed,
+Looks are remembered by broker directory (`archival.partition.looks`), for each has a cleaner of its own. Without one, the floor passed,
 nothing is known of how long ago that was: this counts as too long. It stops no healthy topic at a first start: nothing is archived
 yet, so the first run that is read puts `clean_to` at the checkpoint, and the rest of the backlog lies below the floor. Later the
 archive follows each roll of a segment, which the cleaner needs to continue. What is left is a cleaner that passed the floor while no
@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from archival.lineage import written_epochs
+from archival.plan.lineage import written_epochs
 from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.run_scan import RunScan

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, Protocol
 
-from archival.lineage import branches_at
-from archival.looks import CleanerLooks
-from archival.role import archiving_role
+from archival.partition.looks import CleanerLooks
+from archival.plan.lineage import branches_at
+from archival.plan.role import archiving_role
 from headwater_core.errors import CorruptData, SourceChanged, SuspectedGap, TransientError, TruncatedData, Unauthorised, UnsupportedFormat
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batch_walk import headers

@@ -10,26 +10,26 @@ from tempfile import TemporaryFile
 import structlog
 from msgspec.structs import replace
 
-from archival.announcer import Announcer
-from archival.branches import Branches
-from archival.cleaner import clean_under
-from archival.entries import with_gap
-from archival.entry_reader import ArchivedEntries
-from archival.held_head import HeldHead
-from archival.lineage import CutAt
-from archival.looks import CleanerLooks
-from archival.merge_plan import plan_merge, with_merged
-from archival.merger import Merger, Spool
-from archival.policy import Policy
-from archival.replacement import Draft, irreplaceable, rereads
-from archival.role import Standby, archiving_role
-from archival.run_transfer import RunTransfer, ScannedRun
-from archival.source import LocalLogs, OpenSegment, PartitionSource, open_segment
-from archival.step_plan import next_steps, supersede
-from archival.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
-from archival.tails import Tails
-from archival.topics import TopicRecords
-from archival.uploads import Uploads
+from archival.partition.announcer import Announcer
+from archival.partition.branches import Branches
+from archival.partition.entry_reader import ArchivedEntries
+from archival.partition.held_head import HeldHead
+from archival.partition.looks import CleanerLooks
+from archival.partition.merger import Merger, Spool
+from archival.partition.run_transfer import RunTransfer, ScannedRun
+from archival.partition.source import LocalLogs, OpenSegment, PartitionSource, open_segment
+from archival.partition.tails import Tails
+from archival.partition.topics import TopicRecords
+from archival.partition.uploads import Uploads
+from archival.plan.cleaner import clean_under
+from archival.plan.entries import with_gap
+from archival.plan.lineage import CutAt
+from archival.plan.merge_plan import plan_merge, with_merged
+from archival.plan.policy import Policy
+from archival.plan.replacement import Draft, irreplaceable, rereads
+from archival.plan.role import Standby, archiving_role
+from archival.plan.step_plan import next_steps, supersede
+from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from headwater_core import milestones
 from headwater_core.errors import (
     CorruptData,
@@ -134,7 +134,7 @@ class ArchiverEquipment:
 class PartitionArchiver:
     """Archives one partition. All that it must remember is in the bucket, so it may be dropped and made again at any time.
 
-    `lock` is held for the length of a step, and by release (archival.release), so that the two exclude each other.
+    `lock` is held for the length of a step, and by release (archival.partition.release), so that the two exclude each other.
     """
 
     def __init__(self, partition: PartitionId, equipment: ArchiverEquipment, offloader: Offloader) -> None:

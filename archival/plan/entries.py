@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from archival.lineage import clip_epochs
+from archival.plan.lineage import clip_epochs
 from headwater_core.segments.run_scan import RunScan
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree

@@ -1,0 +1,1 @@
+"""Trimming an archive, and deleting what nothing refers to any more."""

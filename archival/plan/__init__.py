@@ -1,0 +1,1 @@
+"""What to do next, decided from values alone: no file, no bucket, no clock."""
