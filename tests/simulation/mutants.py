@@ -991,17 +991,6 @@ def gc_reads_live_only(stack: ExitStack) -> None:
     _patch(stack, archival.collection.collector, "listed_uids", lambda head: listed_uids(replace(head, superseded=())))
 
 
-@mutant("gc continues without a page that it cannot read", theme="pages")
-def gc_skips_unreadable(stack: ExitStack) -> None:
-    real = archival.collection.orphans._add_listed
-
-    def add_listed(found: set[bytes], bag: Any) -> None:
-        with suppress(HeadwaterError):
-            real(found, bag)
-
-    _patch(stack, archival.collection.orphans, "_add_listed", add_listed)
-
-
 @mutant("the archive's retention takes the newest run too", theme="trims")
 def trim_everything(stack: ExitStack) -> None:
     _patch(stack, archival.plan.trim, "_newest_run", lambda entries: 2**62)
