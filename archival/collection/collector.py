@@ -22,7 +22,7 @@ from archival.partition.archiver import PartitionArchiver
 from archival.plan.trim import expired_to, next_expiry_ms, trimmed
 from headwater_core import milestones
 from headwater_core.clock import Clock
-from headwater_core.errors import Fenced, HeadwaterError
+from headwater_core.errors import Fenced, HeadwaterError, NotFound
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId
 from manifests import keys
@@ -183,7 +183,11 @@ class Collector:
         return {name for name in names if since.get(name, until_ms + 1) <= until_ms}
 
     def _modified_ms(self, entry: Entry) -> int:
-        return self._store.stat(entry.key).modified_ms
+        """Of an object that is gone nobody knows its age: its entry stays, for a person to see, and the rest is collected."""
+        try:
+            return self._store.stat(entry.key).modified_ms
+        except NotFound:
+            return self._clock.now_ms()
 
     def _again_ms(self, head: Head, settings: ArchivalConfig) -> int | None:
         lease_ms, kept_ms = settings.reader_lease_s * 1000, settings.superseded_retention_s * 1000

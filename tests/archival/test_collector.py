@@ -408,3 +408,19 @@ def test_a_round_that_is_stopped_deletes_no_more(bench: Bench) -> None:
     stops = iter((False,))
     assert bench.collect(stop=lambda: next(stops, True)).deleted == 1
     assert bench.collect().deleted == 1
+
+
+def test_an_object_that_is_gone_keeps_its_entry_and_stops_nothing_else(bench: Bench) -> None:
+    """Its records have no times, so that its age is its object's."""
+    held = bench.agent.repository.load(PARTITION)
+    assert held is not None
+    untimed = [replace(entry, first_timestamp_ms=None, last_timestamp_ms=None) for entry in held.head.entries]
+    bench.agent.repository.commit(held, replace(held.head, entries=tuple(untimed)))
+    bench.orphan(fence=0)
+    bench.agent.clock.advance(LEASE_MS)
+    bench.agent.store.delete(untimed[1].key)
+    settings = ArchivalConfig(retention_s=100)
+    assert bench.collect(settings=settings).start_offset == 10
+    bench.agent.clock.advance(LEASE_MS)
+    assert bench.collect(settings=settings).deleted == 2 + 2
+    assert ranges(bench.head.entries) == [(10, 19), (20, 29)]
