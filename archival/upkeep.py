@@ -1,7 +1,8 @@
 """The agent's rounds over the partitions that it holds: each is trimmed, and what nothing refers to any more is deleted.
 
-A round looks only where something may have changed: a commit since the last look, an orphan or an entry whose time has come, an unfinished
-upload. What is idle costs no request. After a start each partition is looked at once: an upload that was cut short leaves no other trace.
+A round looks only where something may have changed: a commit since the last look, other settings, an orphan or an entry whose time has
+come, an unfinished upload. What is idle costs no request. After a start each partition is looked at once: an upload that was cut short
+leaves no other trace.
 """
 
 import threading
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from archival.collection.collector import Collected
+from archival.config import ArchivalConfig
 from archival.fleet import ArchiverFleet
 from headwater_core.errors import Fenced, HeadwaterError, TransientError
 from headwater_core.objectstore.store import UnfinishedUpload
@@ -25,9 +27,10 @@ log = structlog.get_logger()
 
 
 class _Look(NamedTuple):
-    """At what a partition was, and when something may leave though nothing is committed."""
+    """At what a partition was looked, by which settings, and when something may leave though nothing is committed."""
 
     version: int
+    settings: ArchivalConfig
     again_ms: int | None
 
 
@@ -63,12 +66,14 @@ class Upkeep:
             if stop.is_set():
                 return
             begun = uploads.get(keys.data_prefix(partition), ())
+            settings = self._fleet.settings_for(partition.topic)  # before the look: what changes during it makes the next one due
             look, now_ms = self._looks.get(partition), self._clock.now_ms()
-            if look is not None and look.version == version and not begun and (look.again_ms is None or now_ms < look.again_ms):
+            is_same = look is not None and (look.version, look.settings) == (version, settings)
+            if look is not None and is_same and not begun and (look.again_ms is None or now_ms < look.again_ms):
                 continue
             done = self._fleet.collect(partition, uploads=begun, stop=stop.is_set)
             if done.error is None:
-                self._looks[partition] = _Look(done.version, done.again_ms)
+                self._looks[partition] = _Look(done.version, settings, done.again_ms)
             yield done
 
     def _unfinished(self) -> dict[str, list[UnfinishedUpload]]:

@@ -152,6 +152,26 @@ def test_retention_moves_the_start_and_readers_hear_of_it(tmp_path: Path) -> Non
     assert [each.deleted for each in upkeep.round(NEVER)] == [8]
 
 
+def test_changed_settings_make_the_idle_partitions_of_their_topic_due(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.broker.partition("soup", 0, segments=4)
+    bench.broker.partition("salt", 0, segments=4)
+    bench.scheduler.rescan()
+    bench.turns()
+    upkeep = Upkeep(bench.fleet)
+    assert places(upkeep) == [0, 0]
+    assert places(upkeep) == []
+    bench.settings_of["soup"] = ArchivalConfig(retention_bytes=1)
+    [done] = upkeep.round(NEVER)
+    assert (done.partition.topic, done.trimmed_entries) == ("soup", 2)
+    bench.settings_of["soup"] = ArchivalConfig(retention_bytes=1, reader_lease_s=0)
+    bench.clock.advance(1)
+    assert [each.deleted for each in upkeep.round(NEVER)] == [4]
+    bench.settings_of["soup"] = ArchivalConfig(retention_bytes=1, reader_lease_s=0, release=True)
+    assert places(upkeep) == [0]
+    assert places(upkeep) == []
+
+
 def test_time_alone_makes_a_partition_due(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     upkeep = archived(bench, 0, segments=3)
