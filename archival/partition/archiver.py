@@ -462,6 +462,8 @@ class PartitionArchiver:
             return MergeOutcome(reason="nothing is merged here")
         self._held.load()
         head = self.head
+        if head is not None and head.writer != self._writer:
+            return MergeOutcome(passed=passed, reason=f"{head.writer} holds the partition")
         if head is None or not self._is_at_rest(head, log, policy):
             return MergeOutcome(passed=passed, comes_first=True)
         check_writable(head)
@@ -489,7 +491,8 @@ class PartitionArchiver:
         return MergeOutcome(merged=entry, group=plan.group, local_bytes=merged.local_bytes, passed=plan.passed, more=True)
 
     def _is_at_rest(self, head: Head, log: LocalLog, policy: Policy) -> bool:
-        """Is there nothing that comes before a merge? Not what may turn out to be without substance again and again."""
+        """Is there nothing that comes before a merge? Not what may turn out to be without substance again and again. A log that is behind
+        has no say."""
         steps = next_steps(
             log,
             head,
@@ -498,9 +501,8 @@ class PartitionArchiver:
             tail_age_ms=self._tail_age_ms(log),
             overtaken=lambda first: self._looks.overtaken(log, head, first, policy.stale_keys_below),
         )
-        return isinstance(
-            next(each for each in steps if not (isinstance(each, Revive) or (isinstance(each, Upload) and each.refills))), Idle
-        )
+        step = next(each for each in steps if not (isinstance(each, Revive) or (isinstance(each, Upload) and each.refills)))
+        return isinstance(step, Idle) and step.compared
 
     # What else a step needs, and what it reports
 

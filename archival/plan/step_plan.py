@@ -26,9 +26,9 @@ def next_steps(
     """
     acting = archiving_role(log)
     if isinstance(acting, Standby):
-        yield Idle(acting.reason)
+        yield Idle(acting.reason, compared=False)
     elif policy.off:
-        yield Idle(policy.off)
+        yield Idle(policy.off, compared=False)
     elif step := _unready(log) or _claim_or_cut(log, head, acting.leader_epoch, writer, policy):
         yield step
     else:
@@ -46,9 +46,9 @@ def _unready(log: LocalLog) -> Idle | Stop | None:
             )
         )
     if not log.settled:
-        return Idle("a compaction is in the middle of its renames")
+        return Idle("a compaction is in the middle of its renames", compared=False)
     if log.high_watermark is None:
-        return Idle("no checkpoint names the partition's high watermark")
+        return Idle("no checkpoint names the partition's high watermark", compared=False)
     return None
 
 
@@ -61,7 +61,7 @@ def _claim_or_cut(
         return ClaimPartition(log.start_offset, leader_epoch)
     found = verdict(log.epochs, leader_epoch, head)
     if isinstance(found, Behind):
-        return Idle(f"behind: {found.reason}")
+        return Idle(f"behind: {found.reason}", compared=False)
     cut = supersede(log, head, found.offset, leader_epoch, policy) if isinstance(found, CutAt) else None
     if isinstance(cut, Stop):
         return cut

@@ -13,9 +13,10 @@ from manifests.entry import Entry
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing is to be done now, and why."""
+    """Nothing is to be done now, and why. compared: log and archive were, and agree; else nothing follows from the look."""
 
     reason: str
+    compared: bool = True
 
 
 @dataclass(frozen=True, slots=True)

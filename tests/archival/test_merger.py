@@ -199,6 +199,19 @@ def test_an_object_whose_commit_failed_is_not_uploaded_again(directory: Director
     assert data_of(store) == objects
 
 
+def test_a_log_that_is_behind_merges_nothing_of_another_agents_partition(agent: Agent, directory: Directory) -> None:
+    tails(agent, directory, 3, 5, 6, 10)
+    held = agent.repository.load(PARTITION)
+    assert held
+    agent.repository.commit(held, structs.replace(held.head, fence=held.head.fence + 1, writer="agent-b", leader_epoch=7))
+    before = agent.head
+    for writer in ("agent-c", "agent-b"):  # also its own, whose log has not got as far yet
+        late = Agent(directory.root, store=agent.store, writer=writer)
+        assert late.step().reason.startswith("behind: ")
+        outcome = late.archiver.merge(MERGES)
+        assert (outcome.merged, agent.head) == (None, before)
+
+
 def test_another_agents_claim_ends_a_merge(agent: Agent, directory: Directory) -> None:
     tails(agent, directory, 3, 5, 6, 10)
     other = Agent(directory.root, agent.store, writer="agent-b")
