@@ -6,7 +6,7 @@ from typing import cast
 
 import structlog
 
-from headwater_core.control.journal import Entry, Journal
+from headwater_core.control.journal import Entry, Journal, begin_again
 from headwater_core.control.snapshot import read_snapshot
 from headwater_core.control.state import EMPTY, ControlState
 from headwater_core.errors import CorruptData
@@ -37,11 +37,12 @@ class ControlFiles:
         try:
             self._reconcile(journal, before, last)
         except CorruptData as error:
-            self._set_aside(self.journal, error)
+            log.error("control_file_set_aside", path=str(self.journal), reason=str(error))
+            replace_file(self.rebuild_marker, b"")
             promised = journal.getCurrentTerm(), journal.getVotedForNodeId()
             journal._destroy()
+            self._renew_journal(*promised)
             journal = Journal(self.journal, with_peers=with_peers)
-            journal.setCurrentTerm(*promised)
             self._begin_with(journal, before, last)
         except BaseException:
             journal._destroy()
@@ -52,12 +53,14 @@ class ControlFiles:
         """Without the journal and the snapshot, which are kept aside. What was promised to peers still holds."""
         replace_file(self.rebuild_marker, b"")
         with disk_errors(self.directory):
-            for path in (self.journal, self.snapshot):
-                if path.exists():
-                    rename_synced(path, path.with_name(path.name + ".damaged"))
-        journal = Journal(self.journal, with_peers=True)
-        journal.setCurrentTerm(term, voted_for)
-        journal._destroy()
+            if self.snapshot.exists():
+                rename_synced(self.snapshot, self.snapshot.with_name("snapshot.damaged"))
+        self._renew_journal(term, voted_for)
+
+    def _renew_journal(self, term: int, voted_for: str | None) -> None:
+        with disk_errors(self.journal):
+            shutil.copyfile(self.journal, self.journal.with_name("journal.damaged"))
+        begin_again(self.journal, term, voted_for)
 
     def _read_snapshot(self) -> tuple[ControlState, Entry | None, Entry | None]:
         if not self.snapshot.exists():

@@ -213,7 +213,7 @@ class Journal:
             self._fd = -1
 
     def _vote(self) -> bytes:
-        return _NUMBER.pack(b"V", self._term) + (self._voted_for or "").encode()
+        return _promise(self._term, self._voted_for)
 
     def _append(self, body: bytes) -> None:  # in place: a frame is small and the file long
         """Write one frame, or leave nothing of it."""
@@ -229,6 +229,16 @@ class Journal:
         self._dirty = True
         if self._with_peers:
             self.sync()
+
+
+def begin_again(path: Path, term: int, voted_for: str | None) -> None:
+    """Put a journal without entries in the place of the one at `path`. At no moment is there one without its promises: a vote that is
+    forgotten could be given twice."""
+    replace_file(path, MAGIC + _framed(_promise(term, voted_for)))
+
+
+def _promise(term: int, voted_for: str | None) -> bytes:
+    return _NUMBER.pack(b"V", term) + (voted_for or "").encode()
 
 
 def _framed(body: bytes) -> bytes:

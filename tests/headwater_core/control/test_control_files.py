@@ -9,9 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from archival.control_rebuild import rebuild_control, rebuild_control_if_needed
+from headwater_core.control.control_files import ControlFiles
 from headwater_core.control.control_records import RecoveryStarted
 from headwater_core.control.node import ControlNode
-from headwater_core.errors import UsageError
+from headwater_core.errors import DiskFull, UsageError
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.repository import ManifestRepository
@@ -183,3 +184,25 @@ def test_a_data_directory_that_cannot_be_is_a_usage_error(tmp_path: Path) -> Non
     (tmp_path / "control").write_bytes(b"")
     with pytest.raises(UsageError):
         ControlNode(tmp_path)
+
+
+def test_at_no_moment_is_there_a_journal_without_the_vote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_node_with_marks(tmp_path)
+    files = ControlFiles(tmp_path)
+    journal, _ = files.open(with_peers=True)
+    term = journal.getCurrentTerm() + 1
+    journal.setCurrentTerm(term, "node-a")
+    journal._destroy()
+
+    def full(*_: object) -> None:
+        raise DiskFull("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headwater_core.control.journal.replace_file", full)
+        with pytest.raises(DiskFull):
+            files.begin_again(term, "node-a")
+    for attempt in ("after a full disk", "begun again"):
+        journal, _ = files.open(with_peers=True)
+        assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (term, "node-a"), attempt
+        journal._destroy()
+        files.begin_again(term, "node-a")
