@@ -731,14 +731,26 @@ class ArchiverFleet:
             return Collected(partition=partition, error=self.trouble(partition.topic_partition, error))
 
     def _retention_of(self, partition: PartitionId) -> ArchivalConfig:
-        """What is set for it. Of a topic that is compacted alone nothing expires, as in Kafka: its oldest records may be the only ones of
-        their keys."""
+        """What is set for it, where its records expire."""
         settings = self.settings_for(partition.topic)
-        if settings.retention_s is None and settings.retention_bytes is None:
+        if (settings.retention_s is None and settings.retention_bytes is None) or self._expires(partition):
             return settings
+        return replace(settings, retention_s=None, retention_bytes=None)
+
+    def _expires(self, partition: PartitionId) -> bool:
+        """Of a topic that is compacted alone nothing expires, as in Kafka: its oldest records may be the only ones of their keys. Nor does
+        anything where that cannot be known: a topic without a policy of its own has its broker's, which the log here shows."""
         topic = self._equipment.repository.load_topic(partition.topic, partition.topic_id)
-        policy = (topic.configs or {}).get("cleanup.policy", "") if topic is not None else ""
-        return replace(settings, retention_s=None, retention_bytes=None) if policy == "compact" else settings
+        if topic is None:
+            return False
+        policy = (topic.configs or {}).get("cleanup.policy")
+        if policy is not None:
+            return {each.strip() for each in policy.split(",")} != {"compact"}
+        try:
+            log = self.logs.look(partition.topic_partition)
+        except NotFound:
+            return False
+        return log.partition == partition and not (log.leadership_unread or log.compacted_only or log.cleaned_to is not None)
 
     def _kept_from(self, partition: PartitionId) -> int | None:
         """Where we delete, or have the broker delete, what the archive holds, the archive must not begin after the log: what it has let go

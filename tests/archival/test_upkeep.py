@@ -12,6 +12,7 @@ from headwater_core.errors import TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import UnfinishedUpload
 from headwater_core.partition import PartitionId
+from headwater_core.segments import checkpoints
 from manifests import keys
 from manifests.repository import ManifestRepository
 from manifests.topic import TopicManifest
@@ -198,6 +199,26 @@ def test_of_a_compacted_topic_nothing_expires(tmp_path: Path) -> None:
         [done] = Upkeep(bench.fleet).round(NEVER)
         assert done.trimmed_entries == trimmed
     assert places(upkeep) == [0]
+
+
+def test_of_a_topic_whose_policy_is_not_known_nothing_expires(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    archived(bench, 0, segments=5)
+    bench.settings = ArchivalConfig(retention_bytes=1)
+
+    def trimmed() -> list[int]:
+        return [each.trimmed_entries for each in Upkeep(bench.fleet).round(NEVER)]
+
+    cleaned = bench.broker.root / checkpoints.CLEANED  # by a policy in server.properties, which the metadata does not have
+    cleaned.write_bytes(checkpoints.encode_offsets({partition().topic_partition: 10}))
+    assert trimmed() == [0]
+    cleaned.unlink()
+    manifest = keys.topic_manifest("soup", topic_id("soup"))
+    document, _ = bench.store.get(manifest)
+    bench.store.delete(manifest)
+    assert trimmed() == [0]
+    bench.store.create(manifest, document)
+    assert trimmed() == [3]
 
 
 def test_where_local_segments_are_ours_the_archive_begins_no_later_than_the_log(tmp_path: Path) -> None:
