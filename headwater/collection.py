@@ -12,7 +12,7 @@ from archival.plan.trim import delete_to
 from archival.upkeep import unfinished_by_prefix
 from headwater import agent_socket
 from headwater.config import Config
-from headwater.options import parse_selection
+from headwater.options import parse_incarnation_selection, parse_selection
 from headwater.session import Session, open_session
 from headwater.wiring import Bucket, open_log_dirs
 from headwater_core.errors import Fenced, HeadwaterError, Locked, NotFound, Partial, TransientError, UsageError
@@ -64,7 +64,7 @@ def collection_rows(session: Session, request: CollectionRequest, stop: threadin
         raise UsageError("this agent has no log directories, so it holds no partitions")
     uploads = {} if request.dry_run else unfinished_by_prefix(fleet)
     count, failed, prefixes = 0, list[HeadwaterError](), set[str]()
-    for partition in _selected(session.bucket, request.selection):
+    for partition in _selected(session.bucket, request):
         if stop.is_set():
             raise TransientError("the collection was stopped before its end; the next one continues")
         prefix = keys.data_prefix(partition)
@@ -88,14 +88,24 @@ def _collect(fleet: ArchiverFleet, partition: PartitionId, request: CollectionRe
     return fleet.collect(partition, border=border, uploads=uploads, dry_run=request.dry_run, stop=stop.is_set)
 
 
-def _selected(bucket: Bucket, selection: str | None) -> Iterator[PartitionId]:
-    """The partitions with a manifest, of all incarnations of a topic: an old one has orphans too."""
-    topic, number = parse_selection(selection) if selection else (None, None)
+def _selected(bucket: Bucket, request: CollectionRequest) -> Iterator[PartitionId]:
+    """The partitions with a manifest, of all incarnations of a topic: an old one has orphans too. Records are deleted of one alone, which
+    the name means, or NAME@TOPIC_ID: offsets of another incarnation are other records."""
+    if request.before is not None:
+        yield from _meant(bucket, request.selection or "")
+        return
+    topic, number = parse_selection(request.selection) if request.selection else (None, None)
     for each in bucket.manifests.incarnations(topic):
         with suppress(NotFound):  # its topic manifest is lost: what it has is reported as data without a manifest
             for partition in bucket.manifests.partitions(each.topic, each.topic_id):
                 if number in (None, partition.partition):
                     yield partition
+
+
+def _meant(bucket: Bucket, selection: str) -> Iterator[PartitionId]:
+    topic, topic_id, number = parse_incarnation_selection(selection)
+    found = bucket.manifests.partitions(topic, topic_id or bucket.manifests.resolve(topic).topic_id)
+    return (each for each in found if each.partition == number)
 
 
 def _without_manifest(bucket: Bucket, known: set[str]) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.columns import Column, as_size
-from headwater.options import SelectionType, configured, parse_selection, selection_argument
+from headwater.options import IncarnationSelection, configured, parse_incarnation_selection, selection_argument
 from headwater.output import emit, format_option, say
 from headwater.units import size_text
 from headwater_core.errors import UsageError
@@ -54,7 +54,7 @@ def gc(config: "Config", selection: str | None, dry_run: bool, yes: bool, form: 
 
 
 @click.command()
-@click.argument("selection", metavar="TOPIC:P", type=SelectionType())
+@click.argument("selection", metavar="TOPIC:P", type=IncarnationSelection())
 @click.argument("offset", metavar="OFFSET", type=click.IntRange(min=0))
 @click.option("--dry-run", is_flag=True, help="Only show what would be trimmed.")
 @yes_option
@@ -64,7 +64,8 @@ def delete_before(config: "Config", selection: str, offset: int, dry_run: bool, 
     """Delete the records of one partition below OFFSET from the archive.
 
     The archive then begins at OFFSET. A run that also holds later records stays as a whole until all of them are let go; the newest run
-    always stays listed. Objects are deleted as `headwater gc` does it. Records that the broker still has are not touched.
+    always stays listed. Objects are deleted as `headwater gc` does it. Records that the broker still has are not touched. TOPIC means its
+    present incarnation; TOPIC@TOPIC_ID:P is a former one, whose topic was deleted or created again.
 
     \b
     Example:
@@ -72,7 +73,7 @@ def delete_before(config: "Config", selection: str, offset: int, dry_run: bool, 
     """
     from headwater.collection import CollectionRequest
 
-    topic, partition = parse_selection(selection)
+    topic, _, partition = parse_incarnation_selection(selection)
     if partition is None:
         raise UsageError(f"one partition at a time: {topic}:P")
     if not dry_run:

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
+from headwater.collection import CollectionRequest, _selected
+from headwater.wiring import Bucket
 from headwater_core.control.lock import DataDirLock
 from headwater_core.objectstore.store_url import open_store
+from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
+from manifests.repository import ManifestRepository
 from tests.headwater.conftest import Stage
 from tests.headwater.test_agent import running
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.manifests.builders import a_head, a_topic
 
 TOPIC = "orders.placed"
 
@@ -163,3 +169,26 @@ def test_data_without_a_manifest_is_reported_and_kept(stage: Stage, log: Path) -
 def test_what_is_not_there_is_not_found(stage: Stage, log: Path) -> None:
     assert stage.run("gc", "nowhere", "--yes", log=log).code == 6
     assert stage.run("delete-before", TOPIC, "5", "--yes", log=log).code == 2
+
+
+def test_records_of_another_incarnation_are_not_deleted() -> None:
+    """Offsets of a topic that was deleted and created again are other records."""
+    store = MemoryStore()
+    manifests = ManifestRepository(store)
+    former, present = topic_id_text(bytes(range(16))), topic_id_text(bytes(range(1, 17)))
+    partitions = []
+    for incarnation in (former, present):
+        topic = a_topic(topic_id=incarnation)
+        manifests.ensure_topic(topic)
+        partitions.append(topic.partition_id(3))
+        manifests.commit(None, a_head(partition=partitions[-1]))
+    bucket = Bucket(store, manifests)
+
+    def selected(selection: str, before: int | None = 5) -> list[PartitionId]:
+        return list(_selected(bucket, CollectionRequest(selection=selection, before=before)))
+
+    [meant] = selected("orders:3")
+    assert meant.topic_id == manifests.resolve("orders").topic_id
+    assert [selected(f"orders@{each.topic_id}:3") for each in partitions] == [[each] for each in partitions]
+    assert selected("orders:2") == []
+    assert selected("orders:3", before=None) == partitions
