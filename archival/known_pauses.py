@@ -32,6 +32,7 @@ class KnownPauses:
         self._repository, self._clock = repository, clock
         self._lock = threading.Lock()  # of reading
         self._known: PauseList | None = None
+        self._read_for = -1  # the announced version that the bucket was last read for
         self._again_s = self._not_before_s = float("-inf")  # when to read again, whatever is announced; and after a failure
         self.changed: Callable[[], object] = lambda: None  # called after what is known has changed
 
@@ -60,12 +61,16 @@ class KnownPauses:
     def refresh(self) -> None:
         """Read the bucket. Raises what the store raises, and CorruptData."""
         with self._lock:
-            self._take(self._repository.load_pauses())
+            is_news = self._take(self._repository.load_pauses())
+        if is_news:
+            self.changed()
 
     def change(self, decide: Callable[[PauseList], PauseList]) -> PauseList:
         """Let all agents of the archive know; returns what holds from now on. Raises what `decide` and the store raise."""
         with self._lock:
-            self._take(self._repository.change_pauses(decide))
+            is_news = self._take(self._repository.change_pauses(decide))
+        if is_news:
+            self.changed()
         return self.now()
 
     def follow(self, stop: threading.Event, announced_version: Callable[[], int]) -> None:
@@ -77,8 +82,9 @@ class KnownPauses:
         """Read the bucket, if it is known to have a newer list, or now and then while something is paused. Raises nothing: what was known
         holds."""
         known = self._known
-        if known is None or announced_version > known.version:
-            self._read()
+        if known is None or announced_version > max(known.version, self._read_for):
+            if self._read():
+                self._read_for = announced_version  # an older list may have been put in place of the one that was announced
         elif any(each.in_force for each in known.pauses):
             self.look_before_work()
 
@@ -87,18 +93,20 @@ class KnownPauses:
         if self._clock.monotonic_s() >= self._again_s:
             self._read()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
         now_s = self._clock.monotonic_s()
         if now_s < self._not_before_s:
-            return
+            return False
         try:
             self.refresh()
         except HeadwaterError as error:
             self._not_before_s = now_s + REFRESH_S
             log.warning("pauses_not_read", reason=str(error), consequence="what was known to be paused stays so")
+            return False
+        return True
 
-    def _take(self, found: PauseList) -> None:
-        """The caller holds the lock."""
+    def _take(self, found: PauseList) -> bool:
+        """Is anything paused or resumed with it? The caller holds the lock."""
         before, self._known = self._known, found
         self._again_s = self._clock.monotonic_s() + REFRESH_S
         was = {_key(each): each for each in before.pauses if each.in_force} if before else {}
@@ -107,8 +115,7 @@ class KnownPauses:
             log.info("topics_paused", selection=str(now[key].selection), reason=paused_reason(now[key]))
         for key in was.keys() - now.keys():
             log.info("topics_resumed", selection=str(was[key].selection))
-        if before is not None and was.keys() != now.keys():
-            self.changed()
+        return before is not None and was.keys() != now.keys()
 
 
 def paused_reason(pause: Pause) -> str:

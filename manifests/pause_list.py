@@ -14,6 +14,7 @@ from headwater_core.partition import TopicPartition, check_topic_name
 from manifests.document import FORMAT, prepared, seal, unseal
 
 PAUSES_MAX = 10_000  # those in force and those that are over; of these the oldest are forgotten first
+KEPT_MS = 7 * 24 * 3600 * 1000  # those that are over: they explain gaps of a day after
 _TEXT_CHARS_MAX = 100
 _TIME_MS_MAX = 253_402_300_799_000  # the end of the year 9999
 
@@ -84,7 +85,7 @@ class PauseList(msgspec.Struct, frozen=True, kw_only=True):
         if any(each.in_force and each.selection == selection for each in self.pauses):
             return self
         pause = Pause(topic=selection.topic, partition=selection.partition, since_ms=now_ms, by=by)
-        return self._with((*self.pauses, pause))
+        return self._with((*self.pauses, pause), now_ms)
 
     def resumed(self, selection: PauseScope, *, now_ms: int) -> "PauseList":
         """Without those pauses in force that `selection` covers; itself when there is none. Raises UsageError when one in force is wider:
@@ -93,9 +94,10 @@ class PauseList(msgspec.Struct, frozen=True, kw_only=True):
         if wider:
             raise UsageError(f"{wider[0].selection} is paused as a whole: resume that")
         over = [replace(each, until_ms=max(now_ms, each.since_ms)) if _covers(selection, each) else each for each in self.pauses]
-        return self if tuple(over) == self.pauses else self._with(tuple(over))
+        return self if tuple(over) == self.pauses else self._with(tuple(over), now_ms)
 
-    def _with(self, pauses: tuple[Pause, ...]) -> "PauseList":
+    def _with(self, pauses: tuple[Pause, ...], now_ms: int) -> "PauseList":
+        pauses = tuple(each for each in pauses if each.until_ms is None or now_ms - each.until_ms <= KEPT_MS)
         excess = len(pauses) - PAUSES_MAX
         if excess > 0:
             oldest = sorted((each.until_ms, at) for at, each in enumerate(pauses) if each.until_ms is not None)[:excess]

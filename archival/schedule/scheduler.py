@@ -155,10 +155,11 @@ class Scheduler:
             self._changed.notify_all()
 
     def reconsider(self) -> None:
-        """Settings have changed: what had nothing to do may have something now, and more may be in hand."""
+        """Settings have changed: what had nothing to do may have something now, and more may be in hand. It may be called from a step."""
         with self._changed:
             self._quiet.clear()
-        self.rescan()
+            self._queue.add(self._glimpses)
+            self._changed.notify_all()
 
     def _changed_since(self, partitions: Mapping[TopicPartition, Glimpse]) -> Collection[TopicPartition]:
         """Without those that had nothing to do when they were looked at, and to which nothing has happened since before that look."""

@@ -470,6 +470,7 @@ def test_it_is_said_now_and_then_that_retention_is_about_to_outrun_archiving(tmp
     bench.clock.at_ms = int(time.time() * 1000) + 30_000
     bench.settings = ArchivalConfig(archive=ArchiveMode.MANUAL)
     with capture_logs() as logs:
+        bench.scheduler.rescan()
         for _ in range(3):
             bench.scheduler.reconsider()
             bench.turns()

@@ -108,6 +108,18 @@ def test_an_idle_agent_asks_the_bucket_nothing(bench: Bench) -> None:
     assert not events
 
 
+def test_an_older_list_in_the_announced_ones_place_is_read_once(bench: Bench) -> None:
+    assert isinstance(bench.store, Store)
+    work(bench)
+    bench.pauses.look(7)
+    bench.store.silent = True
+    with capture_logs() as events:
+        bench.pauses.look(7)
+        assert not events
+        bench.pauses.look(8)
+    assert [event["event"] for event in events] == ["pauses_not_read"]
+
+
 def test_a_pause_that_another_node_ends_is_noticed_though_nothing_is_archived(bench: Bench) -> None:
     pause(bench)
     assert work(bench)["soup:0"] == -1

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headwater_core.errors import CorruptData, UsageError
 from headwater_core.partition import TopicPartition
 from manifests import pause_list
-from manifests.pause_list import Pause, PauseList, PauseScope, decode_pauses, encode_pauses
+from manifests.pause_list import KEPT_MS, Pause, PauseList, PauseScope, decode_pauses, encode_pauses
 
 EVERYTHING, SOUP, SOUP_1 = PauseScope(), PauseScope("soup"), PauseScope("soup", 1)
 PLACES = [TopicPartition("soup", 0), TopicPartition("soup", 1), TopicPartition("stew", 0)]
@@ -51,6 +51,12 @@ def test_what_is_over_is_remembered() -> None:
     assert over.last_of(PLACES[2]) is None
     clock_put_back = PauseList().paused(SOUP, now_ms=5, by="a").resumed(SOUP, now_ms=1)
     assert paused(clock_put_back) == []
+
+
+def test_what_is_long_over_is_forgotten() -> None:
+    over = PauseList().paused(SOUP, now_ms=5, by="a").resumed(SOUP, now_ms=9)
+    assert len(over.paused(SOUP, now_ms=9 + KEPT_MS, by="a").pauses) == 2
+    assert len(over.paused(SOUP, now_ms=10 + KEPT_MS, by="a").pauses) == 1
 
 
 def test_the_oldest_that_is_over_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
