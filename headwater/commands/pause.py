@@ -27,7 +27,7 @@ def pause(config: "Config", selection: str | None, everything: bool, dry_run: bo
     """Stop archiving a topic, a partition, or everything, until `headwater resume`.
 
     It is written to the bucket, so it holds for all agents of the archive, whoever leads the partitions, and across restarts. The agent
-    on the data directory obeys at once and stops uploads in flight; others within a minute. What is archived stays and is served. What
+    on the data directory stops at once, uploads in flight included; others within a minute. What is archived stays and is served. What
     the broker deletes meanwhile is missing from the archive: a gap, with the pause as its reason.
 
     `headwater archive` and `flush` archive nothing of what is paused either. Prints all that is paused afterwards.

@@ -33,7 +33,7 @@ from tests.peers.cluster import Chaos, Cluster
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
-CLUSTER_S = float(os.environ.get("CLUSTER_S", "45"))
+CLUSTER_S = float(os.environ.get("CLUSTER_S", "30"))
 SEED = int(os.environ.get("CLUSTER_SEED", "1"))
 PLAIN, COMPACTED, SHORT, REBORN = "plain.events", "stock.state", "short.lived", "reborn.orders"
 CAUGHT_UP_S = 180
