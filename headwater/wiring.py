@@ -103,8 +103,13 @@ def open_broker(config: Config, dirs: LogDirs) -> "BrokerClient | None":
     from headwater.broker.client_properties import load_client_properties
 
     properties = load_client_properties(config.log.client_properties)
-    if properties.ignored:
-        structlog.get_logger().warning("client_properties_ignored", path=str(config.log.client_properties), keys=list(properties.ignored))
+    if properties.ignored or properties.other_lines:
+        structlog.get_logger().warning(
+            "client_properties_ignored",
+            path=str(config.log.client_properties),
+            keys=list(properties.ignored),
+            other_lines=properties.other_lines,
+        )
     addresses = [BrokerAddress.parse(each) for each in config.log.bootstrap_servers]
     return BrokerClient(addresses, properties, cluster_id=lambda: dirs.cluster_id, node_id=lambda: dirs.node_id, clock=SystemClock())
 

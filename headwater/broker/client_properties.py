@@ -1,7 +1,8 @@
 """How to reach a broker: a file in the form that Kafka's own tools take with --command-config (`security.protocol=SASL_SSL`, …).
 
 What decides how a connection is secured must be understood: a key of that kind which is not supported is an error. Other settings of
-Kafka's clients have no effect here and are named by `ignored`. Values never appear in an error or a log: any may be a secret.
+Kafka's clients have no effect here and are named by `ignored`. Values never appear in an error or a log: any may be a secret. A line of a
+value that was not continued with a backslash looks like a key, so only what has the form of a key is named.
 """
 
 import re
@@ -34,7 +35,9 @@ SUPPORTED = (
     "password",
 )
 _BINDING = ("sasl.", "security.", "ssl.", "username", "password")
-_KEY = re.compile(r"(?:\\.|[^\\\s=:])*")
+_BLANKS = " \t\f"  # all that Java takes for a space
+_KEY = re.compile(r"(?:\\.|[^\\ \t\f=:])*")
+_NAME = re.compile(r"(?=.{1,80}\Z)[a-z0-9]+(?:\.[a-z0-9]+)*\Z")
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -45,6 +48,7 @@ class ClientProperties:
     mechanism  one of MECHANISMS, when it is a SASL protocol
     tls        checked when it was read; None for a protocol without it
     ignored    keys that have no effect here
+    other_lines  so many lines are no property
     """
 
     security_protocol: str = "PLAINTEXT"
@@ -55,6 +59,7 @@ class ClientProperties:
     client_id: str = "headwater"
     request_timeout_s: float = 10.0
     ignored: tuple[str, ...] = ()
+    other_lines: int = 0
 
     @property
     def uses_sasl(self) -> bool:
@@ -78,38 +83,46 @@ def load_client_properties(path: Path | None) -> ClientProperties:
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
     """Key and value of each property. Source: java.util.Properties.load."""
-    lines = iter(text.splitlines())
+    lines = iter(re.split(r"\r\n|\r|\n", text))  # splitlines would also cut a value at U+0085, U+2028 and others
     for line in lines:
-        line = line.lstrip()
+        line = line.lstrip(_BLANKS)
         if not line or line[0] in "#!":
             continue
         while (len(line) - len(line.rstrip("\\"))) % 2:
-            line = line[:-1] + next(lines, "").lstrip()
+            line = line[:-1] + next(lines, "").lstrip(_BLANKS)
         found = _KEY.match(line)
         assert found
-        value = line[found.end() :].lstrip()
+        value = line[found.end() :].lstrip(_BLANKS)
         if value[:1] in ("=", ":"):
-            value = value[1:].lstrip()
+            value = value[1:].lstrip(_BLANKS)
         yield _unescaped(found[0]), _unescaped(value)
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(
+    found = re.sub(
         r"\\(?:u([0-9A-Fa-f]{4})|(.))", lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]), text
     )
+    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")  # joins the two escapes of one character
 
 
 def _checked(given: Mapping[str, str]) -> ClientProperties:
-    ignored = []
-    for key in given:
+    if "ssl.keystore.key" in given:  # whatever the protocol: nobody should believe that it has an effect
+        raise UsageError("ssl.keystore.key must be in a file: join it and the certificate chain, and name that in ssl.keystore.location")
+    ignored, other_lines = [], 0
+    for key, value in given.items():
         if key in SUPPORTED:
+            if any("\ud800" <= each <= "\udfff" for each in value):
+                raise UsageError(f"{key} has half of a surrogate pair, which is no character")
             continue
         if key.startswith(_BINDING):
-            near = get_close_matches(key, SUPPORTED, n=1)
+            near, name = get_close_matches(key, SUPPORTED, n=1), repr(key) if _NAME.match(key) else "a key"
             raise UsageError(
-                f"{key!r} is not supported{f'; did you mean {near[0]!r}?' if near else ''}. Supported are {', '.join(SUPPORTED)}"
+                f"{name} is not supported{f'; did you mean {near[0]!r}?' if near else ''}. Supported are {', '.join(SUPPORTED)}"
             )
-        ignored.append(key)
+        if _NAME.match(key):
+            ignored.append(key)
+        else:
+            other_lines += 1
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise UsageError(f"security.protocol is none of {', '.join(PROTOCOLS)}")
@@ -132,6 +145,7 @@ def _checked(given: Mapping[str, str]) -> ClientProperties:
         client_id=given.get("client.id", "headwater"),
         request_timeout_s=_timeout_s(given.get("request.timeout.ms")),
         ignored=tuple(ignored),
+        other_lines=other_lines,
     )
 
 
@@ -147,7 +161,7 @@ def _jaas_options(text: str) -> dict[str, str]:
 def _timeout_s(text: str | None) -> float:
     if text is None:
         return 10.0
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 600_000):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 600_000):
         raise UsageError("request.timeout.ms is no number of milliseconds up to ten minutes")
     return int(text) / 1000
 
@@ -175,10 +189,8 @@ def _tls(given: Mapping[str, str]) -> ssl.SSLContext:
         if "ssl.keystore.location" in given:
             key = "ssl.keystore.location"
             context.load_cert_chain(given[key], password=lambda: given.get("ssl.key.password", ""))
-        elif "ssl.keystore.key" in given or "ssl.keystore.certificate.chain" in given:
-            raise UsageError(
-                "ssl.keystore.key must be in a file: join it and the certificate chain, and name that in ssl.keystore.location"
-            )
+        elif "ssl.keystore.certificate.chain" in given:
+            raise UsageError("ssl.keystore.certificate.chain must be in a file with its key: name that in ssl.keystore.location")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise UsageError(f"{key} cannot be used: {type(error).__name__}") from None
     return context

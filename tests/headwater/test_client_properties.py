@@ -65,6 +65,11 @@ def test_or_as_keys_of_their_own(tmp_path: Path) -> None:
         (f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.certificates={SECRET}", "ssl.truststore.certificates cannot be"),
         ("security.protocol=SSL\nssl.endpoint.identification.algorithm=ldap", "https, or empty"),
         (f"request.timeout.ms={SECRET}", "request.timeout.ms"),
+        (f"request.timeout.ms={'1' * 5000}", "request.timeout.ms"),
+        (f"ssl.keystore.key={SECRET}", "ssl.keystore.key must be in a file"),
+        (f"security.protocol=SASL_SSL\nssl.keystore.key={SECRET}", "ssl.keystore.key must be in a file"),
+        ("password=\\ud83d", "password has half of a surrogate pair"),
+        ("passwordMII/x+=", "a key is not supported"),
     ],
 )
 def test_what_would_be_misunderstood_is_an_error_that_shows_no_value(tmp_path: Path, text: str, why: str) -> None:
@@ -74,3 +79,14 @@ def test_what_would_be_misunderstood_is_an_error_that_shows_no_value(tmp_path: P
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"log.client_properties: cannot read .*nowhere"):
         load_client_properties(tmp_path / "nowhere")
+
+
+def test_lines_of_a_key_that_were_not_continued_are_counted_and_not_named(tmp_path: Path) -> None:
+    lines = ["MIIEvQIBADANBgkqhkiG9w0BAQEF", "AASCBKcwggSjAgEAAoIBAQC7+/", "-----END PRIVATE KEY-----", "x" * 81]
+    found = load(tmp_path, "\n".join(["acks=all", "my.key=-----BEGIN PRIVATE KEY-----", *lines]))
+    assert (found.ignored, found.other_lines) == (("acks", "my.key"), len(lines))
+
+
+def test_lines_end_and_characters_are_joined_as_in_java() -> None:
+    text = "a=1\u20282\x853\rb=\\ud83d\\ude00\r\nc=4"
+    assert dict(parse_properties(text)) == {"a": "1\u20282\x853", "b": "\U0001f600", "c": "4"}
