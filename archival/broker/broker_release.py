@@ -139,10 +139,11 @@ class BrokerReleaser:
 
     def _delete(self, broker: PinnedBroker, partition: PartitionId, end: int) -> None:
         if (now := broker.topic_id(partition.topic)) != partition.topic_id:
-            raise SourceChanged(f"{partition}: the name means topic {now} now")
+            raise SourceChanged(f"{partition}: the name means {f'topic {now}' if now else 'no topic that we may see'} now")
         broker.delete_records(partition.topic_partition, end)
         milestones.reached("release.requested")
-        if (now := broker.topic_id(partition.topic)) != partition.topic_id:
+        now = broker.topic_id(partition.topic)
+        if now is not None and now != partition.topic_id:  # None: deleted since, or not ours to see any more; there is no other topic
             _log.error(
                 "release_met_another_topic",
                 partition=str(partition),

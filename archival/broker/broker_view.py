@@ -75,8 +75,8 @@ class Broker(Protocol):
         ...
 
     def lowest_commits(self) -> Mapping[TopicPartition, GroupOffset]:
-        """The group that has committed least of each partition, of all groups of the cluster that we may see and whose brokers answer.
-        Raises TransientError when none answers, and Unauthorised."""
+        """The group that has committed least of each partition, of all groups of the cluster that we may see and whose brokers answer;
+        brokers that failed are logged. Raises TransientError when nothing is found and one did not answer, and Unauthorised."""
         ...
 
     def pinned(self) -> AbstractContextManager[PinnedBroker]:

@@ -22,6 +22,7 @@ from headwater_core.errors import (
     HeadwaterError,
     SourceChanged,
     TransientError,
+    Unauthorised,
 )
 from headwater_core.partition import TopicPartition, topic_id_text
 
@@ -37,6 +38,7 @@ GROUPS_MAX = 100  # that one request names; a group may have committed thousands
 METADATA_TOPIC = "__cluster_metadata"
 _CODES = {  # those that say something other than "ask again"; source: Kafka protocol guide, "Error Codes"
     29: "TOPIC_AUTHORIZATION_FAILED",
+    30: "GROUP_AUTHORIZATION_FAILED",
     31: "CLUSTER_AUTHORIZATION_FAILED",
     44: "POLICY_VIOLATION",
 }
@@ -108,8 +110,10 @@ class BrokerClient:
                     connection.close()
             except HeadwaterError as error:
                 failed.append(error)
-        if failed and len(failed) == len(said["brokers"]):
+        if failed and not lowest:
             raise failed[0]
+        if failed:  # the caller gets what the others said
+            _log.warning("consumer_groups_unknown", reason="; ".join(dict.fromkeys(str(each) for each in failed)))
         return lowest
 
     @contextmanager
@@ -305,13 +309,15 @@ def _metadata(connection: BrokerConnection, names: Iterable[str]) -> dict[str, A
 
 
 def _commits(connection: BrokerConnection) -> Iterator[tuple[TopicPartition, GroupOffset]]:
-    """All offsets that are committed with the groups of one coordinator."""
+    """All offsets that are committed with the groups of one coordinator. Raises after the last of them if some could not be read."""
     listed = connection.ask(BrokerApi.LIST_GROUPS, {"states_filter": []})
+    problem = _group_problem(listed["error_code"], connection)
     groups = [each["group_id"] for each in listed["groups"]]
     for first in range(0, len(groups), GROUPS_MAX):
         asked = [{"group_id": each, "topics": None} for each in groups[first : first + GROUPS_MAX]]
         said = connection.ask(BrokerApi.OFFSET_FETCH, {"groups": asked, "require_stable": False})
         for group in said["groups"]:
+            problem = problem or _group_problem(group["error_code"], connection)
             for topic in group["topics"]:
                 for each in topic["partitions"]:
                     if each["committed_offset"] >= 0:
@@ -319,3 +325,11 @@ def _commits(connection: BrokerConnection) -> Iterator[tuple[TopicPartition, Gro
                             TopicPartition(topic["name"], each["partition_index"]),
                             GroupOffset(group["group_id"], each["committed_offset"]),
                         )
+    if problem is not None:
+        raise problem
+
+
+def _group_problem(code: int, connection: BrokerConnection) -> HeadwaterError | None:
+    if code in _CODES:
+        return Unauthorised(f"broker {connection.address}: the user of log.client_properties may not describe groups: {_CODES[code]}")
+    return TransientError(f"broker {connection.address}: groups cannot be read: code {code}") if code else None

@@ -239,6 +239,13 @@ def test_one_that_was_created_again_at_that_moment_is_reported(partition: Partit
     assert [each["event"] for each in logs if each["log_level"] == "error"] == ["release_met_another_topic"]
 
 
+def test_one_that_is_not_known_any_more_after_the_request_is_no_other_topic(partition: Partition) -> None:
+    partition.before = lambda what: setattr(partition, "topic_id", None) if what == "delete" else None
+    with capture_logs() as logs:
+        partition.release()
+    assert not [each for each in logs if each["log_level"] == "error"]
+
+
 def test_what_fails_is_tried_again_ever_more_seldom() -> None:
     record = ReleaseRecord()
     pauses = [record.failed(TransientError("no"), 100.0) for _ in range(10)]

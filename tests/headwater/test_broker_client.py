@@ -10,7 +10,7 @@ from headwater.broker.broker_client import IDLE_S, PAUSE_S, REQUEST_TIMED_OUT, B
 from headwater.broker.broker_connection import BrokerAddress, BrokerApi
 from headwater.broker.client_properties import ClientProperties
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import DeletionRefused, ForeignOwner, SourceChanged, TransientError
+from headwater_core.errors import DeletionRefused, ForeignOwner, SourceChanged, TransientError, Unauthorised
 from headwater_core.partition import TopicPartition, topic_id_text
 from tests.headwater.socket_broker import SocketBroker
 from tests.headwater_core.manual_clock import ManualClock
@@ -234,3 +234,24 @@ def test_a_node_that_no_broker_knows_is_not_mistaken_for_another(kitchen: Kitche
 
 def test_the_group_that_is_furthest_behind_is_found_at_any_broker(client: BrokerClient) -> None:
     assert client.lowest_commits() == {SOUP: ("mail", 12)}
+
+
+@pytest.mark.parametrize(("code", "kind"), [(30, Unauthorised), (14, TransientError)])
+def test_groups_that_cannot_be_listed_are_not_taken_for_none(
+    client: BrokerClient, kitchen: Kitchen, code: int, kind: type[Exception]
+) -> None:
+    kitchen.answers[BrokerApi.LIST_GROUPS] = lambda _: {"error_code": code, "groups": []}
+    with pytest.raises(kind):
+        client.lowest_commits()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(30, Unauthorised), (14, TransientError)])
+def test_nor_is_a_group_whose_commits_cannot_be_read(client: BrokerClient, kitchen: Kitchen, code: int, kind: type[Exception]) -> None:
+    refused = {"group_id": "mail", "topics": [], "error_code": code}
+    kitchen.answers[BrokerApi.OFFSET_FETCH] = lambda _: {"groups": [refused]}
+    with pytest.raises(kind):
+        client.lowest_commits()
+    kitchen.answers[BrokerApi.OFFSET_FETCH] = lambda _: {"groups": [refused, _commits("bills", 31)]}
+    with capture_logs() as logs:
+        assert client.lowest_commits() == {SOUP: ("bills", 31)}
+    assert [each["event"] for each in logs] == ["consumer_groups_unknown"]
