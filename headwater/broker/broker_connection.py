@@ -7,6 +7,7 @@ import ssl
 import struct
 from collections.abc import Mapping
 from enum import IntEnum
+from time import monotonic
 from typing import Any, NamedTuple
 
 from headwater import __version__
@@ -19,6 +20,7 @@ from headwater.gateway.response import Response
 from headwater_core.errors import HeadwaterError, TransientError, Unauthorised, UnsupportedFormat, UsageError
 
 ANSWER_BYTES_MAX = 64 << 20  # the metadata of a thousand topics takes a hundredth of it
+UNAUTHENTICATED_BYTES_MAX = 1 << 20  # anybody may answer at that time; what Kafka says then takes a few kilobytes
 _HEADER = struct.Struct(">hhi")
 _SASL_AUTHENTICATION_FAILED = 58
 
@@ -63,7 +65,7 @@ class BrokerAddress(NamedTuple):
     def parse(cls, text: str) -> "BrokerAddress":
         """Raises UsageError for what is no host:port."""
         host, colon, port = text.strip().rpartition(":")
-        if not colon or not host or not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        if not colon or not host or not port.isascii() or not port.isdecimal() or len(port) > 5 or not 1 <= int(port) <= 65535:
             raise UsageError(f"log.bootstrap_servers: {text[:80]!r} is not host:port")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
@@ -79,15 +81,22 @@ class BrokerConnection:
         self.address, self._properties = address, properties
         self.failure: HeadwaterError | None = None  # what made it useless
         self._correlation_id = 0
+        self._answer_bytes_max = UNAUTHENTICATED_BYTES_MAX
         try:
             self._socket: socket.socket = socket.create_connection(address, properties.request_timeout_s)
         except OSError as error:
             raise TransientError(f"broker {address}: {error.strerror or error}") from error
+        except ValueError as error:  # of a host name that cannot be one; brokers advertise what they were told to
+            raise TransientError(f"broker {address}: this is no address: {error}") from error
         try:
             self._secure()
+        except ValueError as error:  # its text may show a part of the password
+            self.close()
+            raise TransientError(f"broker {address}: the connection cannot be secured: {type(error).__name__}") from None
         except BaseException:
             self.close()
             raise
+        self._answer_bytes_max = ANSWER_BYTES_MAX
 
     def close(self) -> None:
         self._socket.close()
@@ -119,21 +128,28 @@ class BrokerConnection:
         if schema.flexible:
             request.buffer += b"\0"
         schema.write(request, fields)
+        deadline_s = monotonic() + self._properties.request_timeout_s  # of request and answer together
+        self._socket.settimeout(self._properties.request_timeout_s)
         self._socket.sendall(len(request.buffer).to_bytes(4, "big") + request.buffer)
-        size = int.from_bytes(self._receive(4), "big", signed=True)
-        if not 4 <= size <= ANSWER_BYTES_MAX:
+        size = int.from_bytes(self._receive(4, deadline_s), "big", signed=True)
+        if not 4 <= size <= self._answer_bytes_max:
             raise TransientError(
                 f"broker {self.address}: {api.name} was answered with {size} bytes: is it a Kafka broker, and without TLS?"
             )
-        frame = self._receive(size)
+        frame = self._receive(size, deadline_s)
         if int.from_bytes(frame[:4], "big", signed=True) != self._correlation_id:
             raise TransientError(f"broker {self.address}: what came is another request's answer")
         values, _ = answer.read(frame, skip_tags(frame, 4) if answer.header_version >= 1 else 4)
         return values  # type: ignore[no-any-return]
 
-    def _receive(self, size: int) -> bytes:
+    def _receive(self, size: int, deadline_s: float) -> bytes:
+        """The socket's own time-out is for each piece: a peer that sends one byte at a time would never meet it."""
         found = bytearray()
         while len(found) < size:
+            remaining_s = deadline_s - monotonic()
+            if remaining_s <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(remaining_s)
             piece = self._socket.recv(min(size - len(found), 1 << 20))
             if not piece:
                 raise TransientError(f"broker {self.address} closed the connection")

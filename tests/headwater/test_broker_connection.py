@@ -2,12 +2,13 @@
 
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from headwater.broker.broker_connection import BrokerAddress, BrokerApi, BrokerConnection
+from headwater.broker.broker_connection import UNAUTHENTICATED_BYTES_MAX, BrokerAddress, BrokerApi, BrokerConnection
 from headwater.broker.client_properties import ClientProperties
 from headwater_core.errors import TransientError, Unauthorised, UnsupportedFormat, UsageError
 from tests.headwater.socket_broker import ALL, Answer, SocketBroker, scram_server
@@ -101,6 +102,52 @@ def test_where_nobody_listens_says_where() -> None:
 def test_an_address_is_host_and_port() -> None:
     assert BrokerAddress.parse("[::1]:9092") == ("::1", 9092)
     assert str(BrokerAddress.parse(" broker-1.example:9092 ")) == "broker-1.example:9092"
-    for wrong in ("broker", ":9092", "broker:", "broker:0", "broker:99999", "broker:x"):
+    for wrong in ("broker", ":9092", "broker:", "broker:0", "broker:99999", f"broker:{'1' * 5000}", "broker:x"):
         with pytest.raises(UsageError, match="is not host:port"):
             BrokerAddress.parse(wrong)
+
+
+def test_what_is_no_address_is_a_broker_that_does_not_answer() -> None:
+    with pytest.raises(TransientError, match="this is no address"):
+        BrokerConnection(BrokerAddress("broker1..example", 9092), ClientProperties())
+
+
+def test_a_password_that_cannot_be_encoded_is_not_shown() -> None:
+    mine = ClientProperties(security_protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-256", username="ada", password="sesame\ud83d")
+    answers: dict[BrokerApi, Answer] = {
+        BrokerApi.SASL_HANDSHAKE: handshake,
+        BrokerApi.SASL_AUTHENTICATE: scram_server("sha256", "ada", "sesame"),
+    }
+    with SocketBroker(answers) as broker, pytest.raises(TransientError, match=r"cannot be secured: UnicodeEncodeError$"):
+        BrokerConnection(broker.address, mine)
+
+
+def test_before_it_is_authenticated_a_broker_may_not_say_much() -> None:
+    answers: dict[BrokerApi, Answer] = {
+        BrokerApi.SASL_HANDSHAKE: handshake,
+        BrokerApi.SASL_AUTHENTICATE: lambda _: {"error_code": 0, "error_message": None, "auth_bytes": bytes(UNAUTHENTICATED_BYTES_MAX)},
+    }
+    with SocketBroker(answers) as broker, pytest.raises(TransientError, match=r"was answered with 10485\d\d bytes"):
+        BrokerConnection(broker.address, SASL)
+
+
+def test_the_time_out_is_for_the_whole_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1024)
+                try:
+                    client.sendall((100).to_bytes(4, "big"))
+                    for _ in range(100):
+                        client.sendall(b"x")
+                        time.sleep(0.1)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        with pytest.raises(TransientError, match="timed out"):
+            BrokerConnection(BrokerAddress(*listener.getsockname()[:2]), ClientProperties(request_timeout_s=0.3))
+        thread.join()
