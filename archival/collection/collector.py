@@ -105,11 +105,12 @@ class Collector:
         check_writable(head)
         if head.writer != self._writer:
             raise Fenced(f"{partition}: {head.writer} holds the partition")
-        outlived = self._outlived(head, settings, remember=not dry_run)
+        outlived, leader_epoch = self._outlived(head, settings, remember=not dry_run), head.leader_epoch
 
         def successor(held: Head) -> Head:
             start = expired_to(held, settings, self._clock.now_ms(), self._modified_ms) if border is None else border(held)
-            return _without(trimmed(held, start if kept_from is None else min(start, kept_from)), outlived)
+            kept = trimmed(held, start if kept_from is None else min(start, kept_from))
+            return _without(kept, outlived) if held.leader_epoch == leader_epoch else kept
 
         after = successor(head)
         listed = listed_uids(after)
@@ -175,12 +176,18 @@ class Collector:
         return removed
 
     def _outlived(self, head: Head, settings: ArchivalConfig, *, remember: bool) -> Collection[str]:
-        """The superseded entries that have been listed for long enough, by name."""
-        names = {_name(each) for each in head.superseded}
+        """The superseded entries that have been listed for long enough, by name.
+
+        An entry that was revived and is superseded anew looks as it did before, and its time must begin anew: that branch may win again.
+        Another agent may have done it, or we between two looks. One leader has one history, so between its two deaths the head has come
+        to follow a later leader epoch; a sighting holds for the epoch in which it was made. That begins the time anew after a harmless
+        election, too, and then the entry stays for longer.
+        """
+        names = {_name(each): f"{_name(each)}-{head.leader_epoch}" for each in head.superseded}
         look = self._sightings.see if remember else lambda partition, seen, _: self._sightings.of(partition, seen)
-        since = look(head.partition_id, Seen.SUPERSEDED, names)
+        since = look(head.partition_id, Seen.SUPERSEDED, names.values())
         until_ms = self._clock.now_ms() - settings.superseded_retention_s * 1000
-        return {name for name in names if since.get(name, until_ms + 1) <= until_ms}
+        return {name for name, sighting in names.items() if since.get(sighting, until_ms + 1) <= until_ms}
 
     def _modified_ms(self, entry: Entry) -> int:
         """Of an object that is gone nobody knows its age: its entry stays, for a person to see, and the rest is collected."""

@@ -21,6 +21,7 @@ from manifests.repository import ManifestRepository
 from tests.archival.builders import PARTITION, Agent, Directory, fill, ranges
 from tests.headwater_core.manual_clock import ManualClock
 from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.segments.builders import a_segment
 from tests.manifests.trees import TINY
 
 LEASE_MS = 24 * 3600 * 1000
@@ -424,3 +425,31 @@ def test_an_object_that_is_gone_keeps_its_entry_and_stops_nothing_else(bench: Be
     bench.agent.clock.advance(LEASE_MS)
     assert bench.collect(settings=settings).deleted == 2 + 2
     assert ranges(bench.head.entries) == [(10, 19), (20, 29)]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_branch_that_lived_between_two_looks_is_dead_for_its_whole_time_again(bench: Bench, elsewhere: bool) -> None:
+    """An unclean election cut it, one brought it back, one cut it again: by this agent, or by another one in between."""
+    settings = ArchivalConfig(superseded_retention_s=100)
+
+    def follow(epoch: int, *actions: str, writer: str = "agent-a") -> None:
+        history = ((0, 0), (epoch, 20)) if epoch % 2 else ((0, 0), (epoch, 30))
+        bench.directory.epochs(*history)
+        bench.directory.segment(20, a_segment(20, 10, epoch=epoch if epoch % 2 else 0))
+        agent = Agent(bench.root / "log", bench.agent.store, writer=writer, clock=bench.agent.clock, owned=False)
+        agent.uids = 100 * epoch
+        assert [each for each in agent.run()[:-1] if each != "claimed"] == list(actions)
+
+    follow(1, "cut", "archived")
+    [dead] = bench.head.superseded
+    assert bench.collect(settings=settings).forgotten_entries == 0
+    bench.agent.clock.advance(100_000)
+    follow(2, "cut", "revived", writer="agent-b" if elsewhere else "agent-a")
+    assert dead.uid == bench.head.entries[-1].uid
+    follow(3, "cut", "archived")
+    assert dead.uid in {each.uid for each in bench.head.superseded}
+    assert bench.collect(settings=settings).forgotten_entries == 0
+    bench.agent.clock.advance(99_999)
+    assert bench.collect(settings=settings).forgotten_entries == 0
+    bench.agent.clock.advance(1)
+    assert bench.collect(settings=settings).forgotten_entries == 2
