@@ -712,9 +712,12 @@ class ArchiverFleet:
         border: Border | None = None,
         uploads: Sequence[UnfinishedUpload] = (),
         dry_run: bool = False,
+        unasked: bool = False,
         stop: Callable[[], bool] = lambda: False,
     ) -> Collected:
         """Collect one partition, which need not have a log: see Collector. One at a time.
+
+        unasked  nobody requests it, so it may wait for what waits for its commit
 
         Raises nothing that a partition can be the reason of: the outcome says it.
         """
@@ -722,7 +725,14 @@ class ArchiverFleet:
             with self._collecting, self.archiver_of(partition) as archiver:
                 settings, kept_from = self._retention_of(partition), self._kept_from(partition)
                 done = self._collector.collect(
-                    archiver, settings, border=border, kept_from=kept_from, uploads=uploads, dry_run=dry_run, stop=stop
+                    archiver,
+                    settings,
+                    border=border,
+                    kept_from=kept_from,
+                    uploads=uploads,
+                    dry_run=dry_run,
+                    discards=not unasked,
+                    stop=stop,
                 )
                 if done.committed and archiver.head is not None:
                     self.committed(archiver.head)

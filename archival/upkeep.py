@@ -71,7 +71,7 @@ class Upkeep:
             is_same = look is not None and (look.version, look.settings) == (version, settings)
             if look is not None and is_same and not begun and (look.again_ms is None or now_ms < look.again_ms):
                 continue
-            done = self._fleet.collect(partition, uploads=begun, stop=stop.is_set)
+            done = self._fleet.collect(partition, uploads=begun, unasked=True, stop=stop.is_set)
             if done.error is None:
                 self._looks[partition] = _Look(done.version, settings, done.again_ms)
             yield done

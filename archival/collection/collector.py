@@ -86,6 +86,7 @@ class Collector:
         kept_from: int | None = None,
         uploads: Sequence[UnfinishedUpload] = (),
         dry_run: bool = False,
+        discards: bool = False,
         stop: Callable[[], bool] = lambda: False,
     ) -> Collected:
         """Trim, look for orphans, and delete those that have been some for the reader lease.
@@ -93,6 +94,7 @@ class Collector:
         border     where the archive is to begin; None: where retention wants it
         kept_from  offsets from here on are not trimmed, whatever `border` says
         uploads    what the store has of unfinished uploads below the partition's prefix
+        discards   do not wait for what waits for its commit: see PartitionArchiver.amend
         stop       is asked between two deletions
 
         Raises Fenced when another agent holds the partition, TransientError when it may be done later, CorruptData, NeedsUpgrade, and what
@@ -138,7 +140,7 @@ class Collector:
         if after is not head or head.fence in fences:
             listed = listed_uids(head)
             removed += self._delete(partition, _orphans(unlisted, listed, head), settings, stop)  # a full disk has no room for a commit
-            before, head = head, archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1))
+            before, head = head, archiver.amend(lambda held: with_fields(successor(held), fence=held.fence + 1), discards=discards)
             milestones.reached("collect.committed")
             done = replace(done, start_offset=head.start_offset, version=before.version + 1, committed=True)
             if done.trimmed_entries or done.forgotten_entries or head.start_offset != before.start_offset:

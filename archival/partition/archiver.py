@@ -197,16 +197,22 @@ class PartitionArchiver:
 
     @property
     def is_waiting(self) -> bool:
-        """Does it hold uploads that no commit lists yet?"""
-        return self._uploads.are_waiting or self._merge_uploads.are_waiting or self._draft is not None
+        """Does it hold uploads that a commit may still list? What was made for another head, or under an earlier fence, none will."""
+        head = self.head
+        if head is None:
+            return False
+        is_drafted = self._draft is not None and self._draft.of.commit_id == head.commit_id
+        return is_drafted or self._uploads.are_waiting(head.fence) or self._merge_uploads.are_waiting(head.fence)
 
-    def amend(self, change: Callable[[Head], Head]) -> Head:
+    def amend(self, change: Callable[[Head], Head], *, discards: bool = False) -> Head:
         """Commit what `change` makes of the head, which no log is asked for; the head that is there then.
 
-        change  returns what it is given, or a successor, of the same fence or the next one: then uploads of before can not be committed
-                any more. So none must be waiting
+        change    returns what it is given, or a successor, of the same fence or the next one: then uploads of before can not be committed
+                  any more
+        discards  even while some wait: they are made again. They may wait for as long as the topic is paused
 
-        Raises Fenced when another writer holds the partition, TransientError while uploads wait for their commit, and what `step` does.
+        Raises Fenced when another writer holds the partition, TransientError while uploads wait for their commit, unless they are
+        discarded, and what `step` does.
         """
         with self.lock:
             try:
@@ -215,7 +221,7 @@ class PartitionArchiver:
                 if head is None or head.writer != self._writer:
                     raise Fenced(f"{self.partition}: {head.writer if head else 'nobody'} holds the partition")
                 check_writable(head)
-                if self.is_waiting:
+                if self.is_waiting and not discards:
                     raise TransientError(f"{self.partition}: what was uploaded waits for its commit")
                 after = change(head)
                 return head if after is head else self._commit(after)
@@ -328,8 +334,12 @@ class PartitionArchiver:
         return Outcome(action="claimed")
 
     def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False, uploads: Uploads | None = None) -> Head:
-        head = self._held.commit(after)
+        before, head = self.head, self._held.commit(after)
         (uploads or self._uploads).committed()
+        self._draft = None  # it was of the head before
+        if before is not None and head.fence > before.fence:  # what was uploaded under the one before is not named again
+            self._uploads.committed()
+            self._merge_uploads.committed()
         milestones.reached(reached)
         self._announcer.announce(head, claims=claims)
         milestones.reached("archive.announced")
@@ -388,7 +398,6 @@ class PartitionArchiver:
             break
         self._source.look_again(log)
         self._commit(draft.result)
-        self._draft = None
         entries, last_offset = len(draft.replaced), head.last_offset
         self._log.warning("runs_replaced", from_offset=step.first, last_offset=last_offset, entries=entries, reason=step.reason)
         return Outcome(action="replaced", reason=f"offsets from {step.first} on are archived again")
@@ -472,6 +481,8 @@ class PartitionArchiver:
         limits = {"target_bytes": policy.merge_bytes, "span_ms": policy.merge_span_ms}
         plan = plan_merge(head, log.epochs, layout=self._layout, passed=passed, **limits)
         if not plan.group:
+            if not plan.is_cut_short:
+                self._merge_uploads.committed()  # what was merged for a commit that did not come about is cut since
             return MergeOutcome(passed=plan.passed, more=plan.is_cut_short)
         first, last = plan.group[0], plan.group[-1]
         milestones.reached("merge.planned")

@@ -141,10 +141,9 @@ class Uploads:
         same = (begun.first, begun.read_from, begun.refills) == (step.first, step.read_from, step.refills)
         return dataclass_replace(begun, segment=step.segment) if same and begun.end <= step.end else step
 
-    @property
-    def are_waiting(self) -> bool:
-        """Has something been sent that no commit lists yet?"""
-        return bool(self._confirmed or self._sent)
+    def are_waiting(self, fence: int) -> bool:
+        """Has something been sent under `fence` that no commit lists yet?"""
+        return any(named.fence == fence for _, named in (*self._confirmed, *self._sent))
 
     def committed(self) -> None:
         """All that was wanted is listed, or will not be wanted again."""

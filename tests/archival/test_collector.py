@@ -290,6 +290,41 @@ def test_an_upload_that_waits_for_its_commit_postpones_the_rise_of_the_fence(ben
     assert bench.collect().orphans == 2
 
 
+def wait_for_a_commit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something is uploaded that the bucket refuses to list."""
+    fill(bench.directory, 0, 10, 20, 30, end=40)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise TransientError("no heads today")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(bench.agent.store, "replace", refuse)
+        with pytest.raises(TransientError, match="no heads"):
+            bench.agent.step()
+    assert bench.agent.archiver.is_waiting
+
+
+def test_who_requests_a_collection_does_not_wait_for_an_upload_that_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topic may be paused for good. What it had is an orphan then, and is uploaded again when it goes on."""
+    wait_for_a_commit(bench, monkeypatch)
+    with pytest.raises(TransientError, match="waits for its commit"):
+        bench.collect(border=lambda _: 10)
+    done = bench.collect(border=lambda _: 10, discards=True)
+    assert (done.start_offset, done.orphans, done.committed) == (10, 4, True)
+    assert not bench.agent.archiver.is_waiting
+    assert bench.agent.run()[:-1] == ["archived"]
+    bench.agent.clock.advance(LEASE_MS)
+    assert bench.collect().deleted == 4
+    assert ranges(bench.head.entries) == [(10, 19), (20, 29), (30, 39)]
+
+
+def test_what_was_uploaded_before_another_claim_waits_no_longer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_a_commit(bench, monkeypatch)
+    Agent(bench.root / "log", bench.agent.store, writer="agent-b", clock=bench.agent.clock, owned=False).run()
+    bench.agent.archiver.load()
+    assert not bench.agent.archiver.is_waiting
+
+
 def test_the_archiver_continues_under_the_new_fence(bench: Bench) -> None:
     bench.orphan(fence=1)
     bench.collect()

@@ -199,6 +199,23 @@ def test_an_object_whose_commit_failed_is_not_uploaded_again(directory: Director
     assert data_of(store) == objects
 
 
+def test_a_merged_object_that_nobody_wants_any_more_does_not_wait(directory: Directory) -> None:
+    store = HeadlessStore()
+    agent = Agent(directory.root, store)
+    tails(agent, directory, 3, 5, 6, 10)
+    for nothing_is_wanted in (
+        lambda: merge(agent, dataclass_replace(MERGES, merge_bytes=1)),
+        lambda: agent.archiver.amend(lambda head: structs.replace(head, fence=head.fence + 1), discards=True),
+    ):
+        store.refuses = True
+        with pytest.raises(TransientError):
+            merge(agent)
+        assert agent.archiver.is_waiting
+        store.refuses = False
+        nothing_is_wanted()
+        assert not agent.archiver.is_waiting
+
+
 def test_a_log_that_is_behind_merges_nothing_of_another_agents_partition(agent: Agent, directory: Directory) -> None:
     tails(agent, directory, 3, 5, 6, 10)
     held = agent.repository.load(PARTITION)

@@ -102,6 +102,18 @@ def test_a_log_that_was_cut_in_place_is_archived_again_once_its_cleaner_has_been
     assert table(agent) == {ALICE: b"1", BOB: b"1", CAROL: b"2", DAVE: b"1"}
 
 
+def test_a_draft_of_an_earlier_head_does_not_wait(directory: Directory, agent: Agent) -> None:
+    an_unclean_election(directory, keyed(0, (0, ALICE, b"1"), (1, BOB, b"1")))
+    assert [agent.step().action for _ in range(2)] == ["cut", "reread"]
+    with pytest.raises(TransientError, match="waits for its commit"):
+        agent.archiver.amend(lambda head: head)
+    agent.archiver.amend(lambda head: structs.replace(head, fence=head.fence + 1), discards=True)
+    assert not agent.archiver.is_waiting
+    assert agent.run() == ["reread", "replaced", "archived", "caught up"]
+    assert not agent.archiver.is_waiting
+    assert table(agent) == {ALICE: b"1", BOB: b"1", CAROL: b"2", DAVE: b"1"}
+
+
 def test_it_is_even_when_nothing_of_the_dead_was_archived(directory: Directory) -> None:
     directory.segment(0, keyed(0, (1, BOB, b"1")))
     directory.segment(2, keyed(2, (2, CAROL, b"1"), (3, DAVE, b"1")))
