@@ -80,7 +80,7 @@ class Logs:
         self._ids: dict[tuple[str, int], PartitionId] = {}
         self._partitions: dict[PartitionId, PartitionLog] = {}
         self._here: Set[PartitionId] = frozenset()  # in the log directories, by their last listing
-        self._indexed: Set[PartitionId] | None = None  # of which the index may have entries; None: of any
+        self._is_swept = False  # is all that the index has of this process?
         self._absent: Look | None = None  # what it shows of all others: they are not there
 
     @property
@@ -115,7 +115,7 @@ class Logs:
             if len(failures) == 2 or (failures and self._dirs is None):
                 raise failures[-1]
             self._join()
-            if not failures and not self.lost:
+            if not (failures or self.lost or self._is_swept):
                 self._sweep_index(set(self._ids.values()))
         self._sweep_files()
         self.hydrator.cache.sweep()
@@ -195,11 +195,10 @@ class Logs:
                 del self._partitions[partition]
 
     def _sweep_index(self, present: Set[PartitionId]) -> None:
-        """Of what was there before, by this process or an earlier one."""
-        if self._indexed is None or not self._indexed <= present:
-            with suppress(HeadwaterError):  # what is gone takes room there, no more
-                self._index.retain(present)
-        self._indexed = present
+        """What an earlier process knew and is gone since. What goes later may still have a reader here, to whom it ends in words."""
+        with suppress(HeadwaterError):  # what is gone takes room there, no more
+            self._index.retain(present)
+        self._is_swept = True
 
     def _publish(self, roster: Roster, began_s: float) -> None:
         """Readers of what is not here any more need not find out by themselves. With problems a roster proves no absence."""

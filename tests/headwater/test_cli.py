@@ -62,6 +62,7 @@ def test_exit_codes_are_frozen() -> None:
         "NothingExamined": 10,
         "AlreadyExists": 1,
         "DataLoss": 1,
+        "DeletionRefused": 1,
         "DiskFull": 5,
         "OffsetOutOfRange": 1,
         "Superseded": 1,
