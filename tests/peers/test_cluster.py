@@ -34,7 +34,7 @@ from tests.peers.cluster import Chaos, Cluster
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 CLUSTER_S = float(os.environ.get("CLUSTER_S", "30"))
-SEED = int(os.environ.get("CLUSTER_SEED", "1"))
+SEED = int(os.environ.get("CLUSTER_SEED", "3"))
 PLAIN, COMPACTED, SHORT, REBORN = "plain.events", "stock.state", "short.lived", "reborn.orders"
 CAUGHT_UP_S = 180
 ARCHIVAL = 'gc_interval = "60s"\nreader_lease = "20s"\nsuperseded_retention = "30s"\nmerge_bytes = "64KiB"\nmerge_after = "2s"'
