@@ -1,4 +1,4 @@
-"""paused.json: what an operator has told all agents of the archive not to archive, until they are told to resume.
+"""paused.json: what an operator has paused, for all agents of the archive, until it is resumed.
 
 It is in the bucket because the next leader of a partition must be paused too, and because an agent that cannot read the bucket cannot
 archive either: so no pause is ever overlooked for want of an answer. Values in, values out; the repository does the compare-and-swap.

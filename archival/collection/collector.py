@@ -42,7 +42,7 @@ class Collected:
     forgotten_entries  of dead branches, which were listed for long enough
     orphans, orphan_bytes   objects that nothing refers to, those included that are deleted
     deleted, deleted_bytes  of them
-    aborted         uploads that nobody finished
+    aborted         unfinished uploads
     again_ms        when the next of it may leave, though nobody commits anything; None: never
     version         of the manifest that was looked at: what a later one has let go was not
     committed       has it been advanced?
@@ -180,9 +180,9 @@ class Collector:
     def _outlived(self, head: Head, settings: ArchivalConfig, *, remember: bool) -> Collection[str]:
         """The superseded entries that have been listed for long enough, by name.
 
-        An entry that was revived and is superseded anew looks as it did before, and its time must begin anew: that branch may win again.
+        An entry that was revived and is superseded again looks as it did before, and its time must begin again: that branch may win again.
         Another agent may have done it, or we between two looks. One leader has one history, so between its two deaths the head has come
-        to follow a later leader epoch; a sighting holds for the epoch in which it was made. That begins the time anew after a harmless
+        to follow a later leader epoch; a sighting holds for the epoch in which it was made. That begins the time again after a harmless
         election, too, and then the entry stays for longer.
         """
         names = {_name(each): f"{_name(each)}-{head.leader_epoch}" for each in head.superseded}
@@ -192,7 +192,7 @@ class Collector:
         return {name for name, sighting in names.items() if since.get(sighting, until_ms + 1) <= until_ms}
 
     def _modified_ms(self, entry: Entry) -> int:
-        """Of an object that is gone nobody knows its age: its entry stays, for a person to see, and the rest is collected."""
+        """The age of an object that is gone is not known: its entry stays, for a person to see, and the rest is collected."""
         try:
             return self._store.stat(entry.key).modified_ms
         except NotFound:

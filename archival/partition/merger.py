@@ -1,7 +1,7 @@
 """Merges a partition's small neighbours into one object: their bytes are gathered in a local file, verified again as one run, and uploaded.
 
 Nothing is taken from an entry but its live bytes: from the local log while it holds the very same ones, as the entry's digest says, else
-from the store. What the whole says must be what its parts said; its index is made anew.
+from the store. What the whole says must be what its parts said; its index is made again.
 """
 
 from collections.abc import Callable, Sequence

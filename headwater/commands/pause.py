@@ -26,7 +26,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what wo
 def pause(config: "Config", selection: str | None, everything: bool, dry_run: bool, form: str) -> None:
     """Stop archiving a topic, a partition, or everything, until `headwater resume`.
 
-    It is written to the bucket, so it holds for all agents of the archive, whoever leads the partitions, and across restarts. The agent
+    It is written to the bucket, so it holds for all agents of the archive, also after an election or a restart. The agent
     on the data directory stops at once, uploads in flight included; others within a minute. What is archived stays and is served. What
     the broker deletes meanwhile is missing from the archive: a gap, with the pause as its reason.
 
