@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import structlog
 from _pytest.nodeid import coerce_node_id
 from hypothesis import settings
 
@@ -17,6 +18,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headwater"))
 
 if os.environ.get("DEEP_TREES"):  # every manifest that a test commits is a tree of pages, three levels deep with a dozen entries
     page_limits.LIMITS = trees.DEEP
+
+
+@pytest.fixture(autouse=True)
+def unconfigured_log() -> None:
+    """A command that ran in this process, in another test or in a fixture of a module, has set what is logged and where."""
+    structlog.reset_defaults()
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import structlog
 
 import recovery
 from archival.collection import collector
@@ -154,7 +153,6 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = a_sample_log(root)
     arguments = ["flush", "--log-dir", str(log), "--data-dir", str(root / "state"), "--store", f"file://{root / 'bucket'}"]
     assert cli.run(arguments) == 0
-    structlog.reset_defaults()
     shutil.rmtree(log)
     return root / "bucket"
 

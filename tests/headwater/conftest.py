@@ -1,13 +1,11 @@
 """A place to run verbs in: a broker's log directory, a bucket, a data directory."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from headwater import cli
 from tests.fixtures import private_copy
@@ -57,7 +55,6 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.chdir(tmp_path)  # no headwater.toml of anybody's
-    yield Stage(tmp_path, capsys)
-    structlog.reset_defaults()
+    return Stage(tmp_path, capsys)

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from headwater.event_log import LogFormat, LogLevel
 from headwater.job_options import PROCESSES_FROM_BYTES, JobPlacement
 from tests.headwater.conftest import Stage
 from tests.headwater_core.objectstore.memory import MemoryStore
-
-
-@pytest.fixture(autouse=True)
-def unconfigured() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
