@@ -28,6 +28,7 @@ from headwater.inquiry import offset_rows, range_rows
 from headwater.live_config import LiveConfig, Reloaded
 from headwater.options import parse_selection
 from headwater.pause_change import PauseChange, pause_rows
+from headwater.service_manager import ServiceManager
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.survey import Knowledge, survey_partitions
 from headwater.wiring import open_logs
@@ -62,7 +63,7 @@ def run(
 
 
 async def _run(session: Session, logs: Logs, started: Callable[[Address], None]) -> signal.Signals:
-    loop = asyncio.get_running_loop()
+    loop, manager = asyncio.get_running_loop(), ServiceManager.of(os.environ)
     signalled: asyncio.Future[signal.Signals] = loop.create_future()
     stop = threading.Event()
     # Each kind of work has its own threads: none waits for another.
@@ -76,19 +77,23 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
         signalled.set_result(by)
         stop.set()
         answers.stop()
+        manager.stopping()
         log.info("stop_requested", signal=by.name)  # last: even if it fails, the agent stops
 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping, each)
-    loop.add_signal_handler(signal.SIGHUP, lambda: threading.Thread(target=_reload_on_signal, args=(session.live,), daemon=True).start())
+    reloads = partial(threading.Thread, target=_reload_on_signal, args=(session.live, manager), daemon=True)
+    loop.add_signal_handler(signal.SIGHUP, lambda: reloads().start())
 
     def listening(address: Address) -> None:
         threading.Thread(target=_announce, args=(session, "{}:{}".format(*address)), name="announce", daemon=True).start()
+        manager.ready()
         started(address)
 
     try:
         async with agent_socket.serving(session.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
             gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening))
+            watched = tasks.create_task(manager.watched())
             if session.fleet is not None:
                 session.fleet.committed = logs.update_manifest
                 scheduler = Scheduler(session.fleet, clock=SystemClock(), random=Random(), settings=session.live.archival)
@@ -101,6 +106,7 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
             finally:
                 stop.set()
                 gateway.cancel()
+                watched.cancel()
     finally:
         for threads in (verbs, collector, archiver):
             await asyncio.to_thread(threads.shutdown)  # beside the loop, which still hears the second signal
@@ -125,8 +131,8 @@ def reload_config(live: LiveConfig) -> Reloaded:
     return done
 
 
-def _reload_on_signal(live: LiveConfig) -> None:
-    with suppress(UsageError):  # it is logged
+def _reload_on_signal(live: LiveConfig, manager: ServiceManager) -> None:
+    with manager.reload(), suppress(UsageError):  # it is logged
         reload_config(live)
 
 
