@@ -53,6 +53,7 @@ class PartitionStatus:
     released_bytes  how much that was
     release_reason  why it was not more; "" where nothing is released, or nothing was tried yet
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
+    store_try_ms  when the agent tries the store again, which it leaves alone until then; None while the store answers
     """
 
     topic: str
@@ -73,6 +74,7 @@ class PartitionStatus:
     released_end: int | None = None
     released_bytes: int = 0
     release_reason: str = ""
+    store_try_ms: int | None = None
 
 
 def status_of(

@@ -224,7 +224,7 @@ class _Answers:
         yield from pause_rows(after)
 
     def _knowledge(self) -> Knowledge:
-        fleet = self.session.fleet
+        fleet, probe_in_s = self.session.fleet, self.scheduler.probe_in_s() if self.scheduler else None
         offsets = {partition: (state.start_offset, state.last_offset) for partition, state in self.session.control.state().partitions()}
         if fleet is None:
             return Knowledge(offsets=offsets)
@@ -236,6 +236,7 @@ class _Answers:
             releases=fleet.releases(),
             as_known=fleet.as_known,
             pauses=self.session.pauses,
+            store_try_ms=None if probe_in_s is None else SystemClock().now_ms() + round(probe_in_s * 1000),
         )
 
     def _turn_of(self, place: TopicPartition) -> Turn:

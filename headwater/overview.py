@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headwater.columns import Row, as_size
-from headwater.units import duration_text
+from headwater.units import duration_text, time_text
 from headwater_core.errors import NothingExamined, VerificationFailed
 
 TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or that is unknown
@@ -73,7 +73,7 @@ def topic_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """As in "512 partitions, 506 current, 6 waiting, worst lag 44.0 s (orders:3)"."""
+    """As in "512 partitions, 506 current, 6 waiting, worst lag 44.0 s (orders:3)", and when a store that does not answer is tried again."""
     groups = Counter("current" if is_current(row) else row["state"] for row in worst_first(rows))
     counts = [f"{groups.pop('current')} current"] if "current" in groups else []
     counts += [f"{count} {state}" for state, count in groups.items()]
@@ -82,7 +82,9 @@ def summary(rows: Sequence[Row]) -> str:
     unknown = sum(row["lag_s"] is None for row in measured)
     lags = [f"worst lag {duration_text(known['lag_s'])} ({_name(known)})"] if known else []
     lags += [f"lag unknown of {unknown}"] if unknown else []
-    return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags])
+    tries_ms = [row["store_try_ms"] for row in rows if row.get("store_try_ms") is not None]
+    held_back = [f"the store does not answer, next try at {time_text(max(tries_ms))}"] if tries_ms else []
+    return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags, *held_back])
 
 
 def check_lag(rows: Sequence[Row], lag_max_s: float) -> None:

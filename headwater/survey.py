@@ -20,6 +20,7 @@ from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
 from headwater.store_identity import check_belongs
+from headwater.units import time_text
 from headwater.wiring import Bucket, archived, load_head, open_bucket, open_cache, open_log_dirs
 from headwater_core.clock import SystemClock
 from headwater_core.errors import (
@@ -59,6 +60,7 @@ class Knowledge:
     as_known  a look at a log, with what the broker has said of it
     tails     since when tails have waited; None: read from the data directory
     pauses    what is paused; None: read from the bucket
+    store_try_ms  see PartitionStatus
     """
 
     heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Knowledge:
     releases: Mapping[PartitionId, ReleaseRecord] = field(default_factory=dict)
     as_known: Callable[[LocalLog], LocalLog] = lambda log: log
     pauses: KnownPauses | None = None
+    store_try_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +183,8 @@ def survey_each(
             found = replace(found, released_end=end, released_bytes=released.size_bytes, release_reason=released.reason)
         if answers.error and partition not in answers.heads:
             found = _without_bucket(found, answers.error, head, local.get(partition), known.offsets.get(partition))
+        if known.store_try_ms is not None:
+            found = _held_back(found, known.store_try_ms)
         yield Surveyed(
             status=found, partition=partition, log=local.get(partition), head=head, policy=policy, tail_age_ms=tail_age_ms, trouble=trouble
         )
@@ -222,6 +227,14 @@ def _without_bucket(
         lag_bytes=lag.size_bytes if lag else None,
         lag_s=lag.age_s(SystemClock().now_ms()) if lag else None,
     )
+
+
+def _held_back(found: PartitionStatus, store_try_ms: int) -> PartitionStatus:
+    """`found` while the agent leaves the store alone, which answers to no partition."""
+    reason = found.reason
+    if found.state in ("due", "unknown"):
+        reason += f"; archiving is held back: the store does not answer to any partition, and is tried again at {time_text(store_try_ms)}"
+    return replace(found, reason=reason, store_try_ms=store_try_ms)
 
 
 class _BucketAnswers:

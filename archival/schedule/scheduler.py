@@ -273,6 +273,11 @@ class Scheduler:
         elif outcome.store_answers is False:
             self._breaker.failed(outcome.place, self._clock.monotonic_s())
 
+    def probe_in_s(self) -> float | None:
+        """When the store is tried again, which is left alone until then; None while it answers."""
+        with self._changed:
+            return self._breaker.probe_in_s(self._clock.monotonic_s())
+
     def turn_of(self, place: TopicPartition, failure: StepFailure | None) -> Turn:
         """How it stands with a partition; `failure`: of its last step."""
         now_s = self._clock.monotonic_s()

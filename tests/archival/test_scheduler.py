@@ -358,6 +358,7 @@ def test_what_was_uploaded_is_kept_while_commits_are_refused(bench: Bench, store
     sent: list[str] = []
     store.sending = sent.append
     refused = True
+        assert 0 <= (bench.scheduler.probe_in_s() or -1) <= PROBE_MAX_S
     replace_document = SendingStore.replace
 
     def refusing(store: SendingStore, key: str, document: bytes, *, expected_tag: str) -> str:
@@ -378,6 +379,7 @@ def test_what_was_uploaded_is_kept_while_commits_are_refused(bench: Bench, store
     assert len(sent) == 10
 
 
+    assert bench.scheduler.probe_in_s() is None
 def test_one_partitions_trouble_with_the_store_is_its_own(bench: Bench, store: SendingStore) -> None:
     """It backs off alone, though nobody else has anything to do with the store for a while."""
     bench.broker.partition("bad", 0)

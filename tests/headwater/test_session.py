@@ -5,8 +5,10 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NoReturn
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,13 +16,17 @@ from structlog.testing import capture_logs
 from archival.archive_pass import archive_all
 from archival.partition.archiver import Outcome, PartitionArchiver
 from archival.plan.policy import Policy
+from archival.schedule.scheduler import Scheduler
+from archival.schedule.store_breaker import PROBE_S
 from headwater import session
 from headwater.agent import _Answers
 from headwater.agent_socket import Ask
 from headwater.config import load
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.wiring import writer_id
+from headwater_core.clock import SystemClock
 from headwater_core.errors import TransientError, UsageError
+from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
@@ -126,6 +132,70 @@ def test_an_answer_that_nobody_waits_for_ends_and_leaves_the_archivers_usable(he
 
     with ThreadPoolExecutor(2) as threads:
         asyncio.run(talk(threads))
+
+
+def test_status_says_when_a_store_that_answers_nobody_is_tried_again(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert held.fleet is not None
+    scheduler = Scheduler(held.fleet, clock=SystemClock(), random=Random(1), settings=held.fleet.settings)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise TransientError("read-only file system")
+
+    async def status(threads: Executor) -> list[dict[str, Any]]:
+        answers = _Answers(held, threads)
+        answers.scheduler = scheduler
+        return [row async for row in answers.answer(Ask("status"))]
+
+    with ThreadPoolExecutor(1) as threads:
+        with monkeypatch.context() as broken:
+            broken.setattr(DirectoryStore, "create", refuse)
+            scheduler.rescan()
+            while scheduler.turn():
+                pass
+            began_ms = SystemClock().now_ms()
+            held_back = asyncio.run(status(threads))
+        assert all(row["store_try_ms"] <= SystemClock().now_ms() + PROBE_S * 1000 for row in held_back)
+        assert all(row["store_try_ms"] >= began_ms for row in held_back)
+        assert all("held back" in row["reason"] for row in held_back if row["state"] == "due")
+        assert "due" in {row["state"] for row in held_back}
+        while scheduler.probe_in_s() is not None:
+            scheduler.turn()
+        answering = asyncio.run(status(threads))
+    assert {row["store_try_ms"] for row in answering} == {None}
+    assert not any("held back" in row["reason"] for row in answering)
+
+
+def test_the_rows_of_a_deleted_topic_leave_the_status_that_the_agent_remembers(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its archive stays: where the bucket is asked, that is all there is left of it."""
+    assert held.fleet is not None
+    scheduler = Scheduler(held.fleet, clock=SystemClock(), random=Random(1), settings=held.fleet.settings)
+    [log_dir] = held.config.log.dirs
+
+    async def status(threads: Executor) -> list[dict[str, Any]]:
+        answers = _Answers(held, threads)
+        answers.scheduler = scheduler
+        with suppress(TransientError):
+            return [row async for row in answers.answer(Ask("status", {"selection": "orders.in"}))]
+        return []
+
+    def silent(*_: object, **__: object) -> NoReturn:
+        raise TransientError("no route to host")
+
+    def rows(threads: Executor) -> list[dict[str, Any]]:
+        scheduler.rescan()
+        while scheduler.turn():
+            pass
+        return asyncio.run(status(threads))
+
+    with ThreadPoolExecutor(1) as threads:
+        assert {row["state"] for row in rows(threads)} == {"archived", "waiting"}
+        for directory in Path(log_dir).glob("orders.in-*"):
+            shutil.rmtree(directory)
+        rows(threads)
+        remains = rows(threads)
+        assert {(row["state"], row["local_start"], row["lag_bytes"]) for row in remains} == {("archive-only", None, None)}
+        monkeypatch.setattr(DirectoryStore, "list", silent)
+        assert rows(threads) == []
 
 
 @pytest.mark.parametrize("case", ["aside", "named", "owned", "beside"])

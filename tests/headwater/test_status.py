@@ -35,6 +35,7 @@ KEYS = [
     "released_end",
     "released_bytes",
     "release_reason",
+    "store_try_ms",
 ]
 NUMBERS = ("topic", "partition", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "objects")
 
