@@ -267,9 +267,10 @@ class ArchiverFleet:
             runs_max=equipment.runs_max,
             spool=lambda: cast(BinaryIO, TemporaryFile(dir=equipment.data_dir)),  # noqa: SIM115  a merge closes it
         )
+        self._sightings = Sightings(equipment.data_dir / "sightings", equipment.clock)
         self._collector = Collector(
             store=equipment.store,
-            sightings=Sightings(equipment.data_dir / "sightings", equipment.clock),
+            sightings=self._sightings,
             clock=equipment.clock,
             writer=equipment.writer,
         )
@@ -635,7 +636,8 @@ class ArchiverFleet:
         if are_all:
             self.tails.retain(present)
             self._topics.retain(present)
-            self.announcer.retire_absent(present, self._equipment.writer)
+            for gone in self.announcer.retire_absent(present, self._equipment.writer):
+                self._sightings.forget(gone)
 
     def save(self) -> None:
         """Write down what must outlive the process. Raises DiskFull and TransientError."""

@@ -5,6 +5,7 @@ every time anew: what is to be deleted is deleted later.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -52,6 +53,13 @@ class Sightings:
                 by_time.setdefault(since[name], []).append(name)
             self._save(partition, {**self._load(partition), seen.value: by_time})
         return since
+
+    def forget(self, partition: PartitionId) -> None:
+        """It is gone from here. Should somebody collect it all the same, every time begins anew. Raises nothing: what stays is small."""
+        path = self._path(partition)
+        if path is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def _path(self, partition: PartitionId) -> Path | None:
         return self._directory / f"{partition.topic_id}-{partition.partition}.json" if self._directory is not None else None

@@ -53,11 +53,13 @@ class Announcer:
             self._put(head.partition_id, claim_of(head) if claims else advanced_of(head))
             self._publish_soon()
 
-    def retire_absent(self, present: Collection[PartitionId], writer: str) -> None:
-        """Remove from the control log what `writer` was the last to hold and what its log directories no longer hold.
+    def retire_absent(self, present: Collection[PartitionId], writer: str) -> Collection[PartitionId]:
+        """Remove from the control log what `writer` was the last to hold and what its log directories no longer hold; which that is. It is
+        the same until the control log has removed it.
 
         present  every partition of them, from a survey that found no problem
         """
+        absent = []
         for partition, known in self._control.state().partitions():
             if known.owner == writer and partition not in present:
                 gone = Retired(
@@ -68,7 +70,9 @@ class Announcer:
                     version=known.manifest_version,
                 )
                 self._put(partition, gone)
+                absent.append(partition)
         self._publish_soon()
+        return absent
 
     def publish_due(self, *, timeout_s: float = PUBLISH_TIMEOUT_S) -> None:
         """Publish what is due. Whatever the control log fails with, it is due again after a pause: archiving continues without it."""

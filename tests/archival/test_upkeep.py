@@ -76,6 +76,24 @@ def test_a_partition_with_an_orphan_is_due_again_when_its_lease_is_over(tmp_path
     assert places(upkeep) == []
 
 
+def test_what_was_seen_of_a_partition_leaves_with_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    upkeep = archived(bench, 0, 1)
+    for number in (0, 1):
+        orphan(bench, number)
+    assert places(upkeep) == [0, 1]
+    remembered = bench.root / "state" / "sightings"
+    assert len(list(remembered.iterdir())) == 2
+    bench.broker.drop("soup", 1)
+    for _ in range(2):
+        bench.scheduler.rescan()
+        bench.turns()
+    assert [path.name for path in remembered.iterdir()] == [f"{topic_id('soup')}-0.json"]
+    bench.fleet.collect(partition(1))  # somebody asks for it all the same
+    bench.scheduler.rescan()
+    assert len(list(remembered.iterdir())) == 2, "its lease must pass one day"
+
+
 def test_an_unfinished_upload_makes_its_partition_due(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     upkeep = archived(bench, 0, 1)
