@@ -75,7 +75,7 @@ class ArchivePass:
             if step.progressed:
                 self._queue.again(place, step.archived_bytes, step.deadline_ms)
             elif not isinstance(outcome.error, SourceChanged):
-                self._queue.done(place)
+                self._queue.done(place, step.archived_bytes)
                 self._outcomes.put(outcome)
             elif not self._queue.changed(place, 0.0):
                 self._outcomes.put(outcome)

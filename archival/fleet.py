@@ -469,10 +469,10 @@ class ArchiverFleet:
         head = archiver.head
         if head is not None and head is not before:
             member.confirmed_s = self.clock.monotonic_s()
-        done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=outcome.progressed)
-        if outcome.progressed and head is not None:
+        done = PartitionOutcome(place=log.partition.topic_partition, reason=outcome.reason, progressed=not outcome.is_last)
+        if done.progressed and head is not None:
             done = replace(done, deadline_ms=deadline_ms(log, head.next_offset))
-        if not (outcome.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
+        if not (done.progressed or log.topic_policy_proves_compaction):  # where the cleaner is must be seen often
             caught_up = head is not None and (log.high_watermark or 0) <= head.next_offset
             done = replace(done, quiet=caught_up or bool(policy.off) or isinstance(archiving_role(log), Standby))
         if outcome.entry and not outcome.entry.gap:
@@ -492,7 +492,7 @@ class ArchiverFleet:
                 done = self._release_at_broker(self._broker_releaser, member, archiver, log, done)
         except Exception as error:
             done = replace(done, error=self.trouble(done.place, error))  # beside what the step has done
-        if not (outcome.progressed or done.error or done.again_s is not None):
+        if not (done.progressed or done.error or done.again_s is not None):
             member.rest = Rest.of(seen, head, policy, outcome.reason, self._equipment.writer)
         return done
 

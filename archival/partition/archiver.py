@@ -1,7 +1,7 @@
 """The archiver of one partition: one step at a time, it claims, executes what is planned, commits and announces (design §4)."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -34,6 +34,7 @@ from headwater_core import milestones
 from headwater_core.errors import (
     CorruptData,
     Fenced,
+    HeadwaterError,
     ManifestChanged,
     NeedsReplacement,
     SuspectedGap,
@@ -69,15 +70,17 @@ class Outcome:
 
     action  "idle", "claimed", "archived", "refilled", "gap", "cut", "revived", "replaced", "reread" (a run that is to replace
             what is live, with others), or "outrun" when another commit came first
-    reason  why nothing was done, for people
+    reason  why nothing was done, or is left to do, for people
     entry   what the step made live
     before  what it made live before that, in the same commit
+    is_last  another step on the same look would do nothing
     """
 
     action: str
     reason: str = ""
     entry: Entry | None = None
     before: tuple[Entry, ...] = ()
+    is_last: bool = False
 
     @property
     def progressed(self) -> bool:
@@ -259,25 +262,18 @@ class PartitionArchiver:
 
     def _step(self, policy: Policy, log: LocalLog) -> Outcome:
         if isinstance(acting := archiving_role(log), Standby):
-            return Outcome(action="idle", reason=acting.reason)
+            return Outcome(action="idle", reason=acting.reason, is_last=True)
         if policy.off:
-            return Outcome(action="idle", reason=policy.off)
+            return Outcome(action="idle", reason=policy.off, is_last=True)
         self._held.load()
         if self.head:
             self._announcer.announce(self.head)
             if self.head.writer == self._writer:
                 self._topics.ensure(self.partition)
             self._report_irreplaceable(self.head, log)
-        for step in next_steps(
-            log,
-            self.head,
-            writer=self._writer,
-            policy=policy,
-            tail_age_ms=self._tail_age_ms(log),
-            overtaken=lambda first: self._looks.overtaken(log, self.head, first, policy.stale_keys_below),
-        ):
+        for step in self._next_steps(log, policy):
             if isinstance(step, Idle):
-                return Outcome(action="idle", reason=step.reason)
+                return Outcome(action="idle", reason=step.reason, is_last=True)
             milestones.reached("archive.planned")
             done = self._execute(step, log, policy)
             if isinstance(done, CutAt):  # seen only now that the segment was opened
@@ -286,6 +282,17 @@ class PartitionArchiver:
             if isinstance(done, Outcome):
                 return done
         raise AssertionError("a plan ends with Idle")
+
+    def _next_steps(self, log: LocalLog, policy: Policy) -> Iterator[Step]:
+        head = self.head
+        return next_steps(
+            log,
+            head,
+            writer=self._writer,
+            policy=policy,
+            tail_age_ms=self._tail_age_ms(log),
+            overtaken=lambda first: self._looks.overtaken(log, head, first, policy.stale_keys_below),
+        )
 
     def _execute(self, step: Step, log: LocalLog, policy: Policy) -> Outcome | CutAt | None:
         """Do it; None when it turns out to be without substance, CutAt when what is archived from there on turns out to be dead."""
@@ -439,7 +446,25 @@ class PartitionArchiver:
         for entry in done.entries:
             self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
         *before, entry = done.entries
-        return Outcome(action="refilled" if step.refills else "archived", entry=entry, before=tuple(before))
+        rest = self._idle_after(log, policy)
+        return Outcome(
+            action="refilled" if step.refills else "archived",
+            reason=rest.reason if rest is not None else "",
+            entry=entry,
+            before=tuple(before),
+            is_last=rest is not None,
+        )
+
+    def _idle_after(self, log: LocalLog, policy: Policy) -> Idle | None:
+        """What a step on the same look would find now, after a commit, if that is nothing to do. A compacted log is looked at once more:
+        how far its cleaner is must be seen often."""
+        if log.topic_policy_proves_compaction:
+            return None
+        try:
+            following = next(self._next_steps(log, policy))
+        except HeadwaterError:
+            return None  # the next step meets it again; what was committed is to be reported
+        return following if isinstance(following, Idle) else None
 
     def _scan_next(self, ahead: Head, log: LocalLog, policy: Policy, scanned: Sequence[ScannedRun], files: ExitStack) -> ScannedRun | None:
         """The run after `scanned`, which `ahead` lists, when it is small and sealed; None: their commit does not wait for it.
@@ -504,14 +529,7 @@ class PartitionArchiver:
     def _is_at_rest(self, head: Head, log: LocalLog, policy: Policy) -> bool:
         """Is there nothing that comes before a merge? Not what may turn out to be without substance again and again. A log that is behind
         has no say."""
-        steps = next_steps(
-            log,
-            head,
-            writer=self._writer,
-            policy=policy,
-            tail_age_ms=self._tail_age_ms(log),
-            overtaken=lambda first: self._looks.overtaken(log, head, first, policy.stale_keys_below),
-        )
+        steps = self._next_steps(log, policy)
         step = next(each for each in steps if not (isinstance(each, Revive) or (isinstance(each, Upload) and each.refills)))
         return isinstance(step, Idle) and step.compared
 

@@ -185,9 +185,9 @@ class DueQueue:
             self._deadlines[partition] = deadline_ms
         self._push(partition)
 
-    def done(self, partition: TopicPartition) -> None:
-        """Nothing is left to do."""
-        added = self._give_back(partition).added
+    def done(self, partition: TopicPartition, sent_bytes: int = 0) -> None:
+        """Nothing is left to do. sent_bytes: by the step"""
+        added = self._give_back(partition, sent_bytes).added
         self._forgive(partition)
         self._deadlines.pop(partition, None)
         if added:

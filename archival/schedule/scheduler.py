@@ -414,7 +414,7 @@ class Scheduler:
             elif outcome.again_s is not None:
                 self._queue.later(place, now_s + outcome.again_s)
             else:
-                self._queue.done(place)
+                self._queue.done(place, outcome.archived_bytes)
         return True
 
     def _retain(self, places: Collection[TopicPartition]) -> None:

@@ -44,7 +44,7 @@ def test_a_partition_that_never_ends_keeps_no_other_waiting(bench: Bench, store:
     bench.broker.partition("quiet", 0, 1, 2, 3, segments=4)
     store.sending = lambda key: bench.broker.roll("busy", number_of(key)) if "/busy/" in key else None
     bench.scheduler.rescan()
-    for _ in range(8 * 5):  # a claim, three segments, and the one that finds nothing more
+    for _ in range(8 * 4 + 4):  # a claim and three segments; then the busy ones are alone
         assert bench.scheduler.turn()
     assert [bench.last_offset("quiet", number) for number in range(4)] == [29] * 4
     assert [bench.last_offset("busy", number) for number in range(4)] == [39] * 4
@@ -70,11 +70,40 @@ def test_events_and_rescans_only_add(bench: Bench) -> None:
     bench.broker.partition("soup", 0, 1)
     bench.scheduler.rescan()
     bench.scheduler.rescan()
-    assert bench.turns() == 2 * 3
+    assert bench.turns() == 2 * 2  # a claim and a segment
     bench.broker.roll("soup", 1)
     bench.scheduler.add([TopicPartition("soup", 1)])
-    assert bench.turns() == 2
+    assert bench.turns() == 1
     assert (bench.last_offset("soup", 0), bench.last_offset("soup", 1)) == (9, 19)
+
+
+def test_what_happens_during_the_last_step_of_a_partition_makes_it_due(bench: Bench, store: SendingStore) -> None:
+    """That step has looked before, and found that nothing more was to be done."""
+    bench.broker.partition("soup", 0)
+
+    def roll(key: str) -> None:
+        store.sending = lambda key: None
+        bench.broker.roll("soup", 0)
+        bench.scheduler.add([TopicPartition("soup", 0)])
+
+    store.sending = roll
+    bench.scheduler.rescan()
+    assert bench.turns() == 3
+    assert bench.last_offset("soup", 0) == 19
+
+
+def test_a_tail_waits_from_the_commit_before_it(bench: Bench) -> None:
+    """Though no other step looks at it then."""
+    bench.settings = ArchivalConfig(seal_timeout_s=60)
+    bench.broker.partition("soup", 0)
+    bench.broker.commit("soup", 0, 15)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.last_offset("soup", 0) == 9
+    bench.clock.advance(60_000)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.last_offset("soup", 0) == 14
 
 
 def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
@@ -329,6 +358,7 @@ def test_an_outage_of_the_store_is_a_few_lines_and_a_few_requests(bench: Bench, 
         names = [event["event"] for event in events if event["log_level"] != "info"]
         single = "archive_postponed" if error is TransientError else "archive_stopped"
         assert set(names) == {single, "archiving_suspended"}
+        assert 0 <= (bench.scheduler.probe_in_s() or -1) <= PROBE_MAX_S
         assert names.count(single) <= OPENS_AT - 1
         assert names.count("archiving_suspended") <= 2
         assert tries <= OPENS_AT + 8
@@ -349,6 +379,7 @@ def test_an_outage_of_the_store_is_a_few_lines_and_a_few_requests(bench: Bench, 
         bench.turns()
     assert {bench.last_offset("soup", number) for number in range(partitions)} == {9}
     assert "archiving_resumed" in [event["event"] for event in events]
+    assert bench.scheduler.probe_in_s() is None
     assert bench.fleet.troubles == {}
 
 
@@ -358,7 +389,6 @@ def test_what_was_uploaded_is_kept_while_commits_are_refused(bench: Bench, store
     sent: list[str] = []
     store.sending = sent.append
     refused = True
-        assert 0 <= (bench.scheduler.probe_in_s() or -1) <= PROBE_MAX_S
     replace_document = SendingStore.replace
 
     def refusing(store: SendingStore, key: str, document: bytes, *, expected_tag: str) -> str:
@@ -379,7 +409,6 @@ def test_what_was_uploaded_is_kept_while_commits_are_refused(bench: Bench, store
     assert len(sent) == 10
 
 
-    assert bench.scheduler.probe_in_s() is None
 def test_one_partitions_trouble_with_the_store_is_its_own(bench: Bench, store: SendingStore) -> None:
     """It backs off alone, though nobody else has anything to do with the store for a while."""
     bench.broker.partition("bad", 0)
