@@ -143,7 +143,7 @@ _OF_RUNS: tuple[tuple[str, Any], ...] = tuple(
 
 def check_entry(partition: PartitionId, entry: Entry) -> Entry:
     """`entry` when its keys are the ones we would have written for it; CorruptData otherwise."""
-    if entry.gap or entry.layout != "segment":
+    if entry.gap or entry.layout != _OWN_LAYOUT or _is_named_by_itself(partition, entry):
         return entry
     name = keys.parse_data(entry.key)
     if (
@@ -155,6 +155,13 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
     ):
         raise CorruptData(f"manifest entry of {partition} at {entry.base_offset}", 0, f"not a key of this partition: {entry.key[:200]!r}")
     return entry
+
+
+def _is_named_by_itself(partition: PartitionId, entry: Entry) -> bool:
+    """Are its keys those of an object that it lists as a whole? Most entries', and quick to see."""
+    if not keys.is_uid(entry.uid) or entry.index_key != keys.index(entry.key):
+        return False
+    return entry.key == keys.data(partition, entry.base_offset, entry.last_offset, entry.fence, entry.uid)
 
 
 def to_listed(entry: Entry) -> dict[str, Any]:
