@@ -182,9 +182,7 @@ class _Answers:
     def _rows(self, question: agent_socket.Ask, stop: threading.Event) -> Generator[dict[str, Any]]:
         match question.verb:
             case "archive":
-                if self.session.fleet is None:
-                    raise UsageError("this agent has no log directories")
-                yield from pass_rows(self.session.fleet, _request(PassRequest, question), stop)
+                yield from pass_rows(self.session.archivers, _request(PassRequest, question), stop)
             case "gc":
                 yield from collection_rows(self.session, _request(CollectionRequest, question), stop)
             case "status":

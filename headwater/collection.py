@@ -13,9 +13,9 @@ from archival.upkeep import unfinished_by_prefix
 from headwater import agent_socket
 from headwater.config import Config
 from headwater.options import parse_incarnation_selection, parse_selection
-from headwater.session import Session, open_session
-from headwater.wiring import Bucket, open_log_dirs
-from headwater_core.errors import Fenced, HeadwaterError, Locked, NotFound, Partial, TransientError, UsageError
+from headwater.session import Session, rows_of_the_holder
+from headwater.wiring import Bucket
+from headwater_core.errors import Fenced, HeadwaterError, NotFound, Partial, TransientError
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.prefixes import data_prefixes
@@ -41,27 +41,13 @@ def run_collection(config: Config, request: CollectionRequest, on_row: Callable[
 
     Raises Partial when some partitions could not be collected, and their error when none could.
     """
-    open_log_dirs(config)
-    try:
-        with open_session(config) as session:
-            for row in collection_rows(session, request):
-                on_row(row)
-    except Locked:
-        try:
-            for row in agent_socket.ask(config.node.data_dir, agent_socket.Ask("gc", asdict(request))):
-                on_row(row)
-        except agent_socket.NoAgent:
-            pass
-        else:
-            return
-        raise
+    for row in rows_of_the_holder(config, agent_socket.Ask("gc", asdict(request)), lambda session: collection_rows(session, request)):
+        on_row(row)
 
 
 def collection_rows(session: Session, request: CollectionRequest, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
     """A row for each partition. At the end raises what `run_collection` does. `stop` ends it early: TransientError."""
-    fleet, stop = session.fleet, stop or threading.Event()
-    if fleet is None:
-        raise UsageError("this agent has no log directories, so it holds no partitions")
+    fleet, stop = session.archivers, stop or threading.Event()
     uploads = {} if request.dry_run else unfinished_by_prefix(fleet)
     count, failed, prefixes = 0, list[HeadwaterError](), set[str]()
     for partition in _selected(session.bucket, request):

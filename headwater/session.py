@@ -27,7 +27,7 @@ from headwater.wiring import Bucket, check_conditional_writes, open_broker, open
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
 from headwater_core.control.supervisor import ControlSupervisor
-from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised
+from headwater_core.errors import DiskFull, HeadwaterError, Locked, NotFound, Partial, StoreGone, TransientError, Unauthorised, UsageError
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import LogDirs
@@ -82,6 +82,13 @@ class Session:
     control: ControlSupervisor
     fleet: ArchiverFleet | None
     pauses: KnownPauses
+
+    @property
+    def archivers(self) -> ArchiverFleet:
+        """`fleet`. Raises UsageError without one."""
+        if self.fleet is None:
+            raise UsageError("this agent has no log directories")
+        return self.fleet
 
 
 @contextmanager
@@ -257,17 +264,25 @@ def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, A
 
     Raises Partial when some partitions could not be archived, and their error when none could.
     """
+    arguments = {"selection": request.selection, "tail_older_than_s": request.tail_older_than_s, "before": request.before}
+    for each in rows_of_the_holder(config, agent_socket.Ask("archive", arguments), lambda session: pass_rows(session.archivers, request)):
+        on_row(each)
+
+
+def rows_of_the_holder(
+    config: Config, question: agent_socket.Ask, rows: Callable[[Session], Iterator[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """`rows` of a session of this process; where a running agent holds the data directory, its answer to `question`.
+
+    Raises Locked when something else holds it.
+    """
     open_log_dirs(config)
     try:
         with open_session(config) as session:
-            assert session.fleet is not None
-            for row in pass_rows(session.fleet, request):
-                on_row(row)
+            yield from rows(session)
     except Locked:
-        arguments = {"selection": request.selection, "tail_older_than_s": request.tail_older_than_s, "before": request.before}
         try:
-            for row in agent_socket.ask(config.node.data_dir, agent_socket.Ask("archive", arguments)):
-                on_row(row)
+            yield from agent_socket.ask(config.node.data_dir, question)
         except agent_socket.NoAgent:
             pass
         else:
