@@ -26,7 +26,7 @@ from archival.plan.entries import with_gap
 from archival.plan.lineage import CutAt
 from archival.plan.merge_plan import plan_merge, with_merged
 from archival.plan.policy import Policy
-from archival.plan.replacement import Draft, irreplaceable, rereads
+from archival.plan.replacement import OVERTAKEN, Draft, irreplaceable, rereads
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import next_steps, supersede
 from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
@@ -62,6 +62,10 @@ MILESTONES = (
 """The points that a step passes, in order."""
 
 RUNS_BYTES_MAX = 4 << 20  # of what one commit may list: from a size on a commit costs little beside the upload, and a step should be short
+
+IN_VAIN_MAX = (
+    3  # replacements in a row of what compaction went past; what has not changed is not uploaded again, so the next one is quicker
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +159,7 @@ class PartitionArchiver:
         self._merge_uploads = Uploads(partition, equipment.store, offloader, equipment.new_uid)
         self._merger = Merger(self._source, archived, self._merge_uploads, equipment.spool)
         self._draft: Draft | None = None
+        self._in_vain = 0  # how often what compaction went past was replaced since something was archived after it
         self._reported_irreplaceable: tuple[Entry, ...] = ()
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=self._writer)
 
@@ -383,9 +388,10 @@ class PartitionArchiver:
         before, and a deleted key does not come back for want of its tombstone."""
         draft = self._draft
         if draft is None or not draft.is_for(head, step.first, log.epochs):
+            self._check_vain(step, log)
             draft = self._draft = self._begin_draft(step, head, log)
         for upload in rereads(log, draft.head, head):
-            if reason := self._looks.overtaken(log, draft.head, upload.read_from, policy.stale_keys_below):
+            if reason := self._looks.overtaken(log, draft.head, upload.read_from, policy.stale_keys_below, end=upload.end):
                 self._draft = None
                 raise NeedsReplacement(reason)  # until the log changes; then all of it is begun again
             if self._is_outrun(draft.head):
@@ -406,8 +412,19 @@ class PartitionArchiver:
         self._source.look_again(log)
         self._commit(draft.result)
         entries, last_offset = len(draft.replaced), head.last_offset
+        self._in_vain += step.reason == OVERTAKEN
         self._log.warning("runs_replaced", from_offset=step.first, last_offset=last_offset, entries=entries, reason=step.reason)
         return Outcome(action="replaced", reason=f"offsets from {step.first} on are archived again")
+
+    def _check_vain(self, step: Replace, log: LocalLog) -> None:
+        """Raises NeedsReplacement where another replacement would not help: reading the log takes longer than its tombstones stay."""
+        if step.reason == OVERTAKEN and self._in_vain >= IN_VAIN_MAX:
+            raise NeedsReplacement(
+                f"needs replacement: all that is archived was replaced {self._in_vain} times in vain. Each time compaction had gone past "
+                f"what follows for too long before that was done: delete.retention.ms is {log.delete_retention_ms} ms. Let the topic keep "
+                "tombstones for several times as long as the agent takes to read its log, or upload faster; it is tried again when the "
+                "agent is started again"
+            )
 
     def _begin_draft(self, step: Replace, head: Head, log: LocalLog) -> Draft:
         first = self._source.batch_base(log, step.first) if step.first > head.start_offset else 0
@@ -443,6 +460,7 @@ class PartitionArchiver:
                 scanned.append(more)
             done = self._runs.send(scanned, head, log, stale_keys_below=policy.stale_keys_below)
         self._commit(done.head)
+        self._in_vain = 0
         for entry in done.entries:
             self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
         *before, entry = done.entries

@@ -59,9 +59,11 @@ class CleanerLooks:
         with self._lock:
             return self._looks.get(_key(partition), ())
 
-    def overtaken(self, log: LocalLog, head: Head | None, first: int, stale_keys_below: int | None) -> str:
+    def overtaken(self, log: LocalLog, head: Head | None, first: int, stale_keys_below: int | None, end: int | None = None) -> str:
         """Why what lies from `first` on must not follow what `head` lists (see `cleaner.overtaken`); "" when it may."""
-        return "" if head is None else overtaken(log, head, first, self.of(log.partition), self.now_ms(), stale_keys_below=stale_keys_below)
+        if head is None:
+            return ""
+        return overtaken(log, head, first, self.of(log.partition), self.now_ms(), stale_keys_below=stale_keys_below, end=end)
 
     def save(self) -> None:
         """Write the file, when enough has changed. A failure is logged, and costs evidence only."""

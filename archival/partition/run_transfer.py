@@ -90,7 +90,7 @@ class RunTransfer:
         """
         first = scanned[0]
         again = self._source.look_again(log, *(each.entry for each in scanned), segment=first.step.segment)
-        if self._looks.overtaken(again, head, first.step.read_from, stale_keys_below):
+        if self._looks.overtaken(again, head, first.step.read_from, stale_keys_below, end=scanned[-1].entry.next_offset):
             raise SourceChanged(f"{log.partition}: compaction went past the archive while a run was read")
         clean_to = clean_with(head, log, again)
         uploads = [

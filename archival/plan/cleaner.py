@@ -9,7 +9,8 @@ passes it, and drops it in a later one. What it ended may be archived: then the 
 comes back. Where can one be missing that would delete something archived? Not below the first offset that is still to be
 archived; and not below `clean_to`, since a cleaning that passes both the value and its tombstone drops the value at once: it would
 not have been there to be archived. So nothing is missing as long as the checkpoint has not passed the greater of the two, the
-*floor*; and nothing for `delete.retention.ms` after a cleaning that passes it began.
+*floor*; and nothing for `delete.retention.ms` after a cleaning that passes it began. In a run that ends at or below `clean_to` nothing
+is missing however long ago that was passed: what is archived holds nothing that a tombstone of the run would end.
 
 No file says when a cleaning began. One that passes the floor had not ended when the checkpoint was last seen at or below it, and
 had not begun when the active segment was (the cleaner leaves that alone). The second is proof. After the first only half of the
@@ -118,13 +119,23 @@ def holds_records(head: Head) -> bool:
     return head.entries.objects > 0
 
 
-def overtaken(log: LocalLog, head: Head, first: int, looks: Sequence[CleanerLook], now_ms: int, *, stale_keys_below: int | None) -> str:
+def overtaken(
+    log: LocalLog,
+    head: Head,
+    first: int,
+    looks: Sequence[CleanerLook],
+    now_ms: int,
+    *,
+    stale_keys_below: int | None,
+    end: int | None = None,
+) -> str:
     """Why what lies from `first` on must not be listed after what is archived; "" when it may be.
 
     looks             earlier ones at this directory, oldest first
     stale_keys_below  a person's consent: deletions that are missing below this offset may be
+    end               of a run, where that alone is to be listed
     """
-    if not holds_records(head):
+    if not holds_records(head) or (end is not None and end <= head.clean_to):
         return ""
     floor = max(first, head.clean_to, stale_keys_below or 0)
     cleaned_to = look_at(log, looks[-1] if looks else None, now_ms).cleaned_to

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from archival.partition.archiver import IN_VAIN_MAX
 from archival.partition.looks import KEEP_MS, LOOKS_MAX, REFRESH_MS, CleanerLooks, with_look
 from archival.partition.source import open_segment
 from archival.plan.cleaner import CLOCK_STEP_MS, CleanerLook, clean_below, clean_under, clean_with, is_clean, look_at, overtaken
@@ -213,6 +215,65 @@ def test_until_all_of_it_is_there_the_old_archive_is_served(directory: Directory
     before = later.head
     assert later.step().action == "reread"
     assert later.head == before
+
+
+def test_a_replacement_ends_though_the_cleaner_continues_for_longer_than_tombstones_are_kept(directory: Directory) -> None:
+    """All that it reads again was clean when it began: nothing that is dropped later can be missing there."""
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    a_deletion_that_the_log_forgets(directory, agent)
+    later = replace(agent)
+    later.uids = agent.uids
+    assert later.step().action == "reread"
+    the_cleaner_continues(directory, later, 7)
+    assert later.step().action == "replaced"
+    assert later.head.clean_to == 6
+
+
+def the_cleaner_continues(directory: Directory, agent: Agent, offset: int) -> None:
+    """One record more, and a cleaning of all before it, longer ago than tombstones are kept."""
+    directory.segment(offset, a_batch(offset, [a_record(offset, b"z", key=b"erin")]))
+    directory.high_watermark(offset + 1)
+    directory.cleaned(offset)
+    agent.clock.advance(DAY_MS)
+
+
+def test_replacements_in_vain_end(directory: Directory) -> None:
+    """Each takes so long that the cleaner is too far again when it is committed."""
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    a_deletion_that_the_log_forgets(directory, agent)
+    later = replace(agent)
+    later.uids = agent.uids
+    done: list[str] = []
+    offsets = count(7)
+    while done.count("replaced") < IN_VAIN_MAX:
+        done.append(later.step().action)
+        the_cleaner_continues(directory, later, next(offsets))
+    assert set(done) == {"reread", "replaced"}
+    head, there = later.head, len(list(later.store.list("data/")))
+    for _ in range(3):
+        with pytest.raises(NeedsReplacement, match=f"replaced {IN_VAIN_MAX} times in vain.*{DAY_MS} ms"):
+            later.step()
+        the_cleaner_continues(directory, later, next(offsets))
+    assert (later.head, len(list(later.store.list("data/")))) == (head, there)
+
+
+def test_a_replacement_that_was_not_in_vain_does_not_count(directory: Directory) -> None:
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    a_deletion_that_the_log_forgets(directory, agent)
+    later = replace(agent)
+    later.uids = agent.uids
+    for offset in range(10, 10 + 20 * IN_VAIN_MAX, 10):
+        done = later.run()
+        assert (done.count("replaced"), done[-1]) == (1, "caught up")
+        directory.segment(offset, a_batch(offset, [a_record(offset, b"z", key=b"erin")]))
+        the_cleaner_continues(directory, later, offset + 5)
+
+
+def test_a_run_that_was_clean_before_is_listed_however_long_ago_that_was() -> None:
+    log, head = a_compacted_log(0, 10, 20, 30, cleaned_to=30), a_head(an_entry(0, 9), clean_to=20)
+    assert overtaken(log, head, 10, (), 0, stale_keys_below=None)
+    assert overtaken(log, head, 10, (), 0, stale_keys_below=None, end=20) == ""
+    assert overtaken(log, head, 10, (), 0, stale_keys_below=None, end=21)
 
 
 def test_a_person_may_consent_to_keep_deleted_keys(directory: Directory) -> None:

@@ -519,6 +519,8 @@ class World:
             if outcome.startswith("idle"):
                 break
             if outcome.startswith("needs replacement"):
+                if "in vain" in outcome:
+                    raise Violation(f"I15 {agent.name} replaces what is archived in vain, and nothing takes any time: {outcome}")
                 self.checks.overtaken()
                 return
             progressed = True
