@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog
-from headwater.broker.broker_connection import BrokerAddress, BrokerApi, BrokerConnection
+from headwater.broker.broker_connection import BrokerAddress, BrokerApi, BrokerConnection, ConnectionClosed
 from headwater.broker.client_properties import ClientProperties
 from headwater_core.clock import Clock
 from headwater_core.epochs import EpochHistory
@@ -47,6 +47,41 @@ _CODES = {  # those that say something other than "ask again"; source: Kafka pro
 class _Idle(NamedTuple):
     connection: BrokerConnection
     since_s: float
+
+
+class _Lease:
+    """A connection for one caller.
+
+    The broker may have closed one that was kept since its last answer: that is no silence of the broker's. So its first request is sent
+    again over a new one then, unless it deletes: that might have been done, and rests on what was read over this very connection.
+
+    connect  makes a new connection; None for one that is new itself
+    """
+
+    def __init__(self, connection: BrokerConnection, connect: Callable[[], BrokerConnection] | None) -> None:
+        self.connection, self._connect = connection, connect
+        self._failure: HeadwaterError | None = None
+
+    @property
+    def failure(self) -> HeadwaterError | None:
+        """What made it useless."""
+        return self._failure or self.connection.failure
+
+    def ask(self, api: BrokerApi, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """See BrokerConnection."""
+        connect, self._connect = self._connect, None
+        try:
+            return self.connection.ask(api, fields)
+        except ConnectionClosed:
+            if connect is None or api == BrokerApi.DELETE_RECORDS:
+                raise
+        self.connection.close()
+        try:
+            self.connection = connect()
+        except HeadwaterError as error:
+            self._failure = error
+            raise
+        return self.connection.ask(api, fields)
 
 
 class BrokerClient:
@@ -102,12 +137,12 @@ class BrokerClient:
         failed: list[HeadwaterError] = []
         for each in said["brokers"]:
             try:
-                connection = self._connect_to(BrokerAddress(each["host"], each["port"]), self._properties)
+                coordinator = self._connect_to(BrokerAddress(each["host"], each["port"]), self._properties)
                 try:
-                    for place, commit in _commits(connection):
+                    for place, commit in _commits(coordinator):
                         lowest[place] = min(lowest.get(place, commit), commit, key=lambda one: one.offset)
                 finally:
-                    connection.close()
+                    coordinator.close()
             except HeadwaterError as error:
                 failed.append(error)
         if failed and not lowest:
@@ -123,19 +158,19 @@ class BrokerClient:
             yield PinnedConnection(connection)
 
     @contextmanager
-    def _connection(self) -> Iterator[BrokerConnection]:
+    def _connection(self) -> Iterator[_Lease]:
         """One that nobody else uses. It is kept for the next caller unless it has failed."""
-        connection = self._take()
+        lease = self._take()
         try:
-            yield connection
+            yield lease
         finally:
-            if connection.failure is None:
-                self._answered(connection)
+            if lease.failure is None:
+                self._answered(lease.connection)
             else:
-                connection.close()
-                self._failed(connection.failure)
+                lease.connection.close()
+                self._failed(lease.failure)
 
-    def _take(self) -> BrokerConnection:
+    def _take(self) -> _Lease:
         now_s = self._clock.monotonic_s()
         with self._lock:
             if now_s < self._again_s:
@@ -146,9 +181,9 @@ class BrokerClient:
         for each in old:
             each.connection.close()
         if kept is not None:
-            return kept
+            return _Lease(kept, self._connect)
         try:
-            return self._connect()
+            return _Lease(self._connect(), None)
         except HeadwaterError as error:
             self._failed(error)
             raise
@@ -210,7 +245,7 @@ class BrokerClient:
 class PinnedConnection:
     """See archival.broker.broker_view.PinnedBroker."""
 
-    def __init__(self, connection: BrokerConnection) -> None:
+    def __init__(self, connection: _Lease) -> None:
         self._connection = connection
 
     def leader_log(self, place: TopicPartition, leader_epoch: int, history: EpochHistory) -> LeaderLog:
@@ -278,7 +313,7 @@ def _check(code: int, place: TopicPartition) -> None:
 
 
 def _list_offsets(
-    connection: BrokerConnection, places: Iterable[TopicPartition], timestamp: int, leader_epoch: int = -1
+    connection: _Lease, places: Iterable[TopicPartition], timestamp: int, leader_epoch: int = -1
 ) -> dict[TopicPartition, tuple[int, int, int]]:
     """(error code, offset, leader epoch) of each."""
     topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -295,13 +330,13 @@ def _list_offsets(
     }
 
 
-def _topics(connection: BrokerConnection, names: Iterable[str]) -> dict[str, str]:
+def _topics(connection: _Lease, names: Iterable[str]) -> dict[str, str]:
     """The topic id of each of these that there is."""
     said = _metadata(connection, names)
     return {each["name"]: topic_id_text(each["topic_id"]) for each in said["topics"] if not each["error_code"] and each["topic_id"]}
 
 
-def _metadata(connection: BrokerConnection, names: Iterable[str]) -> dict[str, Any]:
+def _metadata(connection: BrokerConnection | _Lease, names: Iterable[str]) -> dict[str, Any]:
     topics = [{"topic_id": None, "name": name} for name in names]
     return connection.ask(
         BrokerApi.METADATA, {"topics": topics, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}

@@ -70,11 +70,15 @@ class BrokerAddress(NamedTuple):
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
+class ConnectionClosed(TransientError):
+    """The broker has closed the connection instead of an answer: as it does with idle ones, and when it stops."""
+
+
 class BrokerConnection:
     """Authenticated when it is made. For one thread at a time; after any error it is of no use any more.
 
-    Raises TransientError when the broker does not answer, Unauthorised when it or we cannot be authenticated, and UnsupportedFormat
-    for one that does not know a request.
+    Raises TransientError when the broker does not answer (ConnectionClosed where that is how), Unauthorised when it or we cannot be
+    authenticated, and UnsupportedFormat for one that does not know a request.
     """
 
     def __init__(self, address: BrokerAddress, properties: ClientProperties) -> None:
@@ -112,6 +116,9 @@ class BrokerConnection:
         except HeadwaterError as error:
             self.failure = error
             raise
+        except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+            self.failure = ConnectionClosed(f"broker {self.address} closed the connection: {error.strerror or error}")
+            raise self.failure from error
         except OSError as error:
             self.failure = TransientError(f"broker {self.address}: {error.strerror or error}")
             raise self.failure from error
@@ -152,7 +159,7 @@ class BrokerConnection:
             self._socket.settimeout(remaining_s)
             piece = self._socket.recv(min(size - len(found), 1 << 20))
             if not piece:
-                raise TransientError(f"broker {self.address} closed the connection")
+                raise ConnectionClosed(f"broker {self.address} closed the connection")
             found += piece
         return bytes(found)
 

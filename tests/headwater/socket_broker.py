@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 from headwater.broker.broker_connection import VERSIONS, BrokerAddress, BrokerApi
@@ -19,7 +20,7 @@ ALL = dict(VERSIONS)
 
 
 class SocketBroker:
-    """One thread per connection; `asked` has every request. `answers` has what is said, by request."""
+    """One thread per connection; `asked` has every request. `answers` has what is said, by request. `hang_up` closes all connections."""
 
     def __init__(
         self, answers: Mapping[BrokerApi, Answer], *, knows: Mapping[BrokerApi, int] = ALL, tls: ssl.SSLContext | None = None
@@ -27,6 +28,7 @@ class SocketBroker:
         self.answers: dict[BrokerApi, Answer] = {BrokerApi.API_VERSIONS: lambda _: _versions(knows), **answers}
         self.asked: list[tuple[BrokerApi, Mapping[str, Any]]] = []
         self._tls = tls
+        self._clients: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = BrokerAddress(*self._listener.getsockname()[:2])
 
@@ -35,7 +37,21 @@ class SocketBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nobody listens from now on, and all connections are closed."""
+        with suppress(OSError):  # it is closed already
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """As a broker does that stops, or with connections that were idle for long."""
+        for client in self._clients:
+            with suppress(OSError):  # it is closed already
+                client.shutdown(socket.SHUT_RDWR)
+        self._clients.clear()
 
     def _accept(self) -> None:
         while True:
@@ -51,6 +67,7 @@ class SocketBroker:
                 client if self._tls is None else self._tls.wrap_socket(client, server_side=True) as stream,
                 stream.makefile("rb") as requests,
             ):
+                self._clients.append(stream)
                 while size := int.from_bytes(requests.read(4), "big"):
                     frame = requests.read(size)
                     header = read_header(frame)

@@ -1,5 +1,6 @@
 """The broker beside an agent, by its own protocol."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -206,6 +207,88 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(client: BrokerCli
     clock.advance(int(1000 * IDLE_S))
     client.committed([SOUP])
     assert len(kitchen.of(BrokerApi.API_VERSIONS)) == 2
+
+
+def test_a_kept_connection_that_the_broker_has_closed_is_no_silence(client: BrokerClient, kitchen: Kitchen) -> None:
+    client.committed([SOUP])
+    kitchen.hang_up()
+    with capture_logs() as logs:
+        assert client.committed([SOUP])
+        kitchen.hang_up()
+        with client.pinned() as broker:
+            assert broker.leader_log(SOUP, 4, HISTORY).high_watermark == 33
+            broker.delete_records(SOUP, 20)
+        kitchen.hang_up()
+        assert client.lowest_commits()
+    assert not logs
+    assert len(kitchen.of(BrokerApi.DELETE_RECORDS)) == 1
+
+
+def test_nor_is_one_that_it_closes_when_it_is_asked(client: BrokerClient, kitchen: Kitchen) -> None:
+    client.committed([SOUP])
+
+    def close_once(_: Mapping[str, Any]) -> None:
+        kitchen.answers[BrokerApi.LIST_OFFSETS] = kitchen._offsets
+
+    kitchen.answers[BrokerApi.LIST_OFFSETS] = close_once
+    with capture_logs() as logs:
+        assert client.committed([SOUP])
+    assert not logs
+    assert len(kitchen.of(BrokerApi.LIST_OFFSETS)) == 3
+
+
+def test_a_second_connection_that_is_closed_is_silence(client: BrokerClient, kitchen: Kitchen) -> None:
+    client.committed([SOUP])
+    kitchen.answers[BrokerApi.LIST_OFFSETS] = lambda _: None
+    with capture_logs() as logs, pytest.raises(TransientError, match="closed the connection"):
+        client.committed([SOUP])
+    assert [each["event"] for each in logs] == ["broker_unavailable"]
+    assert len(kitchen.of(BrokerApi.LIST_OFFSETS)) == 3
+
+
+def test_a_broker_that_has_stopped_is_silent(client: BrokerClient, kitchen: Kitchen) -> None:
+    client.committed([SOUP])
+    kitchen.close()
+    with capture_logs() as logs, pytest.raises(TransientError):
+        client.committed([SOUP])
+    assert [(each["event"], "refused" in each["reason"]) for each in logs] == [("broker_unavailable", True)]
+
+
+def test_one_that_takes_its_time_is_not_asked_twice(kitchen: Kitchen, clock: ManualClock) -> None:
+    hurried = ClientProperties(request_timeout_s=0.1)
+    client = BrokerClient([kitchen.address], hurried, cluster_id=lambda: "kitchen-1", node_id=lambda: 7, clock=clock)
+    client.committed([SOUP])
+    answer, gone = threading.Event(), threading.Event()
+
+    def wait(_: Mapping[str, Any]) -> None:
+        answer.wait(10)
+        gone.set()
+
+    kitchen.answers[BrokerApi.LIST_OFFSETS] = wait
+    with pytest.raises(TransientError, match="timed out"):
+        client.committed([SOUP])
+    answer.set()
+    assert gone.wait(10)
+    assert len(kitchen.of(BrokerApi.LIST_OFFSETS)) == 2
+    client.close()
+
+
+def test_what_a_deletion_rests_on_is_read_over_its_own_connection(client: BrokerClient, kitchen: Kitchen) -> None:
+    """Or it is not sent: another connection may lead to another broker process."""
+    with client.pinned() as broker:
+        broker.leader_log(SOUP, 4, HISTORY)
+        kitchen.hang_up()
+        with pytest.raises(TransientError, match="closed the connection"):
+            broker.delete_records(SOUP, 20)
+    assert not kitchen.of(BrokerApi.DELETE_RECORDS)
+
+
+def test_nor_is_a_deletion_sent_twice(client: BrokerClient, kitchen: Kitchen) -> None:
+    client.committed([SOUP])
+    kitchen.answers[BrokerApi.DELETE_RECORDS] = lambda _: None
+    with client.pinned() as broker, pytest.raises(TransientError, match="closed the connection"):
+        broker.delete_records(SOUP, 20)
+    assert len(kitchen.of(BrokerApi.DELETE_RECORDS)) == 1
 
 
 def test_a_broker_of_another_cluster_is_not_asked(client: BrokerClient, kitchen: Kitchen) -> None:
