@@ -15,6 +15,7 @@ from archival.plan.policy import Policy
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Stop
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory, leader_epoch_at
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, NeedsReplacement, NeedsUpgrade, TransientError, TruncatedData
 from headwater_core.segments.batch_walk import headers
@@ -62,12 +63,21 @@ class Turn:
 
 
 def explain(
-    log: LocalLog, head: Head | None, *, policy: Policy, tail_age_ms: int, now_ms: int, turn: Turn | None, trouble: str = ""
+    log: LocalLog,
+    head: Head | None,
+    *,
+    policy: Policy,
+    tail_age_ms: int,
+    now_ms: int,
+    turn: Turn | None,
+    trouble: str = "",
+    origin: WatermarkOrigin | None = None,
 ) -> list[Unarchived]:
     """Every range, in offset order; neighbours with the same reason are one.
 
     turn     None when no agent archives this log
     trouble  what is known to have stopped the partition, in words
+    origin   see status_of
 
     Raises what `open_segment` raises.
     """
@@ -75,7 +85,7 @@ def explain(
     tail = _tail(head, policy, tail_age_ms, now_ms, turn)
     ranges: list[Unarchived] = []
     for stretch in _stretches(log, head):
-        why = stretch.damage or _why(stretch, log, blocked, tail, turn)
+        why = stretch.damage or _why(stretch, log, blocked, tail, turn, origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None))
         last = ranges[-1] if ranges else None
         if last and last.why == why:
             start, size_bytes = ranges.pop().base_offset, last.size_bytes + stretch.size_bytes
@@ -101,13 +111,13 @@ def kind_of(error: HeadwaterError) -> str:
     return "stopped"
 
 
-def _why(stretch: "_Stretch", log: LocalLog, blocked: Why | None, tail: Why, turn: Turn | None) -> Why:
+def _why(stretch: "_Stretch", log: LocalLog, blocked: Why | None, tail: Why, turn: Turn | None, origin: WatermarkOrigin) -> Why:
     if stretch.end <= log.start_offset:
         return Why("below-start", "below the log start: no client can read it, and the broker deletes it")
     if log.high_watermark is None:
         return Why("no-high-watermark", "no checkpoint of the broker names the partition's high watermark: what is committed is not known")
     if stretch.first >= log.high_watermark:
-        return Why("above-high-watermark", f"above the high watermark {log.high_watermark}, as the broker last said: not replicated yet")
+        return Why("above-high-watermark", f"above the high watermark {log.high_watermark} ({origin}): not replicated yet")
     if blocked:
         return blocked
     if stretch.sealed_end is not None and stretch.sealed_end <= log.high_watermark:

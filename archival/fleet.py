@@ -234,7 +234,8 @@ class _Interest:
 
 
 class ArchiverFleet:
-    """The archivers of one agent, made as partitions are found. `troubles` says what keeps which partition from being archived.
+    """The archivers of one agent, made as partitions are found. `troubles` says what keeps which partition from being archived;
+    `broker_logs` has what the broker said of them, None where it is not asked.
 
     Safe to use from many threads: one archiver takes one step at a time.
     """
@@ -242,8 +243,8 @@ class ArchiverFleet:
     def __init__(self, equipment: FleetEquipment) -> None:
         self._equipment, self.clock = equipment, equipment.clock
         self.settings, self.settings_for = equipment.settings, equipment.settings_for
-        self._broker_logs = BrokerLogs(equipment.dirs, equipment.broker, equipment.clock) if equipment.broker is not None else None
-        self.logs: LocalLogs = self._broker_logs or equipment.dirs
+        self.broker_logs = BrokerLogs(equipment.dirs, equipment.broker, equipment.clock) if equipment.broker is not None else None
+        self.logs: LocalLogs = self.broker_logs or equipment.dirs
         self.failures: dict[TopicPartition, StepFailure] = {}  # of the last steps
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
@@ -321,10 +322,6 @@ class ArchiverFleet:
         if self._equipment.pauses is not None:
             self._equipment.pauses.look_before_work()
 
-    def as_known(self, log: LocalLog) -> LocalLog:
-        """A look that another one has taken, with what the broker has said of it."""
-        return log if self._broker_logs is None else self._broker_logs.as_known(log)
-
     def releases(self) -> dict[PartitionId, ReleaseRecord]:
         """What was released at the broker, of the partitions for which that was tried."""
         with self._lock:
@@ -345,8 +342,8 @@ class ArchiverFleet:
 
     def expect(self, places: Collection[TopicPartition]) -> None:
         """They are due: what is asked about one of them may as well be asked about all."""
-        if self._broker_logs is not None:
-            self._broker_logs.expect(places)
+        if self.broker_logs is not None:
+            self.broker_logs.expect(places)
 
     def step(
         self,
@@ -439,7 +436,7 @@ class ArchiverFleet:
 
     def _again_s(self, member: _Member, log: LocalLog) -> float | None:
         """When to look again at a log that is sealed and will soon be committed. No event says so; the broker's checkpoint does, later."""
-        if self._broker_logs is None or not awaits_commit(log):
+        if self.broker_logs is None or not awaits_commit(log):
             member.commit_waits = 0
             return None
         member.commit_waits += 1
@@ -631,8 +628,8 @@ class ArchiverFleet:
             present = set(self._identities.values())
             are_all = len(present) == len(places)
         self._drop(lambda partition: partition not in present)
-        if self._broker_logs is not None:
-            self._broker_logs.retain(places)
+        if self.broker_logs is not None:
+            self.broker_logs.retain(places)
         if are_all:
             self.tails.retain(present)
             self._topics.retain(present)

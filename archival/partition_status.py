@@ -9,13 +9,14 @@ from archival.plan.replacement import irreplaceable
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Idle, Stop
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batch_walk import headers, locate
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
 
-CAUGHT_UP = "caught up with the broker's last checkpoint of high watermarks; by default it writes one every 5 s"
+CHECKPOINTS = "by default it writes one every 5 s"
 
 _NEEDS = ("needs replacement", "needs upgrade")  # what such an error begins with
 
@@ -54,6 +55,8 @@ class PartitionStatus:
     release_reason  why it was not more; "" where nothing is released, or nothing was tried yet
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
     store_try_ms  when the agent tries the store again, which it leaves alone until then; None while the store answers
+    high_watermark_source  who says how far the log is committed: `broker` (its own answer), `checkpoint` (the file that it writes); ""
+                    where nobody does. high_watermark_age_s: how long ago; None: that is not known
     """
 
     topic: str
@@ -75,6 +78,8 @@ class PartitionStatus:
     released_bytes: int = 0
     release_reason: str = ""
     store_try_ms: int | None = None
+    high_watermark_source: str = ""
+    high_watermark_age_s: float | None = None
 
 
 def status_of(
@@ -87,18 +92,22 @@ def status_of(
     now_ms: int,
     cached_bytes: int = 0,
     trouble: str = "",
+    origin: WatermarkOrigin | None = None,
 ) -> PartitionStatus:
     """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `paused` (by
     command), `standby` (another replica archives), `behind` (the archive has followed a newer leader epoch than this log),
     `archive-only` (no local log here), `stopped` (`trouble`, or what looking at the log found), and of that `needs replacement` and
     `needs upgrade` by name.
+
+    origin  of the log's high watermark; None: its broker's checkpoint, of unknown age
     """
     lag: ArchiveLag | None = None
     state, reason = "archive-only", "no local log here"
+    origin = origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None)
     if log is not None:
         try:
             lag = backlog(log, head.next_offset if head else 0)
-            state, reason = _state(log, head, lag, policy, tail_age_ms)
+            state, reason = _state(log, head, lag, policy, tail_age_ms, origin)
         except HeadwaterError as error:
             trouble = trouble or str(error)
     acts = state not in ("archive-only", "standby", "behind")
@@ -126,10 +135,14 @@ def status_of(
         known_age_s=0.0,
         state=state,
         reason=reason,
+        high_watermark_source=origin.source.value if log and log.high_watermark is not None else "",
+        high_watermark_age_s=origin.age_s if log and log.high_watermark is not None else None,
     )
 
 
-def _state(log: LocalLog, head: Head | None, lag: ArchiveLag | None, policy: Policy, tail_age_ms: int) -> tuple[str, str]:
+def _state(
+    log: LocalLog, head: Head | None, lag: ArchiveLag | None, policy: Policy, tail_age_ms: int, origin: WatermarkOrigin
+) -> tuple[str, str]:
     """What the one who holds the claim would do next."""
     acting = archiving_role(log)
     if isinstance(acting, Standby):
@@ -141,10 +154,14 @@ def _state(log: LocalLog, head: Head | None, lag: ArchiveLag | None, policy: Pol
         if policy.is_paused:
             return "paused", step.reason
         done = head is not None and lag is not None and lag.size_bytes == 0
-        return ("archived", CAUGHT_UP if log.leadership else step.reason) if done else ("waiting", step.reason)
+        return ("archived", _caught_up(origin) if log.leadership else step.reason) if done else ("waiting", step.reason)
     if isinstance(step, Stop):
         return "stopped", str(step.error)
     return "due", f"{type(step).__name__.lower()} comes next"
+
+
+def _caught_up(origin: WatermarkOrigin) -> str:
+    return f"caught up with {origin}" + (f"; {CHECKPOINTS}" if origin.source is WatermarkSource.CHECKPOINT else "")
 
 
 def backlog(log: LocalLog, archive_end: int) -> ArchiveLag | None:

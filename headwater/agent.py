@@ -232,7 +232,7 @@ class _Answers:
             troubles=fleet.troubles,
             tails=fleet.tails,
             releases=fleet.releases(),
-            as_known=fleet.as_known,
+            broker=fleet.broker_logs,
             pauses=self.session.pauses,
             store_try_ms=None if probe_in_s is None else SystemClock().now_ms() + round(probe_in_s * 1000),
         )

@@ -40,6 +40,7 @@ def range_rows(
             now_ms=SystemClock().now_ms(),
             turn=turn_of(place) if turn_of else None,
             trouble=found.status.reason if found.status.state == "recovered" else found.trouble,
+            origin=found.origin,
         )
         for each in ranges:
             yield _identity(found) | {
@@ -61,7 +62,9 @@ def offset_rows(
     for found in _current(survey_each(config, str(place), bucket=bucket, known=known)):
         assert found.partition
         settings = config.hydration_for(place.topic)
-        yield _identity(found) | asdict(locate_offset(offset, found.partition, found.log, found.head, settings, bucket, cached))
+        yield _identity(found) | asdict(
+            locate_offset(offset, found.partition, found.log, found.head, settings, bucket, cached, origin=found.origin)
+        )
 
 
 def _current(surveyed: Iterator[Surveyed]) -> Iterator[Surveyed]:

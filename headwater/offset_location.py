@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from archival.watermark import WatermarkOrigin
 from headwater.wiring import Bucket
 from headwater_core.errors import CorruptData, HeadwaterError
 from headwater_core.layouts import open_layout
@@ -66,8 +67,10 @@ def locate_offset(
     settings: HydrationConfig,
     bucket: Bucket,
     cached: Collection[str],
+    *,
+    origin: WatermarkOrigin | None = None,
 ) -> OffsetLocation:
-    """By the entry's index, which is read from the bucket. `cached`: the names of the cached files.
+    """By the entry's index, which is read from the bucket. `cached`: the names of the cached files; `origin`: of the log's high watermark.
 
     Raises what a page of the head raises; an index that cannot be read is a reason.
     """
@@ -86,7 +89,7 @@ def locate_offset(
         offset=offset,
         readable=bool(tiers),
         tiers=tuple(tier.value for tier in tiers),
-        reason=doubt if tiers else _unreadable(scope, head, entry, offset),
+        reason=doubt if tiers else _unreadable(scope, head, entry, offset, origin if log else None),
         segment=segment,
         key=live.key if live else "",
         base_offset=entry.base_offset if entry else None,
@@ -130,11 +133,12 @@ def _chunk(partition: PartitionId, entry: Entry, offset: int, chunk_bytes: int, 
     return _Chunk(chunk.number, chunk.position, chunk.size_bytes, name in cached)
 
 
-def _unreadable(scope: Scope, head: Head | None, entry: Entry | None, offset: int) -> str:
+def _unreadable(scope: Scope, head: Head | None, entry: Entry | None, offset: int, origin: WatermarkOrigin | None) -> str:
     if offset < scope.log_start:
         return f"below the log start {scope.log_start}: retention has taken it, or it was deleted"
     if offset >= scope.high_watermark:
-        return f"at or above the high watermark {scope.high_watermark}: not written, or not replicated yet"
+        said = f" ({origin})" if origin else ""
+        return f"at or above the high watermark {scope.high_watermark}{said}: not written, or not replicated yet"
     if entry and entry.gap:
         why = f" ({entry.reason})" if entry.reason else ""
         return f"in a gap: offsets {entry.base_offset} to {entry.last_offset} were gone from the log before they were archived{why}"

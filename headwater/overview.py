@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.columns import Row, as_size
 from headwater.units import duration_text, time_text
 from headwater_core.errors import NothingExamined, VerificationFailed
@@ -127,7 +128,12 @@ def _lag_time(rows: Sequence[Row]) -> str:
 
 
 def _whole_reason(row: Row) -> str:
-    return f"{row['reason']}; release: {row['release_reason']}" if row.get("release_reason") else str(row["reason"])
+    said = [str(row["reason"])]
+    if row["state"] != "archived" and row.get("high_watermark_source"):  # else the reason says it
+        said.append(f"high watermark by {WatermarkOrigin(WatermarkSource(row['high_watermark_source']), row['high_watermark_age_s'])}")
+    if row.get("release_reason"):
+        said.append(f"release: {row['release_reason']}")
+    return "; ".join(said)
 
 
 def _reason(row: Row) -> str:

@@ -2,26 +2,29 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from archival.broker.broker_logs import BrokerLogs, Watermark
 from archival.broker.broker_release import ReleaseRecord
 from archival.known_pauses import KnownPauses
 from archival.partition.tails import Tails
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
 from archival.plan.policy import Policy, PolicyFor
 from archival.plan.role import Acting, archiving_role
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
 from headwater.store_identity import check_belongs
 from headwater.units import time_text
-from headwater.wiring import Bucket, archived, load_head, open_bucket, open_cache, open_log_dirs
+from headwater.wiring import Bucket, archived, load_head, open_broker, open_bucket, open_cache, open_log_dirs
 from headwater_core.clock import SystemClock
 from headwater_core.errors import (
     CorruptData,
@@ -35,8 +38,10 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.checkpoints import HIGH_WATERMARKS
 from headwater_core.segments.local_log import LocalLog
-from headwater_core.segments.log_dirs import parse_directory_name
+from headwater_core.segments.log_dirs import LogDirs, parse_directory_name
+from headwater_core.threads import DaemonThreads
 from hydration.cache.cache_directory import folder
 from manifests.head import Head
 from manifests.repository import ManifestRepository
@@ -57,7 +62,7 @@ class Knowledge:
     offsets   (archive start, last offset) of these and others, by the control log
     troubles  why the archiving of a partition has stopped
     releases  what was released at the broker
-    as_known  a look at a log, with what the broker has said of it
+    broker    what the broker says of its logs; None where it is not asked
     tails     since when tails have waited; None: read from the data directory
     pauses    what is paused; None: read from the bucket
     store_try_ms  see PartitionStatus
@@ -68,7 +73,7 @@ class Knowledge:
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
     tails: Tails | None = None
     releases: Mapping[PartitionId, ReleaseRecord] = field(default_factory=dict)
-    as_known: Callable[[LocalLog], LocalLog] = lambda log: log
+    broker: BrokerLogs | None = None
     pauses: KnownPauses | None = None
     store_try_ms: int | None = None
 
@@ -80,6 +85,7 @@ class Surveyed:
     partition  None where a directory cannot be read, and so its topic id is not known
     log      None where there is none here
     head     None where the bucket has none, or none that is known
+    origin   of the log's high watermark
     trouble  what has stopped it, apart from what `log` and `head` say
     """
 
@@ -87,6 +93,7 @@ class Surveyed:
     partition: PartitionId | None = None
     log: LocalLog | None = None
     head: Head | None = None
+    origin: WatermarkOrigin | None = None
     policy: Policy
     tail_age_ms: int = 0
     trouble: str = ""
@@ -116,7 +123,8 @@ def survey_each(
     """One per partition that is local, archived, or both, by topic and number. `recovered` in a directory that a recovery made
     and no broker has started on: it holds nothing new, whatever its leader epochs are.
 
-    When the store does not answer for SILENCE_S, reports what is known without it, and its age.
+    When the store does not answer for SILENCE_S, reports what is known without it, and its age. Where `log.bootstrap_servers` names a
+    broker, it is asked how far its logs are committed; what it does not say in that time comes from its last answer or its checkpoint.
 
     Raises NotFound when there is no partition. Raises after the last status: the store's error when it did not answer, and Partial
     when the partitions of some topic in the bucket are unknown.
@@ -124,23 +132,27 @@ def survey_each(
     policy_for  what a pass may archive of a topic with these settings
     bucket      already open; None: opened here
     """
-    known = known or Knowledge()
     topic, number = parse_selection(selection) if selection else (None, None)
 
     def wanted(place: TopicPartition) -> bool:
         return topic in (None, place.topic) and number in (None, place.partition)
 
     local: dict[PartitionId, LocalLog] = {}
+    origins: dict[PartitionId, WatermarkOrigin] = {}
     unreadable: dict[TopicPartition, str] = {}
     if config.log.dirs:
-        found_local = open_log_dirs(config).survey()
-        local = {log.partition: known.as_known(log) for log in found_local.logs if wanted(log.partition.topic_partition)}
+        dirs = open_log_dirs(config)
+        found_local = dirs.survey()
+        with nullcontext(known.broker) if known else _own_broker(config, dirs) as broker:
+            for log, origin in _with_watermarks([log for log in found_local.logs if wanted(log.partition.topic_partition)], broker):
+                local[log.partition], origins[log.partition] = log, origin
         for path, error in found_local.problems:
             place = parse_directory_name(path.name)
             if place is None:
                 raise error
             if wanted(place):
                 unreadable[place] = str(error)
+    known = known or Knowledge()
     answers = _BucketAnswers(bucket or _bucket(config), config.node.data_dir, selection, local, _own(known.heads, local), known.pauses)
     remembered = {partition for partition in (*known.heads, *known.offsets) if wanted(partition.topic_partition)}
     everywhere = set(local) | answers.partitions | (remembered if answers.error else set())
@@ -174,6 +186,7 @@ def survey_each(
             now_ms=now_ms,
             cached_bytes=cached.get(folder(partition), 0),
             trouble=trouble,
+            origin=origins.get(partition),
         )
         if partition in local and local[partition].directory.parent in recovered and found.state != "stopped":
             found = replace(found, state="recovered", reason="read-only until a broker starts on it")
@@ -186,7 +199,14 @@ def survey_each(
         if known.store_try_ms is not None:
             found = _held_back(found, known.store_try_ms)
         yield Surveyed(
-            status=found, partition=partition, log=local.get(partition), head=head, policy=policy, tail_age_ms=tail_age_ms, trouble=trouble
+            status=found,
+            partition=partition,
+            log=local.get(partition),
+            head=head,
+            origin=origins.get(partition),
+            policy=policy,
+            tail_age_ms=tail_age_ms,
+            trouble=trouble,
         )
     for place, problem in sorted(unreadable.items()):
         nothing = replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
@@ -198,6 +218,43 @@ def survey_each(
             "these topics are damaged in the archive, and some of their partitions may be missing here: "
             + "; ".join(f"{topic}: {why}" for topic, why in damaged.items())
         )
+
+
+@contextmanager
+def _own_broker(config: Config, dirs: LogDirs) -> Iterator[BrokerLogs | None]:
+    """Where no agent knows what it says: the broker beside us, for the time of the block."""
+    client = open_broker(config, dirs)
+    if client is None:
+        yield None
+        return
+    try:
+        yield BrokerLogs(dirs, client, SystemClock())
+    finally:
+        client.close()
+
+
+def _with_watermarks(logs: Sequence[LocalLog], broker: BrokerLogs | None) -> Iterator[tuple[LocalLog, WatermarkOrigin]]:
+    """Each log with the newest high watermark that is known, and whose word that is. The broker is waited for no longer than SILENCE_S."""
+    said: Mapping[PartitionId, Watermark] = {}
+    if broker is not None:
+        threads = DaemonThreads(1, "broker")
+        asking = threads.submit(broker.watermarks, logs, ask=True)
+        threads.shutdown(wait=False)
+        said = asking.result() if wait((asking,), SILENCE_S).done else broker.watermarks(logs, ask=False)
+    checkpoints = {directory: _checkpoint_age_s(directory) for directory in {log.directory.parent for log in logs}}
+    for log in logs:
+        if (mark := said.get(log.partition)) is not None:
+            yield replace(log, high_watermark=mark.offset), WatermarkOrigin(WatermarkSource.BROKER, round(mark.age_s, 3))
+        else:
+            yield log, WatermarkOrigin(WatermarkSource.CHECKPOINT, checkpoints[log.directory.parent])
+
+
+def _checkpoint_age_s(log_dir: Path) -> float | None:
+    try:
+        written_ms = (log_dir / HIGH_WATERMARKS).stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return None
+    return max(0.0, (SystemClock().now_ms() - written_ms) / 1000)
 
 
 def _own(heads: Mapping[PartitionId, KnownHead], local: Mapping[PartitionId, LocalLog]) -> set[PartitionId]:

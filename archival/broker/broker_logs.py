@@ -8,16 +8,29 @@ answer, the checkpoint counts.
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from archival.broker.broker_view import Broker, CommittedEnd
 from archival.partition.source import LocalLogs
 from archival.plan.role import Acting, archiving_role
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
-from headwater_core.partition import TopicPartition
+from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 
 PLACES_MAX = 1000  # that one request names
+
+
+class Watermark(NamedTuple):
+    """A partition's high watermark, as its broker gave it when it was asked `age_s` ago."""
+
+    offset: int
+    age_s: float
+
+
+class _Answer(NamedTuple):
+    end: CommittedEnd
+    asked_s: float
 
 
 class BrokerLogs:
@@ -27,18 +40,18 @@ class BrokerLogs:
         self._logs, self._broker, self._clock = logs, broker, clock
         self._lock = threading.Lock()  # of the tables, held for moments
         self._request = threading.Lock()
-        self._known: dict[TopicPartition, CommittedEnd] = {}
+        self._known: dict[TopicPartition, _Answer] = {}
         self._asked_s: dict[TopicPartition, float] = {}  # when the broker was last asked about each
         self._expected: dict[TopicPartition, None] = {}
 
     def look(self, partition: TopicPartition) -> LocalLog:
         """As LogDirs.look, with the broker's high watermark where it matters."""
         began_s = self._clock.monotonic_s()
-        log = self.as_known(self._logs.look(partition))
+        log = self._as_known(self._logs.look(partition))
         if not awaits_commit(log):
             return log
         self._ask(partition, began_s)
-        return self.as_known(log)
+        return self._as_known(log)
 
     def expect(self, places: Iterable[TopicPartition]) -> None:
         """Something happened to them: the next request may as well name them too."""
@@ -53,13 +66,42 @@ class BrokerLogs:
             for place in self._asked_s.keys() - set(places):
                 del self._asked_s[place]
 
-    def as_known(self, log: LocalLog) -> LocalLog:
+    def _as_known(self, log: LocalLog) -> LocalLog:
         """`log` with the high watermark that the broker has said, where that is newer and still counts. Asks nobody."""
         with self._lock:
             known = self._known.get(log.partition.topic_partition)
-        if known is None or known.high_watermark <= (log.high_watermark or 0) or not _is_led(log, known):
+        if known is None or known.end.high_watermark <= (log.high_watermark or 0) or not _counts(log, known.end):
             return log
-        return replace(log, high_watermark=known.high_watermark)
+        return replace(log, high_watermark=known.end.high_watermark)
+
+    def watermarks(self, logs: Collection[LocalLog], *, ask: bool) -> dict[PartitionId, Watermark]:
+        """What the broker says of those that it leads, where that is not older than the look's checkpoint.
+
+        ask  ask it about all of them now, for a person: nobody else waits for that, and nothing of it is kept; where it does not answer,
+             what it said last counts
+        """
+        now = self._asked_about([log.partition.topic_partition for log in logs if _is_acting(log)]) if ask else {}
+        with self._lock:
+            kept = {place: answer for log in logs if (answer := self._known.get(place := log.partition.topic_partition)) is not None}
+        now_s, found = self._clock.monotonic_s(), {}
+        for log in logs:
+            answers = (now.get(log.partition.topic_partition), kept.get(log.partition.topic_partition))
+            for answer in answers:
+                if answer is not None and _counts(log, answer.end):
+                    found[log.partition] = Watermark(answer.end.high_watermark, now_s - answer.asked_s)
+                    break
+        return found
+
+    def _asked_about(self, places: list[TopicPartition]) -> dict[TopicPartition, _Answer]:
+        found: dict[TopicPartition, _Answer] = {}
+        for first in range(0, len(places), PLACES_MAX):
+            asked_s = self._clock.monotonic_s()
+            try:
+                ends = self._broker.committed(places[first : first + PLACES_MAX])
+            except HeadwaterError:
+                break  # the broker's client has logged it
+            found.update({place: _Answer(end, asked_s) for place, end in ends.items()})
+        return found
 
     def _ask(self, place: TopicPartition, began_s: float) -> None:
         with self._lock:
@@ -78,24 +120,26 @@ class BrokerLogs:
             except HeadwaterError:
                 found = {}  # the broker's client has logged it
             with self._lock:
-                self._known.update(found)
+                self._known.update({each: _Answer(end, asked_s) for each, end in found.items()})
                 self._asked_s.update(dict.fromkeys(places, asked_s))
 
 
 def awaits_commit(log: LocalLog) -> bool:
     """Is there a sealed segment of a log that this broker leads, of which it is not known whether it is committed?"""
-    led = log.leadership is not None and log.leadership.is_ours and isinstance(archiving_role(log), Acting)
-    return led and len(log.segments) > 1 and log.segments[-1].base_offset > (log.high_watermark or 0)
+    return _is_acting(log) and len(log.segments) > 1 and log.segments[-1].base_offset > (log.high_watermark or 0)
 
 
-def _is_led(log: LocalLog, known: CommittedEnd) -> bool:
-    led = log.leadership
-    role = archiving_role(log)
+def _is_acting(log: LocalLog) -> bool:
+    return log.leadership is not None and log.leadership.is_ours and isinstance(archiving_role(log), Acting)
+
+
+def _counts(log: LocalLog, said: CommittedEnd) -> bool:
+    """Is it of this log, in its present leader epoch, and not older than the checkpoint?"""
     return (
-        led is not None
-        and led.is_ours
-        and known.topic_id == log.partition.topic_id
-        and known.leader_epoch == led.leader_epoch
-        and isinstance(role, Acting)
-        and role.leader_epoch == known.leader_epoch
+        log.leadership is not None
+        and log.leadership.is_ours
+        and said.topic_id == log.partition.topic_id
+        and said.leader_epoch == log.leadership.leader_epoch
+        and archiving_role(log) == Acting(said.leader_epoch)
+        and said.high_watermark >= (log.high_watermark or 0)
     )

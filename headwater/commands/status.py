@@ -64,8 +64,10 @@ def status(
     the bucket does not answer within 5 s, the table shows the last known facts; known_age_s in JSON is their age.
 
     A partition is current when its archive end equals its high watermark: all that is committed is archived. The lag time is the
-    age of the first record that is not archived, by its own timestamp. The high watermark comes from the broker's checkpoint,
-    which Kafka writes every 5 s by default. The state, reason and lag time of a topic are those of its worst partition.
+    age of the first record that is not archived, by its own timestamp. The high watermark comes from the broker, where
+    log.bootstrap_servers names it and it leads the partition; else from its checkpoint, which Kafka writes every 5 s by default:
+    high_watermark_source and high_watermark_age_s in JSON, and the reason of TOPIC:P, say which and how old it is. The state,
+    reason and lag time of a topic are those of its worst partition.
 
     \b
     Examples:

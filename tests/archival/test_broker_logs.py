@@ -165,10 +165,28 @@ def test_a_leaders_log_confirms_a_history_only_as_a_whole() -> None:
     assert not log._replace(high_watermark=26).confirms(EpochHistory.of(((0, 0), (2, 10))))
 
 
-def test_what_the_broker_has_said_shows_in_others_looks_too(broker: Told, clock: ManualClock) -> None:
+def test_what_the_broker_has_said_is_shown_with_its_age(broker: Told, clock: ManualClock) -> None:
     logs = over(ROLLED, broker, clock)
-    assert logs.as_known(ROLLED) == ROLLED
+    assert logs.watermarks([ROLLED], ask=False) == {}
     logs.look(PLACE)
-    assert logs.as_known(ROLLED).high_watermark == 23
-    assert logs.as_known(replace(ROLLED, high_watermark=30)).high_watermark == 30
+    clock.advance(2_500)
+    assert logs.watermarks([ROLLED], ask=False) == {PARTITION: (23, 2.5)}
+    assert logs.watermarks([replace(ROLLED, high_watermark=23)], ask=False) == {PARTITION: (23, 2.5)}
+    assert logs.watermarks([replace(ROLLED, high_watermark=30)], ask=False) == {}  # the checkpoint is newer
+    assert logs.watermarks([replace(ROLLED, leadership=led_by(1, 1))], ask=False) == {}
     assert len(broker.asked) == 1
+
+
+def test_a_person_gets_what_the_broker_says_now_of_all_that_it_leads(broker: Told, clock: ManualClock) -> None:
+    follower, idle = replace(ROLLED, leadership=led_by(2, 0)), a_log(0, hw=15, leadership=led_by(1, 0))
+    logs = over(ROLLED, broker, clock)
+    assert logs.watermarks([follower], ask=True) == {}
+    assert not broker.asked
+    assert logs.watermarks([idle], ask=True) == {PARTITION: (23, 0.0)}
+    broker.silent = True
+    assert logs.watermarks([idle], ask=True) == {}  # nothing of it is kept: there may be very many
+    broker.silent = False
+    logs.look(PLACE)
+    clock.advance(1_000)
+    broker.silent = True
+    assert logs.watermarks([idle], ask=True) == {PARTITION: (23, 1.0)}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from archival.explanation import Turn, Unarchived, explain
 from archival.plan.policy import Policy
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, Fenced, HeadwaterError, TransientError
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
@@ -167,6 +168,14 @@ def test_what_waits_for_what(tmp_path: Path) -> None:
     assert kinds(told(world, turn=Turn(in_hand=True)))[0][0] == "in-hand"
     assert "3 partitions" in told(world, turn=Turn(due_before=3))[0].why.reason
     assert kinds(told(world, policy=replace(SEALED_AFTER_60_S, tail_after_ms=None)))[1] == ("active", 20, 27)
+
+
+def test_whose_word_the_high_watermark_is_stands_in_the_reason(tmp_path: Path) -> None:
+    world = a_plain_world(tmp_path, hw=27, entries=(FIRST,))
+    assert "27 (the broker's checkpoint)" in told(world)[2].why.reason
+    origin = WatermarkOrigin(WatermarkSource.BROKER, 0.3)
+    ranges = explain(world.log, world.head, policy=SEALED_AFTER_60_S, tail_age_ms=0, now_ms=NOW_MS, turn=WORKING, origin=origin)
+    assert "27 (the broker's answer of 0.3 s ago)" in ranges[2].why.reason
 
 
 def test_a_sealed_segment_that_is_not_wholly_committed_waits_with_the_tail(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from archival.partition_status import ArchiveLag, PartitionStatus, status_of
 from archival.plan.cleaner import overtaken
 from archival.plan.policy import Policy
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade
 from headwater_core.partition import PartitionId
@@ -85,3 +86,17 @@ def test_an_unknown_lag_is_not_zero() -> None:
     assert ArchiveLag(size_bytes=7, oldest_ms=None).age_s(now_ms=1000) is None
     assert ArchiveLag(size_bytes=7, oldest_ms=400).age_s(now_ms=1000) == 0.6
     assert ArchiveLag(size_bytes=0, oldest_ms=None).age_s(now_ms=1000) == 0.0
+
+
+def test_whose_word_the_high_watermark_is_and_how_old() -> None:
+    led = replace(LOG, leadership=replace(FOLLOWER, leader=1))
+
+    def shown(log: LocalLog, origin: WatermarkOrigin | None) -> tuple[str, float | None, str]:
+        found = status_of(PARTITION, log, HEAD, policy=Policy(), tail_age_ms=0, now_ms=0, origin=origin)
+        return found.high_watermark_source, found.high_watermark_age_s, found.reason
+
+    assert shown(led, WatermarkOrigin(WatermarkSource.BROKER, 0.21)) == ("broker", 0.21, "caught up with the broker's answer of 0.2 s ago")
+    by_file = "caught up with the broker's checkpoint of 3.0 s ago; by default it writes one every 5 s"
+    assert shown(led, WatermarkOrigin(WatermarkSource.CHECKPOINT, 3.0)) == ("checkpoint", 3.0, by_file)
+    assert shown(led, None)[:2] == ("checkpoint", None)
+    assert shown(replace(led, high_watermark=None), WatermarkOrigin(WatermarkSource.CHECKPOINT, 3.0))[:2] == ("", None)

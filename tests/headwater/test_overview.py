@@ -122,3 +122,13 @@ def test_what_lags_more_is_stopped_or_unknown_is_an_alarm(row: dict[str, Any]) -
 def test_where_there_is_no_lag_to_measure_nothing_is_well(rows: list[dict[str, Any]]) -> None:
     with pytest.raises(NothingExamined):
         check_lag(rows, 1e9)
+
+
+def test_one_partition_says_how_old_its_high_watermark_is() -> None:
+    by_broker = {"high_watermark_source": "broker", "high_watermark_age_s": 0.04, "release_reason": "not every replica is in sync"}
+    [row] = partition_rows([WAITING | by_broker], explained=True)
+    assert row["reason"] == "not sealed; high watermark by the broker's answer of 0.0 s ago; release: not every replica is in sync"
+    [row] = partition_rows([WAITING | by_broker], explained=False)
+    assert row["reason"] == "not sealed"
+    [row] = partition_rows([CURRENT | by_broker | {"release_reason": ""}], explained=True)
+    assert row["reason"] == "caught up"

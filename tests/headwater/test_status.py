@@ -2,17 +2,23 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater import survey
+from headwater.broker.broker_connection import BrokerApi
 from headwater.wiring import Bucket, load_head
-from headwater_core.partition import PartitionId
+from headwater_core.partition import PartitionId, TopicPartition, topic_id_bytes
+from headwater_core.segments import checkpoints
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.head import Head
 from tests.headwater.conftest import Ran, Stage
+from tests.headwater.socket_broker import SocketBroker
 from tests.headwater.test_agent import running
 from tests.s3server import S3Server
 
@@ -36,6 +42,8 @@ KEYS = [
     "released_bytes",
     "release_reason",
     "store_try_ms",
+    "high_watermark_source",
+    "high_watermark_age_s",
 ]
 NUMBERS = ("topic", "partition", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "objects")
 
@@ -147,3 +155,106 @@ def test_what_watches_is_for_people(stage: Stage) -> None:
     log = stage.log("kitchen")
     for options in (["--watch", "-o", "jsonl"], ["--watch", "--max-lag", "1m"], ["--interval", "1s"], ["--watch", "--interval", "1ms"]):
         assert stage.run("status", *options, log=log).code == 2, options
+
+
+PLACED = TopicPartition("orders.placed", 0)
+CHECKPOINTED, COMMITTED = 150, 197
+
+
+def checkpointed(log: Path) -> dict[TopicPartition, int]:
+    """The high watermarks of `log`, of which that of PLACED is old now."""
+    path = log / checkpoints.HIGH_WATERMARKS
+    known = dict(checkpoints.decode_offsets(path.read_bytes(), where=str(path))) | {PLACED: CHECKPOINTED}
+    path.write_bytes(checkpoints.encode_offsets(known))
+    return known
+
+
+def leader_of(log: Path) -> SocketBroker:
+    """The broker of this log directory, which says how far PLACED is committed, and nothing of others."""
+    dirs = LogDirs([log])
+    placed = dirs.look(PLACED)
+
+    def describe(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        topics = [
+            {
+                "error_code": 0 if each["name"] == PLACED.topic else 3,
+                "name": each["name"],
+                "topic_id": topic_id_bytes(placed.partition.topic_id),
+            }
+            | {"is_internal": False, "partitions": [], "topic_authorized_operations": -1}
+            for each in fields["topics"]
+        ]
+        own = {"node_id": dirs.node_id, "host": broker.address.host, "port": broker.address.port, "rack": None}
+        return {"brokers": [own], "cluster_id": dirs.cluster_id, "controller_id": 1, "topics": topics}
+
+    def offsets(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        def of(topic: str, each: Mapping[str, Any]) -> Mapping[str, Any]:
+            is_led = (topic, each["partition_index"]) == PLACED
+            said = {"offset": COMMITTED, "leader_epoch": 8} if is_led else {"offset": -1, "leader_epoch": -1}
+            return {"partition_index": each["partition_index"], "error_code": 0 if is_led else 6, "timestamp": -1} | said
+
+        return {
+            "topics": [
+                {"name": each["name"], "partitions": [of(each["name"], one) for one in each["partitions"]]} for each in fields["topics"]
+            ]
+        }
+
+    broker = SocketBroker({BrokerApi.METADATA: describe, BrokerApi.LIST_OFFSETS: offsets})
+    return broker
+
+
+def watermarks(ran: Ran) -> dict[TopicPartition, tuple[int, str]]:
+    assert ran.code == 0, ran.err
+    assert all(row["high_watermark_age_s"] >= 0 for row in ran.rows)
+    return {TopicPartition(row["topic"], row["partition"]): (row["high_watermark"], row["high_watermark_source"]) for row in ran.rows}
+
+
+def test_the_broker_itself_says_how_far_its_logs_are_committed(stage: Stage) -> None:
+    log = stage.log("pantry-live")
+    known = {place: (offset, "checkpoint") for place, offset in checkpointed(log).items()}
+    with leader_of(log) as broker:
+        asking = ["--set", f"log.bootstrap_servers={broker.address}"]
+        by_file = watermarks(stage.run("status", "-o", "jsonl", log=log))
+        assert by_file == {place: known[place] for place in by_file}
+        assert not broker.asked
+        by_broker = watermarks(stage.run("status", "-o", "jsonl", *asking, log=log))
+        assert by_broker == by_file | {PLACED: (COMMITTED, "broker")}
+        above = stage.run("explain", "orders.placed:0", "-o", "jsonl", log=log).rows[-1]
+        assert (above["kind"], above["base_offset"], above["next_offset"]) == ("above-high-watermark", CHECKPOINTED, COMMITTED)
+        assert f"{CHECKPOINTED} (the broker's checkpoint of " in above["reason"]
+        assert {row["kind"] for row in stage.run("explain", "orders.placed:0", "-o", "jsonl", *asking, log=log).rows} == {
+            "no-agent",
+            "active",
+        }
+        assert stage.run("archive", log=log).code == 0
+        beyond = stage.run("explain", f"orders.placed:0@{COMMITTED}", "-o", "jsonl", *asking, log=log).rows[0]
+        assert f"{COMMITTED} (the broker's answer of " in beyond["reason"]
+
+
+def test_an_agent_asks_the_broker_for_whoever_wants_to_know(stage: Stage) -> None:
+    log = stage.log("pantry-live")
+    checkpointed(log)
+    with (
+        leader_of(log) as broker,
+        running(stage, log, "--set", f"log.bootstrap_servers={broker.address}", "--set", "archival.seal_timeout=1h") as agent,
+    ):
+        agent.wait_for("gateway_started")
+        while watermarks(stage.run("status", "orders.placed:0", "-o", "jsonl", log=log)) != {PLACED: (COMMITTED, "broker")}:
+            pass  # a loaded machine may take long for its first request
+        broker.close()
+        assert watermarks(stage.run("status", "orders.placed:0", "-o", "jsonl", log=log)) == {PLACED: (CHECKPOINTED, "checkpoint")}
+
+
+def test_a_broker_that_hangs_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "SILENCE_S", 0.2)
+    log, answer = stage.log("pantry-live"), threading.Event()
+    checkpointed(log)
+    with leader_of(log) as broker:
+
+        def hang(_: Mapping[str, Any]) -> None:
+            answer.wait(20)
+
+        broker.answers[BrokerApi.LIST_OFFSETS] = hang
+        ran = stage.run("status", "orders.placed:0", "-o", "jsonl", "--set", f"log.bootstrap_servers={broker.address}", log=log)
+        answer.set()
+    assert watermarks(ran) == {PLACED: (CHECKPOINTED, "checkpoint")}
