@@ -23,6 +23,7 @@ _PROPERTIES = {
     "replica.lag.time.max.ms": 4_000,
     "log.cleaner.backoff.ms": 200,
     "log.segment.delete.delay.ms": 500,
+    "log.retention.check.interval.ms": 1_000,
     "log.cleaner.min.cleanable.ratio": 0.01,
 }
 _PATIENCE_S = 180

@@ -1,10 +1,12 @@
 """Three brokers and three agents: producers with acks=all write through leaders and agents that are killed, restarts, compaction, and a
-topic that is deleted and created again; in the end the archive holds every acknowledged record once.
+topic that is deleted and created again. All the while agents merge, trim and collect the archive, and what is archived is deleted at the
+brokers, by request or by their own retention. In the end the archive holds every acknowledged record once, and nothing local went before.
 
 CLUSTER_S sets for how long things go wrong (seconds), CLUSTER_SEED which.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import threading
@@ -17,7 +19,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from headwater.agent_socket import Ask, NoAgent, ask
 from headwater.pipeline.runner import Threads
@@ -35,10 +37,13 @@ pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 CLUSTER_S = float(os.environ.get("CLUSTER_S", "30"))
 SEED = int(os.environ.get("CLUSTER_SEED", "3"))
-PLAIN, COMPACTED, SHORT, REBORN = "plain.events", "stock.state", "short.lived", "reborn.orders"
+PLAIN, COMPACTED, REBORN = "plain.events", "stock.state", "reborn.orders"
+SHORT, BRIEF = "short.lived", "brief.audit"  # the archive keeps little of one, the brokers of the other
+RELEASED = (PLAIN, SHORT, REBORN)
+BRIEF_MS = 40_000  # archiving must not take longer, whatever was killed
 CAUGHT_UP_S = 180
 ARCHIVAL = 'gc_interval = "60s"\nreader_lease = "20s"\nsuperseded_retention = "30s"\nmerge_bytes = "64KiB"\nmerge_after = "2s"'
-TOPICS = f'[topics."{SHORT}"]\nretention_bytes = "64KiB"\n'
+TOPICS = "".join(f'[topics."{topic}"]\nrelease = true\n' + ('retention_bytes = "64KiB"\n' if topic == SHORT else "") for topic in RELEASED)
 
 
 @dataclass
@@ -83,6 +88,8 @@ class Writer(threading.Thread):
                     key = b"key-%d" % self._random.randrange(12)
                     self._producer.produce(SHORT, value, partition=0, on_delivery=heard)
                     self._producer.produce(COMPACTED, value, key, self._random.randrange(2), on_delivery=heard)
+                    if number % 4 == 0:
+                        self._producer.produce(BRIEF, value, partition=0, on_delivery=heard)
                 self._producer.poll(0)
                 self.stop.wait(0.05)
                 if len(self._producer) > 2_000:
@@ -116,6 +123,34 @@ class Collecting(threading.Thread):
             self.failures.append(repr(failure))
 
 
+class Watching(threading.Thread):
+    """Compares where the logs of released topics begin with what is archived, until `stop` is set. The log comes first: what it has let go
+    by then must be in the archive by then, and so it is when that is read."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self.stop, self.failures, self.looks = threading.Event(), list[str](), 0
+        self._cluster = cluster
+
+    def run(self) -> None:
+        places = [TopicPartition(PLAIN, 0), TopicPartition(PLAIN, 1), TopicPartition(SHORT, 0)]
+        consumer = Consumer({"bootstrap.servers": self._cluster.bootstrap, "group.id": "watching", "log_level": 0})
+        while not self.stop.wait(1):
+            starts = {}
+            for place in places:
+                with contextlib.suppress(KafkaException):  # no leader for a moment
+                    starts[place.topic, place.partition], _ = consumer.get_watermark_offsets(place, timeout=5)
+            try:
+                heads = self._cluster.headwaters[0].heads()
+            except Exception as failure:
+                self.failures.append(repr(failure))
+                continue
+            archived = {place: heads[place].next_offset if place in heads else 0 for place in starts}
+            self.failures += [f"{place} begins at {start}" for place, start in starts.items() if start > archived[place]]
+            self.looks += len(starts)
+        consumer.close()
+
+
 def a_producer(cluster: Cluster) -> Producer:
     return Producer(
         {
@@ -134,6 +169,7 @@ def create_topics(cluster: Cluster) -> None:
     broker = cluster.brokers[0]
     broker.create_topic(PLAIN, 2, 3, internal_segment_bytes=16_384)
     broker.create_topic(SHORT, 1, 3, internal_segment_bytes=16_384)
+    broker.create_topic(BRIEF, 1, 3, internal_segment_bytes=16_384, retention_ms=BRIEF_MS)
     broker.create_topic(
         COMPACTED, 2, 3, internal_segment_bytes=8_192, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=0
     )
@@ -158,15 +194,18 @@ def bear(cluster: Cluster, acknowledged: Acknowledged, life: int) -> None:
 
 
 def test_every_acknowledged_record_is_archived_once(tmp_path: Path) -> None:
-    random, acknowledged = Random(SEED), Acknowledged()
+    random, acknowledged, moments = Random(SEED), Acknowledged(), [time.monotonic()]
     with Cluster(tmp_path, ARCHIVAL, TOPICS) as cluster:
+        moments.append(time.monotonic())
         create_topics(cluster)
         bear(cluster, acknowledged, 0)
         writers = [Writer(cluster, acknowledged, seed) for seed in range(2)]
         for writer in writers:
             writer.start()
-        collecting = Collecting(cluster)
-        collecting.start()
+        collecting, watching = Collecting(cluster), Watching(cluster)
+        others: list[Collecting | Watching] = [collecting, watching]
+        for other in others:
+            other.start()
         chaos, until_s, life = Chaos(cluster, random), time.monotonic() + CLUSTER_S, 0
         actions = [lambda: chaos.kill_leader(PLAIN), chaos.kill_agent, chaos.restart_broker, lambda: chaos.pause(PLAIN), chaos.kill_agent]
         turn = 0
@@ -177,6 +216,7 @@ def test_every_acknowledged_record_is_archived_once(tmp_path: Path) -> None:
                 life += 1
                 bear(cluster, acknowledged, life)
             assert [writer.failure for writer in writers if writer.failure] == []
+        moments.append(time.monotonic())
         for writer in writers:
             writer.stop.set()
             writer.join(120)
@@ -185,25 +225,32 @@ def test_every_acknowledged_record_is_archived_once(tmp_path: Path) -> None:
         cluster.wait_in_sync()
         cluster.wait_for_agents()
         await_archive(cluster)
-        collecting.stop.set()
-        collecting.join(60)
-        bounds = cluster.bounds()
+        await_release(cluster)
+        moments.append(time.monotonic())
+        for other in others:
+            other.stop.set()
+            other.join(60)
         for agent in cluster.agents:
             assert agent
             agent.stop()
+        local = local_records(cluster)
+        bounds = cluster.bounds()
         told = events(cluster)
-    print(f"\n{len(chaos.done)} things went wrong: {', '.join(chaos.done)}; {life} times {REBORN} was created again")
+        moments.append(time.monotonic())
+    spent = zip(("to start", "of faults", "until all was archived", "to read"), itertools.pairwise(moments), strict=True)
+    print(f"\n{', '.join(f'{end_s - begin_s:.0f} s {what}' for what, (begin_s, end_s) in spent)}")
+    print(f"{len(chaos.done)} things went wrong: {', '.join(chaos.done)}; {life} times {REBORN} was created again")
     print(f"{sum(map(len, acknowledged.values.values()))} records were acknowledged, and not {dict(acknowledged.refused)}")
     print("\n".join(f"{count} {kind}" for kind, count in sorted(told.items())))
-    assert collecting.failures == []
-    print(f"{collecting.deleted_bytes} bytes were deleted again")
+    assert [each.failures for each in others] == [[], []]
+    print(f"{collecting.deleted_bytes} bytes were deleted again; logs begin and end at {bounds}")
     assert collecting.deleted_bytes
-    assert {"info runs_merged", "info archive_trimmed"} <= told.keys()
+    assert watching.looks
+    assert {"info runs_merged", "info archive_trimmed", "info segments_released"} <= told.keys()
     bucket = open_bucket(cluster.headwaters[0].config)
     heads = cluster.headwaters[0].heads()
     check_archive(bucket, heads, acknowledged)
-    for place in acknowledged.values:
-        assert bounds[place][0] <= heads[place].next_offset, place
+    check_local(bounds, heads, local, acknowledged)
     report = Scrubber(bucket.store, ScrubScope(data=True), SystemClock()).run(Threads(bucket.store, 2))
     assert [finding.row() for finding in report.findings] == []
     assert report.verdict(bucket.store.url) is None
@@ -222,10 +269,52 @@ def await_archive(cluster: Cluster) -> None:
         time.sleep(1)
 
 
+def await_release(cluster: Cluster) -> None:
+    """Until the brokers have deleted something of each topic that lets go there, if only of one partition."""
+    until_s = time.monotonic() + CAUGHT_UP_S
+    while True:
+        bounds = cluster.bounds()
+        if {PLAIN, SHORT, BRIEF} <= {topic for (topic, _), (start, _) in bounds.items() if start}:
+            return
+        assert time.monotonic() < until_s, f"nothing released: {bounds}\n{cluster.log_text()}"
+        time.sleep(1)
+
+
+def local_records(cluster: Cluster) -> dict[tuple[str, int], dict[int, bytes | None]]:
+    """What the leaders still have, by partition and offset."""
+    found: dict[tuple[str, int], dict[int, bytes | None]] = defaultdict(dict)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "local",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    remaining = {place for place, (start, end) in cluster.bounds().items() if start < end and not place[0].startswith("__")}
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in remaining])
+    until_s = time.monotonic() + CAUGHT_UP_S
+    while remaining:
+        assert time.monotonic() < until_s, remaining
+        for message in consumer.consume(1000, 1):
+            place, error, offset = (message.topic() or "", message.partition() or 0), message.error(), message.offset()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                remaining.discard(place)
+                continue
+            assert offset is not None
+            assert offset not in found[place], (place, offset)
+            found[place][offset] = message.value()
+    consumer.close()
+    return found
+
+
 def check_archive(bucket: Bucket, heads: dict[tuple[str, int], Head], acknowledged: Acknowledged) -> None:
     """Every acknowledged record is at its offset, once. Of a compacted topic, the newest of each key is; where retention takes the oldest,
     the others are."""
-    assert {topic for topic, _ in acknowledged.values} == {PLAIN, COMPACTED, SHORT, REBORN}
+    assert {topic for topic, _ in acknowledged.values} == {PLAIN, COMPACTED, SHORT, BRIEF, REBORN}
     for (topic, partition), written in acknowledged.values.items():
         head = heads[topic, partition]
         assert not [entry for entry in head.entries if entry.gap], (topic, partition)
@@ -239,6 +328,23 @@ def check_archive(bucket: Bucket, heads: dict[tuple[str, int], Head], acknowledg
         assert [offset for offset, value in kept.items() if offset not in found or found[offset].value != value] == [], (topic, partition)
         assert kept
         assert (head.start_offset > 0) <= (topic == SHORT), (topic, head.start_offset)
+
+
+def check_local(
+    bounds: dict[tuple[str, int], tuple[int, int]],
+    heads: dict[tuple[str, int], Head],
+    local: dict[tuple[str, int], dict[int, bytes | None]],
+    acknowledged: Acknowledged,
+) -> None:
+    """Each acknowledged record that its log has not let go is there, and what the logs have let go is archived: see check_archive."""
+    for (topic, partition), written in acknowledged.values.items():
+        start, end = bounds[topic, partition]
+        head, found = heads[topic, partition], local[topic, partition]
+        assert head.start_offset <= start <= head.next_offset <= end, (topic, partition, head.start_offset, start, head.next_offset, end)
+        wanted = written if topic != COMPACTED else newest(written)
+        kept = {offset: value for offset, (_, value) in wanted.items() if offset >= start}
+        assert [offset for offset, value in kept.items() if found.get(offset) != value] == [], (topic, partition)
+        assert not start or topic in (*RELEASED, BRIEF), (topic, start)
 
 
 def newest(written: dict[int, tuple[bytes | None, bytes]]) -> dict[int, tuple[bytes | None, bytes]]:
