@@ -5,6 +5,7 @@ its partition's) is checked where a list of them is written, and where it is rea
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,7 +36,7 @@ class EpochOffset(NamedTuple):
 
 
 @prepared
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """One live or superseded run, or a gap that is known to be one. Both offsets are inclusive.
 
     epochs        where each leader epoch begins in this entry
@@ -117,6 +118,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1
+
+    @cached_property
+    def line(self) -> bytes:
+        """How head and pages write it: JSON without white space. A commit wants it of each entry in a head, and of most a second time."""
+        return msgspec.json.encode(to_listed(self))
 
     def fields(self) -> dict[str, Any]:
         """Every field under its name in the document, the omitted ones too: plain values, as JSON has them."""

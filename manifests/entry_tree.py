@@ -119,7 +119,11 @@ class EntryBag:
 class EntryTree(EntryBag):
     """Live entries, in offset order."""
 
-    __slots__ = ("_joined",)  # what `spans` has found: a plan asks for it more than once
+    __slots__ = ("_joined",)
+
+    def __init__(self, items: Iterable[Item] = (), pages: PageReader = NO_PAGES) -> None:
+        super().__init__(items, pages)
+        self._joined: tuple[EpochSpan, ...] | None = None  # what `spans` has found: a plan asks for it more than once
 
     def __add__(self, other: "EntryTree") -> "EntryTree":
         """These, and `other` after them."""
@@ -127,7 +131,16 @@ class EntryTree(EntryBag):
 
     def followed_by(self, *entries: Entry) -> "EntryTree":
         """These, and `entries` after them."""
-        return EntryTree((*self.items, *entries), self.pages)
+        tree = EntryTree((*self.items, *entries), self.pages)
+        if self._joined is not None:
+            tree._joined = tuple(join_spans((*self._joined, *(span for entry in entries for span in spans_of_entry(entry)))))
+        return tree
+
+    def in_items(self, items: Iterable[Item], pages: PageReader) -> "EntryTree":
+        """The same entries, otherwise divided into pages."""
+        tree = EntryTree(items, pages)
+        tree._joined = self._joined
+        return tree
 
     def __reversed__(self) -> Iterator[Entry]:
         for item in reversed(self.items):
@@ -188,10 +201,9 @@ class EntryTree(EntryBag):
 
     def spans(self) -> tuple[EpochSpan, ...]:
         """What each leader epoch wrote, in offset order. Reads the pages whose references do not say it."""
-        joined: tuple[EpochSpan, ...] | None = getattr(self, "_joined", None)
-        if joined is None:
-            joined = self._joined = tuple(join_spans(span for item in self.items for span in self._spans(item)))
-        return joined
+        if self._joined is None:
+            self._joined = tuple(join_spans(span for item in self.items for span in self._spans(item)))
+        return self._joined
 
     def gap_spans(self) -> Iterator[tuple[int, int]]:
         """Base and last offset of each gap. Reads the pages whose references do not say it."""

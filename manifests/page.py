@@ -17,7 +17,7 @@ from headwater_core.objectstore.digest import digest_of, is_digest
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.document import WRONG, prepared
-from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, EpochOffset, check_entry, from_listed, to_listed
+from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, EpochOffset, check_entry, from_listed
 from manifests.epoch_spans import EpochSpan, join_spans, spans_of_entry
 
 PAGE_MAJOR = 2
@@ -107,7 +107,7 @@ def page_key(partition: PartitionId, ref: PageRef) -> str:
 
 def line_of(item: Item) -> bytes:
     """How head and pages write one item: JSON without white space."""
-    return msgspec.json.encode(to_listed(item) if isinstance(item, Entry) else item)
+    return item.line if isinstance(item, Entry) else msgspec.json.encode(item)
 
 
 def item_from(body: Mapping[str, Any], partition: PartitionId) -> Item:

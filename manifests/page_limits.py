@@ -65,7 +65,7 @@ def pack(entries: EntryTree, limits: PageLimits, write: WritePage) -> EntryTree:
 
     Writes pages only; the caller commits what refers to them. Raises what reading and writing pages does.
     """
-    return EntryTree(_Packing(entries.pages, limits, write).packed(entries.items), entries.pages)
+    return entries.in_items(_Packing(entries.pages, limits, write).packed(entries.items), entries.pages)
 
 
 def pack_superseded(entries: SupersededEntries, limits: PageLimits, write: WritePage) -> SupersededEntries:

@@ -4,7 +4,7 @@ Every refusal and every time-out of a write is read back: a retried request may 
 without an answer may have happened. So a commit ends in one of three ways: it is there, another one is, or that stays unknown.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -25,9 +25,9 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
 from manifests import keys, page_limits
 from manifests.document import check_ours
-from manifests.entry_tree import EntryTree, SupersededEntries, refers_to
+from manifests.entry_tree import SupersededEntries, refers_to
 from manifests.head import HEAD_FORMAT, Head, check_head, check_writable, decode_head, encode_head, parse_head
-from manifests.page import PageRef
+from manifests.page import Item, PageRef
 from manifests.page_limits import PageLimits, pack, pack_superseded
 from manifests.page_store import PageStore, PartitionPages
 from manifests.pause_list import PauseList, decode_pauses, encode_pauses
@@ -182,12 +182,16 @@ class ManifestRepository:
 
     def _packed(self, head: Head) -> Head:
         """`head` with pages of its own fence for what does not fit."""
-        check_head(head)
         partition = head.partition_id
-        reader, write = PartitionPages(self._pages, partition), partial(self._pages.write, partition, head.fence)
+        reader = PartitionPages(self._pages, partition)
+
+        def write(level: int, items: Sequence[Item]) -> PageRef:
+            check_head(head)  # what no reader would take gets no page either
+            return self._pages.write(partition, head.fence, level, items)
+
         return msgspec.structs.replace(
             head,
-            entries=pack(EntryTree(head.entries.items, reader), self._limits, write),
+            entries=pack(head.entries.in_items(head.entries.items, reader), self._limits, write),
             superseded=pack_superseded(SupersededEntries(head.superseded.items, reader), self._limits, write),
         )
 
