@@ -44,7 +44,7 @@ from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.local_log import Glimpse, LocalLog
 from headwater_core.segments.log_dirs import Listing, LogDirs
 from manifests import keys
 from manifests.head import Head
@@ -57,6 +57,7 @@ LOOK_S = 1.0  # between two looks, while an upload is in flight, whether its par
 RESTING_MAX = 500  # archivers without work that keep their heads, for partitions that are rolled often
 RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded they take some ten times that
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
+GLIMPSE_S = 60.0  # after a look, how the log looks from outside shows whether it has changed: longer than from one listing to the next
 COMMIT_S, COMMIT_MAX_S = 0.1, 5.0  # after a roll, until followers have the last records; as long as the broker's checkpoint takes
 MERGE_AGAIN_S = 60.0  # after a merge that something came in the way of
 WARN_S = 600.0  # between two warnings of one partition's retention
@@ -135,6 +136,8 @@ class _Member:
     archiver      None while it has nothing to do, and was dropped to make room
     users         how many steps are in hand
     rest          while its last step had nothing to do
+    glimpse       how it looked from outside before a step that will have had nothing to do until something happens to the log
+    glimpse_until_s  when to look at the log again, though it looks the same
     is_swept      have side files that a crash of a release left been looked for?
     obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
     confirmed_s   when the bucket last said what the archiver's head says; None before it did
@@ -148,6 +151,8 @@ class _Member:
     archiver: PartitionArchiver | None = None
     users: int = 0
     rest: Rest | None = None
+    glimpse: Glimpse | None = None
+    glimpse_until_s: float = 0.0
     is_swept: bool = False
     obstacle: Obstacle | None = None
     read_again_s: float = 0.0
@@ -376,6 +381,8 @@ class ArchiverFleet:
         member: _Member | None = None
         log: LocalLog | None = None
         try:
+            if not again and (still := self._unchanged(place, policy_for)) is not None:
+                return still
             log = self.logs.look(place)
             with self._in_hand(log.partition) as member:
                 if not again and (rest := self._still_at_rest(member, log, policy_for)) is not None:
@@ -385,6 +392,8 @@ class ArchiverFleet:
                 else:
                     done = self._advance(member, log, policy_for, watch, end)
                 done = replace(done, again_s=_sooner(done.again_s, self._again_s(member, log)))
+                member.glimpse = log.glimpse if done.quiet and done.again_s is None and not done.error else None
+                member.glimpse_until_s = started_s + GLIMPSE_S
         except NotFound as missing:
             done = self._missing(place, missing)
         except Exception as error:
@@ -393,6 +402,21 @@ class ArchiverFleet:
             self._warn_of_retention(member, log)
         elapsed_s = round(self.clock.monotonic_s() - started_s, 3)
         return replace(done, last_offset=_last_offset(member), elapsed_s=elapsed_s)
+
+    def _unchanged(self, place: TopicPartition, policy_for: PolicyFor) -> PartitionOutcome | None:
+        """What its last step came to, where it was looked at a moment ago, had nothing to do, and looks the same from outside. A roll makes
+        a partition due several times: by itself, by the checkpoints after it, and by the next listing."""
+        with self._lock:
+            identity = self._identities.get(place)
+            member = self._members.get(identity) if identity is not None else None
+        if member is None or member.rest is None or member.glimpse is None or self.clock.monotonic_s() >= member.glimpse_until_s:
+            return None
+        if self._releases(self.settings_for(place.topic)) or self.policy(place, policy_for) != member.rest.policy:
+            return None
+        glimpse = self._equipment.dirs.glimpse(place)
+        if glimpse is None or not glimpse.is_as(member.glimpse):
+            return None
+        return PartitionOutcome(place=place, reason=member.rest.reason, quiet=True, last_offset=_last_offset(member))
 
     def _warn_of_retention(self, member: _Member, log: LocalLog) -> None:
         """What the broker deletes before it is archived is lost."""

@@ -1,14 +1,14 @@
 """What a broker's directory holds, as one look at it found it: plain values, no open files."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from headwater_core.epochs import EpochHistory
 from headwater_core.partition import PartitionId
-from headwater_core.segments.metadata.cluster_metadata import Retention
+from headwater_core.segments.metadata.cluster_metadata import PartitionMetadata, Retention
 
 
 class Generation(NamedTuple):
@@ -22,17 +22,22 @@ class Generation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSegment:
-    """One .log file."""
+    """One .log file, of the partition that `directory` holds."""
 
     base_offset: int
-    path: Path
+    directory: Path
     size_bytes: int
     generation: Generation
     is_active: bool
 
     def __post_init__(self) -> None:
         if self.base_offset < 0 or self.size_bytes < 0:
-            raise ValueError(f"{self.path}: base offset {self.base_offset}, {self.size_bytes} bytes")
+            raise ValueError(f"{self.directory}: base offset {self.base_offset}, {self.size_bytes} bytes")
+
+    @property
+    def path(self) -> Path:
+        """Made when it is wanted: a look at a log of many segments is about the last few."""
+        return self.directory / f"{self.base_offset:020}.log"
 
     @property
     def index_path(self) -> Path:
@@ -44,6 +49,27 @@ class SegmentRange(NamedTuple):
 
     segment: LocalSegment
     end: int | None
+
+
+class Glimpse(NamedTuple):
+    """What shows from outside that a partition has changed, apart from bytes beyond its high watermark.
+
+    directory  the log directory that it is in
+    files      when its own directory and its epoch history were last changed; None when that is too short ago to be sure
+    """
+
+    directory: Path
+    high_watermark: int | None
+    log_start: int | None
+    cleaned_to: int | None
+    files: tuple[int, int] | None
+    topic_id: str | None
+    configs: Mapping[str, str] | None
+    leadership: PartitionMetadata | None
+
+    def is_as(self, earlier: "Glimpse") -> bool:
+        """Has nothing happened in between?"""
+        return self.files is not None and self == earlier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +86,7 @@ class LocalLog:
     metadata_end    up to where in the metadata log that was read; None when there is none
     settled         False while .swap files are there: a compaction is in the middle of its renames
     leftovers       names of those .swap files when there is no broker to finish the compaction
+    glimpse         how it looked from outside before the look
     """
 
     partition: PartitionId
@@ -78,6 +105,7 @@ class LocalLog:
     leadership_unread: bool = False  # the broker's metadata log is there and cannot be read: who leads is not known then
     settled: bool = True
     leftovers: tuple[str, ...] = ()
+    glimpse: Glimpse | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """A checkpoint may be older than another one, so that a high watermark below the log start is possible."""

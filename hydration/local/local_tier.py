@@ -40,24 +40,25 @@ class OpenFiles:
 
     def get(self, segment: LocalSegment) -> RunFile:
         """The segment's file, held for the caller. Raises SourceChanged when another file or none has its name by now."""
+        path = segment.path
         with self._lock:
-            file = self._files.get(segment.path)
+            file = self._files.get(path)
             if file is not None and file.inode == segment.generation.inode:
-                self._files.move_to_end(segment.path)
+                self._files.move_to_end(path)
                 return file.hold()
         try:
-            opened = RunFile.open(segment.path)
+            opened = RunFile.open(path)
         except FileNotFoundError as error:
-            raise SourceChanged(f"{segment.path} is gone") from error
+            raise SourceChanged(f"{path} is gone") from error
         except OSError as error:
-            raise TransientError(f"{segment.path}: {error.strerror}") from error
+            raise TransientError(f"{path}: {error.strerror}") from error
         if opened.inode != segment.generation.inode:
             opened.release()
-            raise SourceChanged(f"{segment.path} was replaced")
+            raise SourceChanged(f"{path} was replaced")
         opened.hold()
         with self._lock:
-            closed = [self._files.pop(segment.path, None)]
-            self._files[segment.path] = opened
+            closed = [self._files.pop(path, None)]
+            self._files[path] = opened
             while len(self._files) > self._files_max:
                 closed.append(self._files.popitem(last=False)[1])
         for each in closed:

@@ -50,7 +50,7 @@ def a_log(
         segments=tuple(
             LocalSegment(
                 base_offset=base,
-                path=Path(f"/logs/soup-0/{base:020}.log"),
+                directory=Path("/logs/soup-0"),
                 size_bytes=100,
                 generation=Generation(base + 1, 1),
                 is_active=base == bases[-1],

@@ -76,7 +76,7 @@ def a_world(
         segments.append(
             LocalSegment(
                 base_offset=base,
-                path=path,
+                directory=root,
                 size_bytes=len(content),
                 generation=Generation(seen.st_ino, seen.st_mtime_ns),
                 is_active=base == files[-1][0],

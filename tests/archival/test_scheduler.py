@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from archival.config import ArchivalConfig, ArchiveMode
-from archival.fleet import LATE_S, LOG_DIRS, LOOK_S, MERGE_AGAIN_S, READ_AGAIN_S, MergeTurn, PartitionOutcome
+from archival.fleet import GLIMPSE_S, LATE_S, LOG_DIRS, LOOK_S, MERGE_AGAIN_S, READ_AGAIN_S, MergeTurn, PartitionOutcome
 from archival.partition.announcer import claim_of
-from archival.plan.policy import PolicyFor
+from archival.plan.policy import Policy, PolicyFor
 from archival.schedule.due_queue import PAUSE_MAX_S
 from archival.schedule.scheduler import QUIET_S, Scheduler
 from archival.schedule.store_breaker import OPENS_AT, PROBE_MAX_S
@@ -145,6 +145,36 @@ def test_a_rescan_looks_only_where_something_has_happened(bench: Bench, monkeypa
     assert rescanned() == {"tail", "idle"}
     bench.clock.advance(int(1000 * QUIET_S))
     assert rescanned() == {"tail", "idle", "busy"}
+
+
+def test_what_is_due_and_looks_the_same_is_not_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a roll, when checkpoints and the next listing make it due once more each."""
+    place = TopicPartition("soup", 0)
+    bench.broker.partition("soup", 0, segments=3)
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.broker.roll("soup", 0)
+    bench.broker.wait()
+    looks = counted_looks(monkeypatch)
+
+    def looked() -> int:
+        looks.clear()
+        bench.scheduler.add([place])
+        assert bench.turns() == 1
+        return len(looks)
+
+    assert looked() == 2  # the second one before the commit
+    assert bench.last_offset("soup", 0) == 29
+    assert [looked() for _ in range(3)] == [0, 0, 0]
+    assert bench.fleet.step(place, Policy.of).last_offset == 29
+    bench.settings = ArchivalConfig(seal_timeout_s=60)  # another policy
+    assert [looked(), looked()] == [1, 0]
+    bench.clock.advance(int(GLIMPSE_S * 1000))
+    assert [looked(), looked()] == [1, 0]
+    bench.broker.commit("soup", 0, 35)
+    assert [looked(), looked()] == [1, 1]  # a tail waits
+    bench.broker.drop("soup", 0)
+    assert bench.fleet.step(place, Policy.of).gone
 
 
 def test_a_compacted_log_is_looked_at_in_every_rescan(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

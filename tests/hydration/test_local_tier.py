@@ -80,10 +80,10 @@ def test_a_file_replaced_under_its_name_is_not_taken_for_the_old_one(tmp_path: P
 
 
 def test_a_file_that_cannot_be_opened_is_worth_another_try(tmp_path: Path) -> None:
-    loop = tmp_path / "loop.log"
+    loop = tmp_path / f"{0:020}.log"
     loop.symlink_to(loop)
     with pytest.raises(TransientError):
-        OpenFiles().get(LocalSegment(base_offset=0, path=loop, size_bytes=0, generation=Generation(0, 0), is_active=False))
+        OpenFiles().get(LocalSegment(base_offset=0, directory=tmp_path, size_bytes=0, generation=Generation(0, 0), is_active=False))
 
 
 def test_the_end_of_the_log_counts_whole_batches(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ def a_log(
     log_start: int | None = None,
     compacted: bool = False,
 ) -> LocalLog:
-    path = Path(f"/kafka/soup-0/{start:020}.log")
-    segment = LocalSegment(base_offset=start, path=path, size_bytes=1, generation=Generation(1, 1), is_active=True)
+    directory = Path("/kafka/soup-0")
+    segment = LocalSegment(base_offset=start, directory=directory, size_bytes=1, generation=Generation(1, 1), is_active=True)
     return LocalLog(
         partition=PARTITION,
-        directory=path.parent,
+        directory=directory,
         segments=(segment,),
         high_watermark=high_watermark,
         log_start=start if log_start is None else log_start,

@@ -387,7 +387,7 @@ class LookedAtLogs:
         return tuple(
             LocalSegment(
                 base_offset=int(name[:20]),
-                path=directory / name,
+                directory=directory,
                 size_bytes=status.st_size,
                 generation=Generation(status.st_ino, status.st_mtime_ns),
                 is_active=at == len(found) - 1,

@@ -11,11 +11,10 @@ from headwater_core.errors import CorruptData, HeadwaterError, NotFound, UsageEr
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.checkpoints import MetaProperties
 from headwater_core.segments.disk import PATIENCE_S, Disk, DiskHangs, Progressed
-from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.local_log import Glimpse, LocalLog
 from headwater_core.segments.log_dirs.broker_metadata import BrokerMetadata, KnownMetadata
 from headwater_core.segments.log_dirs.log_directory import LogDirectory, partition_names, same_broker
 from headwater_core.segments.log_dirs.partition_directory import (
-    Glimpse,
     Identity,
     LocalPartition,
     glimpse_at,
@@ -255,6 +254,22 @@ class LogDirs:
             self._disks[directory].ask("identity", partial(self._check_readable, directory))
         self._places.pop(topic_partition, None)
         raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
+
+    def glimpse(self, topic_partition: TopicPartition) -> Glimpse | None:
+        """How one partition looks from outside, where it was last found; None where that is not known. Raises what the disk raises."""
+        directory = self._places.get(topic_partition)
+        if directory is None:
+            return None
+        metadata = self._metadata.known() if self._metadata.only_beside is None else None
+
+        def at_it(progressed: Progressed) -> Glimpse:
+            known, name = (
+                metadata or self._metadata.known_beside(directory, progressed),
+                f"{topic_partition.topic}-{topic_partition.partition}",
+            )
+            return glimpse_at(directory / name, topic_partition, self._read_directory(directory, ()), known.state)
+
+        return self._disks[directory].ask(topic_partition, at_it)
 
     def _look_in(
         self, directory: Path, topic_partition: TopicPartition, metadata: KnownMetadata | None, progressed: Progressed

@@ -3,7 +3,6 @@
 import os
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,37 +10,16 @@ from headwater_core.epochs import EpochHistory
 from headwater_core.errors import CorruptData, NotFound, SourceChanged
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments import checkpoints
-from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
+from headwater_core.segments.local_log import Generation, Glimpse, Leadership, LocalLog, LocalSegment
 from headwater_core.segments.log_dirs.broker_metadata import KnownMetadata
 from headwater_core.segments.log_dirs.log_directory import LogDirectory
 from headwater_core.segments.log_dirs.small_files import SETTLED_NS, disk_error, read_optional
-from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _SWAP = ".swap"
 _LOOKS = 5
 _YOUNG_S = 60.0  # since a directory last got or lost a file
-
-
-class Glimpse(NamedTuple):
-    """What shows from outside that a partition has changed, apart from bytes beyond its high watermark.
-
-    directory  the log directory that it is in
-    files      when its own directory and its epoch history were last changed; None when that is too short ago to be sure
-    """
-
-    directory: Path
-    high_watermark: int | None
-    log_start: int | None
-    cleaned_to: int | None
-    files: tuple[int, int] | None
-    topic_id: str | None
-    configs: Mapping[str, str] | None
-    leadership: PartitionMetadata | None
-
-    def is_as(self, earlier: "Glimpse") -> bool:
-        """Has nothing happened in between?"""
-        return self.files is not None and self == earlier
 
 
 def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, metadata: KnownMetadata, *, owned: bool) -> LocalLog:
@@ -50,6 +28,7 @@ def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, met
     Raises NotFound when it is gone, SourceChanged when it does not hold still or is too young, CorruptData for a damaged file,
     Unauthorised and TransientError.
     """
+    glimpse = glimpse_at(path, topic_partition, root, metadata.state)
     try:
         before: _Names | _Listing = _names(path, owned)
         for _ in range(_LOOKS):
@@ -57,7 +36,7 @@ def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, met
             epochs = _epochs(path)
             after = _segments(path, owned)
             if before.files() == after.files():
-                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs, owned=owned)
+                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs, glimpse, owned=owned)
             before = after
     except FileNotFoundError as error:
         raise NotFound(f"{path} is gone") from error
@@ -74,6 +53,7 @@ def _assemble(
     listing: "_Listing",
     topic_id: str,
     epochs: EpochHistory,
+    glimpse: Glimpse,
     *,
     owned: bool,
 ) -> LocalLog:
@@ -109,6 +89,7 @@ def _assemble(
             leadership_unread=metadata.unread is not None,
             settled=listing.settled,
             leftovers=listing.leftovers,
+            glimpse=glimpse,
         )
     except ValueError as error:  # a checkpoint or the metadata log holds an impossible value
         raise CorruptData(str(path), 0, str(error)) from error
@@ -221,14 +202,14 @@ def _names(directory: Path, owned: bool) -> _Names:
 def _segments(directory: Path, owned: bool) -> _Listing:
     """A compaction shows in the log from its first .swap file to its last. The .cleaned files that it writes before do not count,
     however long that takes: the cleaner may still give up, and a broker that starts deletes them."""
-    found: list[tuple[int, os.stat_result, str]] = []
+    found: list[tuple[int, os.stat_result]] = []
     unsettled: list[str] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             match = _SEGMENT_NAME.fullmatch(entry.name)
             if match is not None:
                 try:
-                    found.append((int(match[1]), entry.stat(follow_symlinks=False), entry.path))
+                    found.append((int(match[1]), entry.stat(follow_symlinks=False)))
                 except FileNotFoundError:
                     continue  # dropped since the directory was read; the next listing will agree
             elif entry.name.endswith(_SWAP):
@@ -238,12 +219,12 @@ def _segments(directory: Path, owned: bool) -> _Listing:
         tuple(
             LocalSegment(
                 base_offset=base,
-                path=Path(path),
+                directory=directory,
                 size_bytes=stat.st_size,
                 generation=Generation(stat.st_ino, stat.st_mtime_ns),
                 is_active=at == len(found) - 1,
             )
-            for at, (base, stat, path) in enumerate(found)
+            for at, (base, stat) in enumerate(found)
         ),
         not unsettled,
         tuple(sorted(unsettled)) if owned else (),
