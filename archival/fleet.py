@@ -552,10 +552,11 @@ class ArchiverFleet:
         return MergeTurn(0.0 if outcome.more else None)
 
     def _releases(self, settings: ArchivalConfig) -> bool:
+        return self._should_release(settings) and (self._equipment.owned or self._broker_releaser is not None)
+
+    def _should_release(self, settings: ArchivalConfig) -> bool:
         """Beside a broker only where that is requested: consumers may not know yet where to read what it has deleted."""
-        if self._equipment.owned:
-            return settings.release is not False
-        return bool(settings.release) and self._broker_releaser is not None
+        return settings.release is not False if self._equipment.owned else bool(settings.release)
 
     def _is_released(self, member: _Member, log: LocalLog, next_offset: int) -> bool:
         """Is nothing left to release, as far as a look shows?"""
@@ -787,8 +788,8 @@ class ArchiverFleet:
 
     def _kept_from(self, partition: PartitionId) -> int | None:
         """Where we delete, or have the broker delete, what the archive holds, the archive must not begin after the log: what it has let go
-        there would never be deleted."""
-        if not self._releases(self.settings_for(partition.topic)):
+        there would never be deleted. Nor where that is requested and only another leader's agent can do it."""
+        if not self._should_release(self.settings_for(partition.topic)):
             return None
         try:
             log = self.logs.look(partition.topic_partition)

@@ -292,3 +292,13 @@ def test_the_interval_counts_and_zero_is_never(tmp_path: Path) -> None:
     waits.clear()
     upkeep.run(Stop())
     assert key not in {info.key for info in bench.store.list("")}
+
+
+def test_nor_does_it_where_another_agent_has_its_broker_delete(tmp_path: Path) -> None:
+    """This one cannot ask its broker. The next leader's agent can, and would find nothing archived that covers the beginning of the log."""
+    bench = Bench(tmp_path)
+    upkeep = archived(bench, 0, segments=6)
+    bench.settings = ArchivalConfig(retention_bytes=1, release=True)
+    assert [each.trimmed_entries for each in upkeep.round(NEVER)] == [0]
+    bench.settings = ArchivalConfig(retention_bytes=1)
+    assert [each.trimmed_entries for each in upkeep.round(NEVER)] == [4]
