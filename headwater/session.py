@@ -163,7 +163,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         if fleet is not None:
             fleet.announcer.start()
             stack.callback(fleet.announcer.close)
-        yield Session(config, live, Bucket(readable, ManifestRepository(readable)), control, fleet, pauses)
+        yield Session(config, live, Bucket(readable, ManifestRepository(readable), bucket.meter), control, fleet, pauses)
 
 
 def _open_patiently(gate: Gate) -> None:

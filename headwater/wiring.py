@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.objectstore.probe import probe_store
 from headwater_core.objectstore.silence import ReportsProgress, SilenceWatch
 from headwater_core.objectstore.store import HoldsConnections, ObjectStore
+from headwater_core.objectstore.store_meter import MeteredStore, StoreMeter
 from headwater_core.objectstore.store_url import open_store
 from headwater_core.partition import PartitionId
 from headwater_core.segments.log_dirs import LogDirs
@@ -43,10 +44,14 @@ LOCAL_LISTING_WAIT_S = 15.0  # ten thousand partitions take seconds, and many ti
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A store, and the manifests in it."""
+    """A store, and the manifests in it.
+
+    meter  what the store's calls have cost
+    """
 
     store: ObjectStore
     manifests: ManifestRepository
+    meter: StoreMeter = field(default_factory=lambda: StoreMeter(SystemClock()))
 
 
 def open_bucket(config: Config) -> Bucket:
@@ -65,8 +70,9 @@ def open_bucket(config: Config) -> Bucket:
         verb.call_on_close(watch.close)
         if isinstance(store, HoldsConnections):
             verb.call_on_close(store.close)
-    watched = GuardedStore(store, watch.calling)
-    return Bucket(watched, ManifestRepository(watched))
+    meter = StoreMeter(SystemClock(), watch.silent_s)
+    watched = GuardedStore(MeteredStore(store, meter), watch.calling)
+    return Bucket(watched, ManifestRepository(watched), meter)
 
 
 def _log_silence(line: str) -> None:

@@ -67,6 +67,13 @@ class SilenceWatch:
         """Bytes have moved."""
         self._heard_s = self._clock.monotonic_s()
 
+    def silent_s(self) -> float:
+        """How long the calls in flight have heard nothing, in seconds; 0 while there are none."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            oldest_s = min(self._began_s.values(), default=now_s)
+        return max(0.0, now_s - max(self._heard_s, oldest_s))
+
     def look(self) -> None:
         """Report a silence that is due, or its end."""
         now_s = self._clock.monotonic_s()

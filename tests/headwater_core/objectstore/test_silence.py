@@ -130,6 +130,18 @@ def test_stores_tell_of_the_bytes_that_move(tmp_path: Path, s3_environ: S3Server
         assert moved.count(kind) > sent
 
 
+def test_how_long_nothing_was_heard_counts_from_the_oldest_call_or_the_last_byte(watch: SilenceWatch, clock: ManualClock) -> None:
+    clock.advance(60_000)
+    assert watch.silent_s() == 0  # nothing waits
+    with watch.calling():
+        clock.advance(4_000)
+        assert watch.silent_s() == 4
+        watch.progressed()
+        clock.advance(1_000)
+        assert watch.silent_s() == 1
+    assert watch.silent_s() == 0
+
+
 def test_its_thread_reports_and_ends(reported: list[str]) -> None:
     said = threading.Event()
 
