@@ -275,7 +275,7 @@ def running(root: Path, log: Path, *, owned: bool) -> Iterator[Agent]:
         f'[log]\ndirs = ["{log}"]\nowned = {str(owned).lower()}\n'
         f'[store]\nurl = "file://{root}/archive"\n'
         f"[archival]\nrelease = {str(owned).lower()}\n"
-        f'[gateway]\nlisten = "127.0.0.1:{port}"\n'
+        f'[gateway]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = ""\n'
     )
     with (root / "agent.log").open("ab") as output:
         process = subprocess.Popen([sys.executable, "-m", "bench.metered_agent", str(counts), str(config)], stderr=output, stdout=output)

@@ -20,6 +20,9 @@ from archival.schedule.scheduler import Scheduler
 from archival.schedule.watch import Watch
 from archival.upkeep import Upkeep
 from headwater import __version__, agent_socket
+from headwater.admin.checks import BEAT_S, Heartbeat
+from headwater.admin.fleet_watch import FleetWatch
+from headwater.admin_port import open_admin_port
 from headwater.collection import CollectionRequest, collection_rows
 from headwater.config import Config
 from headwater.gateway.metadata import Address
@@ -52,18 +55,30 @@ def run(
 
     Raises Locked when another agent holds the data directory, and why the gateway cannot listen.
     """
-    with (
-        open_session(config, patient=True, reload=reload) as session,
-        open_logs(config, session.bucket, indexed=True, patient=True) as logs,
-    ):
-        try:
-            return asyncio.run(_run(session, logs, started))
-        except BaseExceptionGroup as group:
-            raise _first(group) from group
+    heartbeat, listens = Heartbeat(SystemClock()), threading.Event()
+    with open_session(config, patient=True, reload=reload) as session:
+        work = FleetWatch(session.fleet, config.log.dirs, SystemClock()) if session.fleet is not None else None
+        with (
+            open_admin_port(session, heartbeat, work, gateway_listens=listens.is_set),
+            open_logs(config, session.bucket, indexed=True, patient=True) as logs,
+        ):
+            try:
+                return asyncio.run(_run(session, logs, work, heartbeat, listens, started))
+            except BaseExceptionGroup as group:
+                raise _first(group) from group
 
 
-async def _run(session: Session, logs: Logs, started: Callable[[Address], None]) -> signal.Signals:
+async def _run(
+    session: Session,
+    logs: Logs,
+    work: FleetWatch | None,
+    heartbeat: Heartbeat,
+    listens: threading.Event,
+    started: Callable[[Address], None],
+) -> signal.Signals:
+    """Until a signal. `work` is the fleet's; `listens` is set while Kafka clients can connect."""
     loop, manager = asyncio.get_running_loop(), ServiceManager.of(os.environ)
+    beating = asyncio.create_task(_beat(heartbeat))
     signalled: asyncio.Future[signal.Signals] = loop.create_future()
     stop = threading.Event()
     # Each kind of work has its own threads: none waits for another.
@@ -88,15 +103,16 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
     def listening(address: Address) -> None:
         threading.Thread(target=_announce, args=(session, "{}:{}".format(*address)), name="announce", daemon=True).start()
         manager.ready()
+        listens.set()
         started(address)
 
     try:
         async with agent_socket.serving(session.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
             gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening))
             watched = tasks.create_task(manager.watched())
-            if session.fleet is not None:
+            if session.fleet is not None and work is not None:
                 session.fleet.committed = logs.update_manifest
-                scheduler = Scheduler(session.fleet, clock=SystemClock(), random=Random(), settings=session.live.archival)
+                scheduler = Scheduler(work, clock=SystemClock(), random=Random(), settings=session.live.archival)
                 session.live.changed = session.pauses.changed = scheduler.reconsider
                 answers.scheduler = scheduler
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
@@ -105,13 +121,21 @@ async def _run(session: Session, logs: Logs, started: Callable[[Address], None])
                 received = await signalled
             finally:
                 stop.set()
+                listens.clear()
                 gateway.cancel()
                 watched.cancel()
     finally:
         for threads in (verbs, collector, archiver):
             await asyncio.to_thread(threads.shutdown)  # beside the loop, which still hears the second signal
+        beating.cancel()
     log.info("agent_stopped", signal=received.name)
     return received
+
+
+async def _beat(heartbeat: Heartbeat) -> None:
+    while True:
+        heartbeat.beat()
+        await asyncio.sleep(BEAT_S)
 
 
 def keep_archiving(scheduler: Scheduler, dirs: Sequence[Path], stop: threading.Event) -> None:

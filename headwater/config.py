@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from archival.config import ArchivalConfig
+from headwater.admin.config import AdminConfig
 from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
 from headwater.setting_values import key_of, parse_value, value_text
@@ -86,6 +87,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "hydration": HydrationConfig,
     "control": ControlConfig,
     "gateway": GatewayConfig,
+    "admin": AdminConfig,
 }
 _PER_TOPIC = {  # key: the section that it overrides
     "read_priority": "hydration",
@@ -125,6 +127,7 @@ class Config:
     hydration: HydrationConfig
     control: ControlConfig
     gateway: GatewayConfig
+    admin: AdminConfig
     topics: tuple[TopicRule, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
 

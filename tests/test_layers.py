@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (  # from the top; packages of one layer do not import each other
     ("headwater", "pyspark_headwater"),
+    ("headwater.admin",),
     ("headwater.pipeline.spark",),
     ("headwater.pipeline.export", "headwater.pipeline.scrub"),
     ("headwater.pipeline.scan",),
@@ -25,6 +26,9 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 ROOTS = sorted({package.partition(".")[0] for package in LEVEL})
 
 HOMES = {  # library: the only places that may import it
+    "prometheus_client": ("headwater/admin/",),
+    "starlette": ("headwater/admin/",),
+    "uvicorn": ("headwater/admin/",),
     "awscrt": ("headwater_core/objectstore/digest.py", "headwater_core/segments/"),
     "boto3": ("headwater_core/objectstore/s3/",),
     "botocore": ("headwater_core/objectstore/s3/",),

@@ -133,8 +133,8 @@ async def serve(
     await gateway.run()
 
 
-def listen(address: str) -> socket.socket:
-    """A listening socket at "host:port". Raises UsageError when it cannot listen there."""
+def listen(address: str, name: str = "gateway") -> socket.socket:
+    """A listening socket at "host:port". Raises UsageError, which names who cannot listen there."""
     host, port = split_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -148,7 +148,7 @@ def listen(address: str) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise UsageError(f"gateway cannot listen on {address}: {error.strerror or error}") from error
+        raise UsageError(f"{name} cannot listen on {address}: {error.strerror or error}") from error
     return listener
 
 

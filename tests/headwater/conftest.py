@@ -44,7 +44,7 @@ class Stage:
         """`headwater ARGUMENTS` with the stage's directories, where the arguments do not name others."""
         places = {"--data-dir": str(self.data_dir), "--store": f"file://{self.bucket}", "--log-dir": str(log) if log else None}
         named = [part for option, place in places.items() if place and option not in arguments for part in (option, place)]
-        return self.run_bare(*arguments, *named, "--set", "gateway.listen=127.0.0.1:0")
+        return self.run_bare(*arguments, *named, "--set", "gateway.listen=127.0.0.1:0", "--set", "admin.listen=")
 
     def run_bare(self, *arguments: str) -> Ran:
         """`headwater ARGUMENTS`."""

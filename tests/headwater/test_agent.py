@@ -61,7 +61,8 @@ def running(stage: Stage, log: Path | None, *options: str, **environ: str) -> It
         "--data-dir",
         str(stage.data_dir),
     ]
-    command += ["--store", f"file://{stage.bucket}", "--set", "gateway.listen=127.0.0.1:0", "--set", "archival.rescan=1s", *options]
+    command += ["--store", f"file://{stage.bucket}", "--set", "gateway.listen=127.0.0.1:0", "--set", "admin.listen="]
+    command += ["--set", "archival.rescan=1s", *options]
     command += ["--log-dir", str(log)] if log else []
     repository = str(Path(__file__).parents[2])
     process = subprocess.Popen(

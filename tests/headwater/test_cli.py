@@ -26,6 +26,9 @@ HEAVY = {
     "rich",
     "asyncio",
     "confluent_kafka",
+    "starlette",
+    "uvicorn",
+    "prometheus_client",
 }
 
 

@@ -61,6 +61,7 @@ def test_every_example_works_on_the_data_of_the_demo(stage: Stage, monkeypatch: 
     log = stage.log("pantry")
     Path("demo.toml").write_text(
         f'node.data_dir = "{stage.data_dir}"\nlog.dirs = ["{log}"]\nstore.url = "file://{stage.bucket}"\ngateway.listen = "127.0.0.1:0"\n'
+        'admin.listen = ""\n'
     )
     monkeypatch.setenv("HEADWATER_CONFIG", "demo.toml")
     assert stage.run_bare("flush").code == 0

@@ -91,7 +91,8 @@ def test_the_agent_stops_when_its_log_cannot_be_written(stage: Stage) -> None:
     log = stage.log("kitchen")
     path = stage.root / "agent.log"
     places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}", "--log-dir", str(log)]
-    command = [sys.executable, "-c", "from headwater.cli import main; main()", "agent", *places, "--set", "gateway.listen=127.0.0.1:0"]
+    command = [sys.executable, "-c", "from headwater.cli import main; main()", "agent", *places]
+    command += ["--set", "gateway.listen=127.0.0.1:0", "--set", "admin.listen="]
     with path.open("wb") as file:
         process = subprocess.Popen(command, stderr=file, cwd=stage.root, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:

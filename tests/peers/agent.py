@@ -53,6 +53,8 @@ cache_bytes = "64MiB"
 listen = "127.0.0.1:{free_port()}"
 [gateway]
 listen = "127.0.0.1:0"
+[admin]
+listen = ""
 """
         )
 

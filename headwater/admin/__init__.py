@@ -1,0 +1,1 @@
+"""The admin port: health, metrics and status of a running agent, over HTTP."""

@@ -1,0 +1,77 @@
+"""One connection to the admin port: uvicorn's, with limits of time, and errors in our form.
+
+uvicorn waits without end for the rest of a request, and for a client that takes its answer slowly.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from headwater.admin.problem import MEDIA_TYPE, ProblemCode, problem_body
+
+REQUEST_S = 10.0  # from its first byte, or the begin of the connection, to its last one
+TAKING_S = 10.0  # for a client to take what is ready for it, whenever the buffers are full
+IDLE_S = 75  # without a request; a scraper comes back each minute or sooner
+HEAD_BYTES_MAX = 16 << 10  # of a request line and its headers
+
+
+class AdminConnection(H11Protocol):
+    """lost: called once, when the connection has ended"""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, lost: Callable[[], object]) -> None:
+        super().__init__(config, state, {}, asyncio.get_running_loop())
+        self._lost = lost
+        self._arrival: asyncio.TimerHandle | None = None  # runs while a request is expected to arrive
+        self._departure: asyncio.TimerHandle | None = None  # runs while the client does not take its answer
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._arrival = self.loop.call_later(REQUEST_S, self._abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._arrival, self._departure):
+            if timer is not None:
+                timer.cancel()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+        self._lost()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            if self._arrival is not None:
+                self._arrival.cancel()
+                self._arrival = None
+        elif self._arrival is None:
+            self._arrival = self.loop.call_later(REQUEST_S, self._abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._departure = self.loop.call_later(TAKING_S, self._abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._departure is not None:
+            self._departure.cancel()
+            self._departure = None
+
+    def send_400_response(self, msg: str) -> None:
+        """What arrived is no HTTP, or its head is too long."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE) or (self.cycle is not None and not self.cycle.response_complete):
+            self._abort()  # an earlier request is being answered
+            return
+        body = problem_body(ProblemCode.BAD_REQUEST, f"not a request of HTTP/1.1, or a head of more than {HEAD_BYTES_MAX} bytes")
+        headers = [("content-type", MEDIA_TYPE), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers, reason="Bad Request"), h11.Data(body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def abort(self) -> None:
+        self._abort()
+
+    def _abort(self) -> None:
+        self.transport.abort()

@@ -1,0 +1,50 @@
+"""What /livez and /readyz check, in terms of what the agent knows."""
+
+from collections.abc import Callable
+
+from headwater.admin.fleet_watch import FleetWatch
+from headwater.admin.health import Check, Health
+from headwater_core.clock import Clock
+from headwater_core.objectstore.store_meter import StoreMeter
+
+BEAT_S = 1.0  # between two beats of the agent's event loop
+BEAT_LATE_S = 60.0  # it does not turn any more; a machine that swaps is slow, and no restart helps it
+STORE_LATE_S = 30.0  # how long a store may fail before the agent is not ready: S3 clients retry for most of that
+
+
+class Heartbeat:
+    """Of the event loop that serves Kafka clients and has all other work done."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._beat_s = clock, clock.monotonic_s()
+
+    def beat(self) -> None:
+        self._beat_s = self._clock.monotonic_s()
+
+    def check(self) -> str:
+        late_s = self._clock.monotonic_s() - self._beat_s
+        return f"the event loop has not turned for {late_s:.0f} s" if late_s > BEAT_LATE_S else ""
+
+
+def agent_health(
+    heartbeat: Heartbeat, *, gateway_listens: Callable[[], bool], store: StoreMeter, fleet: FleetWatch | None, rescan_s: Callable[[], float]
+) -> Health:
+    """
+    fleet     None where there are no log directories: then there is no such check
+    rescan_s  how often they are listed, as it is set now
+    """
+    ready: dict[str, Check] = {
+        "gateway": lambda: "" if gateway_listens() else "it does not listen yet",
+        "store": lambda: _store_failure(store),
+    }
+    if fleet is not None:
+        ready["log_directories"] = lambda: fleet.unreadable(rescan_s())
+    return Health(live={"event_loop": heartbeat.check}, ready=ready)
+
+
+def _store_failure(store: StoreMeter) -> str:
+    """A store that is not called, because nothing is to be done, is as it was when it was."""
+    health = store.health()
+    if health.failing_s > STORE_LATE_S:
+        return f"no answer for {health.failing_s:.0f} s: {health.reason}"
+    return "" if health.answered_s is not None else f"it has not answered yet{': ' if health.reason else ''}{health.reason}"

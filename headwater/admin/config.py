@@ -1,0 +1,42 @@
+"""What an operator may decide about the admin port."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from headwater.gateway.config import split_address
+from headwater_core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """The HTTP port for operators and their tools. It can be reached from this machine alone unless `listen` says otherwise.
+
+    listen             port 0 takes a free one; "" opens none
+    hosts              names, beside localhost and addresses, by which clients may call it
+    token_file         its first line is what clients send as bearer token; needed where other machines can connect
+    tls_certificate    a file with the chain, PEM; with it the port speaks HTTPS alone
+    tls_key            a file with its key, PEM
+    partition_metrics  metrics of each partition too, not of topics alone
+    """
+
+    listen: str = "127.0.0.1:9293"
+    hosts: tuple[str, ...] = ()
+    token_file: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    partition_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise UsageError("admin: tls_certificate and tls_key come together")
+        if self.listen and not is_loopback(split_address(self.listen)[0]) and self.token_file is None:
+            raise UsageError(f"admin.listen {self.listen!r} can be reached from other machines: set admin.token_file")
+
+
+def is_loopback(host: str) -> bool:
+    """Can it be reached from this machine alone? A name other than localhost may be anybody's."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

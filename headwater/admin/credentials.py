@@ -1,0 +1,80 @@
+"""The token and the certificate of the admin port: files that may be replaced while it is open."""
+
+import re
+import ssl
+from pathlib import Path
+
+import structlog
+
+from headwater.admin.config import AdminConfig
+from headwater_core.errors import UsageError
+
+RELOAD_S = 10.0  # between two looks at the files
+TOKEN_BYTES_MIN = 16
+_FILE_BYTES_MAX = 1 << 20
+
+log = structlog.get_logger()
+
+
+class Credentials:
+    """As the files had them when they were last found whole. Raises UsageError for files that are not.
+
+    token  what clients must show; None: nothing
+    tls    for the handshakes from now on; None: plain HTTP
+    """
+
+    def __init__(self, config: AdminConfig) -> None:
+        self._config = config
+        self._seen = self._stamps()
+        self.token, self.tls = self._load()
+
+    def reload(self) -> None:
+        """Take up files that have changed. What is not whole is reported, and the former stays."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self.token, self.tls = self._load()
+        except UsageError as error:
+            log.error("admin_credentials_refused", reason=str(error), consequence="those that were loaded before stay in use")
+        else:
+            log.info("admin_credentials_reloaded")
+
+    def _load(self) -> tuple[bytes | None, ssl.SSLContext | None]:
+        token, certificate, key = self._config.token_file, self._config.tls_certificate, self._config.tls_key
+        return _token(token) if token else None, _context(certificate, key) if certificate and key else None
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        files = (self._config.token_file, self._config.tls_certificate, self._config.tls_key)
+        return [_stamp(each) for each in files if each is not None]
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _token(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            token = file.read(_FILE_BYTES_MAX).partition(b"\n")[0].strip()
+    except OSError as error:
+        raise UsageError(f"admin.token_file: cannot read {path}: {error.strerror}") from error
+    if not re.fullmatch(rb"[!-~]{%d,4096}" % TOKEN_BYTES_MIN, token):
+        raise UsageError(f"admin.token_file: the first line of {path} is not {TOKEN_BYTES_MIN} to 4096 visible ASCII characters")
+    return token
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password="")  # one that needs a password is refused, not asked for on the terminal
+    except (OSError, ValueError) as error:
+        raise UsageError(f"admin: {certificate} and {key} are not a certificate and its key: {error}") from error
+    return context

@@ -1,0 +1,34 @@
+"""What stands behind the question mark of a request. A parameter that is not known is refused: it may be a known one, misspelt."""
+
+from starlette.requests import Request
+
+from headwater.admin.problem import ProblemCode, ProblemError
+
+
+def known(request: Request, *names: str) -> None:
+    """Raises ProblemError for other parameters."""
+    others = set(request.query_params) - set(names)
+    if others:
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"unknown parameter {min(others)[:80]!r}; known are {', '.join(names) or 'none'}")
+
+
+def flag(request: Request, name: str) -> bool:
+    """`?name` and `?name=true` alike. Raises ProblemError."""
+    match request.query_params.get(name):
+        case None | "false":
+            return False
+        case "" | "true":
+            return True
+    raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is true or false")
+
+
+def several(request: Request, name: str) -> list[str]:
+    return request.query_params.getlist(name)
+
+
+def number(request: Request, name: str, default: int, most: int) -> int:
+    """From 1 to `most`. Raises ProblemError."""
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is a number from 1 to {most}")
+    return int(text)

@@ -1,0 +1,60 @@
+"""Callers of an admin port: one that speaks HTTP, and one that sends whatever it is given."""
+
+import http.client
+import json
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def problem(self) -> str:
+        """The code of an error, which says its own status."""
+        assert self.headers["content-type"] == "application/problem+json", self
+        assert self.json["status"] == self.status
+        assert self.json["detail"]
+        return str(self.json["code"])
+
+
+def call(address: Address, path: str, *, method: str = "GET", token: str = "", body: bytes | None = None, **headers: str) -> Answer:
+    """One request in its own connection. `headers` with _ for -."""
+    connection = http.client.HTTPConnection(*address, timeout=30)
+    try:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, given | ({"Authorization": f"Bearer {token}"} if token else {}))
+        return _read(connection.getresponse())
+    finally:
+        connection.close()
+
+
+def send(address: Address, request: bytes) -> Answer | None:
+    """What these bytes are answered with; None when the connection ends without an answer."""
+    with socket.create_connection(address, 30) as client:
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        response = http.client.HTTPResponse(client, method="HEAD" if request.startswith(b"HEAD ") else "GET")
+        try:
+            response.begin()
+            return _read(response)
+        except (http.client.HTTPException, ConnectionError):
+            return None
+
+
+def _read(response: http.client.HTTPResponse) -> Answer:
+    return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())

@@ -1,0 +1,357 @@
+"""The admin port over real sockets: who may call it, what it refuses, and what a client that misbehaves can do."""
+
+import gc
+import random
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from structlog.testing import capture_logs
+
+from headwater.admin import admin_connection, admin_server
+from headwater.admin.admin_routes import admin_app
+from headwater.admin.admin_server import AdminServer
+from headwater.admin.config import AdminConfig
+from headwater.admin.health import Health
+from headwater_core.errors import UsageError
+from tests.headwater.admin.client import Address, call, send
+
+TOKEN = "a-token-of-the-tests-0123456789"
+LOOPBACK = "127.0.0.1:0"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n# the rest is a comment\n")
+    return path
+
+
+@contextmanager
+def serving(config: AdminConfig | None = None, app: ASGIApp | None = None, **failing: str) -> Iterator[Address]:
+    """failing: reasons of checks of readiness, by name"""
+    health = Health(live={"event_loop": lambda: ""}, ready={"gateway": lambda: ""} | {name: (lambda r=r: r) for name, r in failing.items()})
+    with AdminServer(config or AdminConfig(listen=LOOPBACK), app or admin_app(health)) as server:
+        yield server.address
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until_s = time.monotonic() + 30
+    while not (held := holds()) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return held
+
+
+def test_health_is_short_when_it_is_well_and_names_each_check_on_request() -> None:
+    with serving() as address:
+        assert (call(address, "/livez").status, call(address, "/livez").text) == (200, "ok")
+        assert call(address, "/readyz?verbose").text == "[+]gateway ok\nreadyz check passed\n"
+        assert call(address, "/livez?verbose=true").text == "[+]event_loop ok\nlivez check passed\n"
+
+
+def test_health_says_what_fails_and_may_leave_a_check_out() -> None:
+    with serving(store="no answer for 31 s") as address:
+        failed = call(address, "/readyz")
+        assert (failed.status, failed.text) == (503, "[+]gateway ok\n[-]store failed: no answer for 31 s\nreadyz check failed\n")
+        assert call(address, "/readyz?exclude=store").status == 200
+        assert call(address, "/livez").status == 200
+
+
+def test_without_a_token_probes_learn_whether_and_not_why(token_file: Path) -> None:
+    with serving(AdminConfig(listen=LOOPBACK, token_file=token_file), store="s3://secret-bucket") as address:
+        assert call(address, "/livez").status == 200
+        assert call(address, "/readyz").text == "[+]gateway ok\n[-]store failed: reason withheld\nreadyz check failed\n"
+        assert "s3://secret-bucket" in call(address, "/readyz", token=TOKEN).text
+        assert call(address, "/readyz", token="wrong" * 8).text.count("withheld") == 1
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN])
+@pytest.mark.parametrize("path", ["/metrics", "/v1/status", "/", "/absent"])
+def test_without_the_token_nothing_is_said_not_even_which_paths_there_are(token_file: Path, path: str, authorization: str) -> None:
+    with serving(AdminConfig(listen=LOOPBACK, token_file=token_file)) as address:
+        refused = call(address, path, Authorization=authorization)
+        assert (refused.status, refused.problem) == (401, "unauthorized")
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+        assert call(address, "/absent", token=TOKEN).problem == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST.:9293", 200),
+        ("127.0.0.1:1", 200),
+        ("10.1.2.3", 200),
+        ("[::1]:9293", 200),
+        ("headwater.monitoring.svc:9293", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("headwater.monitoring.svc@evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_that_is_not_ours_may_be_a_strangers_that_leads_here(host: str, status: int) -> None:
+    with serving(AdminConfig(listen=LOOPBACK, hosts=("headwater.monitoring.svc",))) as address:
+        answer = call(address, "/livez", Host=host)
+        assert answer.status == status
+        assert status == 200 or answer.problem == "wrong_host"
+
+
+PATHS = ["/", "/livez/", "//livez", "/../livez", "/./livez", "/%2e%2e/livez", "/LIVEZ", "/livez%00", "/livez;x", "/v1/../livez", "/\\livez"]
+
+
+@pytest.mark.parametrize("path", [*PATHS, "http://127.0.0.1/livez", "livez"])
+def test_no_other_way_of_writing_a_path_leads_anywhere(path: str) -> None:
+    with serving() as address:
+        answer = send(address, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert answer is not None
+        assert (answer.status, answer.problem) == (404, "not_found")
+
+
+def test_a_request_that_is_none_gets_an_error_of_our_form() -> None:
+    with serving() as address:
+        for request in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"):
+            answer = send(address, request + b"\r\n\r\n")
+            assert answer is not None
+            assert (answer.status, answer.problem) == (400, "bad_request"), request
+        long = send(address, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (admin_connection.HEAD_BYTES_MAX + 100_000))
+        assert long is None or long.problem == "bad_request"
+        twice = send(address, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n")
+        assert twice is not None
+        assert twice.problem == "bad_request"
+
+
+def test_only_what_is_read_can_be_called_and_a_parameter_must_be_known() -> None:
+    with serving() as address:
+        refused = call(address, "/livez", method="POST")
+        assert (refused.status, refused.problem) == (405, "method_not_allowed")
+        assert "GET" in refused.headers["allow"]
+        assert call(address, "/livez", method="HEAD").body == b""
+        assert call(address, "/readyz?verbos").problem == "bad_request"
+        assert call(address, "/readyz?verbose=perhaps").problem == "bad_request"
+
+
+def test_a_body_has_a_limit_and_is_not_waited_for() -> None:
+    with serving() as address:
+        for length in ("65537", "1" * 30, "-1", "1, 2"):
+            answer = send(address, f"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
+            assert answer is not None
+            assert answer.problem in ("body_too_large", "bad_request"), length
+        chunked = send(address, b"POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n")
+        assert chunked is not None
+        assert chunked.problem == "length_required"
+
+
+def test_a_defect_is_logged_and_says_nothing_to_the_client() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError("a secret")
+
+    with capture_logs() as logs, serving(app=broken) as address:
+        answer = call(address, "/v1/x")
+        assert answer.problem == "internal_error"
+        assert "secret" not in answer.text
+    assert [each["request"] for each in logs if each["event"] == "admin_request_failed"] == ["GET /v1/x"]
+
+
+def test_answers_are_not_for_a_browser_to_keep_or_to_show_in_a_page() -> None:
+    with serving() as address:
+        for path in ("/livez", "/absent"):
+            headers = call(address, path).headers
+            assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+            assert "server" not in headers
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"])
+def test_a_request_that_does_not_end_ends_with_its_connection(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_connection, "REQUEST_S", 0.2)
+    with serving() as address, socket.create_connection(address, 30) as client:
+        client.sendall(sent)
+        with suppress(ConnectionError):
+            while client.recv(65536):
+                pass
+        assert call(address, "/livez").status == 200
+
+
+def test_requests_of_one_connection_are_not_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_connection, "REQUEST_S", 0.3)
+    with serving() as address, socket.create_connection(address, 30) as client:
+        for _ in range(3):
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            received = b""
+            while not received.endswith(b"ok"):
+                received += (some := client.recv(65536))
+                assert some
+            time.sleep(0.2)  # idle, which has another limit
+
+
+def test_a_client_that_does_not_take_its_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_connection, "TAKING_S", 0.2)
+    whole = 64 << 20
+
+    async def long(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(b"x" * whole)(scope, receive, send)
+
+    with serving(app=long) as address, socket.create_connection(address, 30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(0.5)
+        taken = 0
+        with suppress(ConnectionError):
+            while some := client.recv(1 << 20):
+                taken += len(some)
+        assert taken < whole
+
+
+def test_one_connection_too_many_is_closed_at_once_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_server, "CONNECTIONS_MAX", 2)
+    with capture_logs() as logs, serving() as address:
+        held = [socket.create_connection(address, 30) for _ in range(2)]
+        for each in held:
+            each.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert each.recv(65536)
+        with socket.create_connection(address, 30) as third, suppress(ConnectionError):
+            assert third.recv(1) == b""
+        held.pop().close()
+        assert eventually(lambda: _answers(address))
+        held.pop().close()
+    assert "admin_connection_refused" in {each["event"] for each in logs}
+
+
+def _answers(address: Address) -> bool:
+    with suppress(OSError):
+        return call(address, "/livez").status == 200
+    return False
+
+
+# -- TLS and files that change -------------------------------------------------------------------------------------
+
+
+def a_certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    key, certificate = directory / f"{name}.key", directory / f"{name}.pem"
+    asked = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {certificate} -subj /CN={name}"
+    subprocess.run(["openssl", *asked.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return certificate, key
+
+
+def shown_certificate(address: Address) -> str:
+    return ssl.get_server_certificate(address, timeout=30)
+
+
+def test_a_certificate_and_a_token_that_change_are_taken_up_without_a_restart(
+    tmp_path: Path, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_server, "RELOAD_S", 0.02)
+    first, second = a_certificate(tmp_path, "first"), a_certificate(tmp_path, "second")
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    for target, source in zip((certificate, key), first, strict=True):
+        target.write_bytes(source.read_bytes())
+    config = AdminConfig(listen=LOOPBACK, token_file=token_file, tls_certificate=certificate, tls_key=key)
+    with capture_logs() as logs, serving(config) as address:
+        assert shown_certificate(address) == first[0].read_text()
+        assert send(address, b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n") is None  # plain HTTP gets nothing
+        certificate.write_bytes(second[0].read_bytes())  # the key is still the other one's
+        assert eventually(lambda: "admin_credentials_refused" in {each["event"] for each in logs})
+        assert shown_certificate(address) == first[0].read_text()
+        key.write_bytes(second[1].read_bytes())
+        assert eventually(lambda: shown_certificate(address) == second[0].read_text())
+        token_file.unlink()
+        assert eventually(lambda: len([each for each in logs if each["event"] == "admin_credentials_refused"]) == 2)
+
+
+def test_a_handshake_that_does_not_end_holds_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_server, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(admin_server, "CONNECTIONS_MAX", 1)
+    certificate, key = a_certificate(tmp_path, "one")
+    with serving(AdminConfig(listen=LOOPBACK, tls_certificate=certificate, tls_key=key)) as address:
+        with socket.create_connection(address, 30) as client, suppress(ConnectionError):
+            client.recv(1)
+        assert eventually(lambda: _shows(address))
+
+
+def _shows(address: Address) -> bool:
+    with suppress(OSError):
+        return bool(shown_certificate(address))
+    return False
+
+
+@pytest.mark.parametrize("content", ["", "\n", "short\n", "two words here are no token\n", "ümlaut-" * 4])
+def test_a_token_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(UsageError, match="token_file"), serving(AdminConfig(listen=LOOPBACK, token_file=tmp_path / "token")):
+        pass
+
+
+def test_an_address_that_is_taken_is_an_error_in_words() -> None:
+    with serving() as address, pytest.raises(UsageError, match="admin cannot listen on"):
+        AdminServer(AdminConfig(listen="{}:{}".format(*address)), admin_app(Health(live={}, ready={})))
+
+
+# -- strangers -----------------------------------------------------------------------------------------------------
+
+
+def a_request(chance: random.Random) -> bytes:
+    """Something between noise and a request."""
+    method = chance.choice(["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "\x00", "M" * 500])
+    path = chance.choice(
+        [
+            *PATHS,
+            "/livez",
+            "/readyz?verbose",
+            "/metrics",
+            "/v1/status",
+            "*",
+            "/" + "a" * chance.randrange(20_000),
+            "/%ff%fe",
+            "/?" + "x=1&" * 500,
+        ]
+    )
+    host = chance.choice(["localhost", "127.0.0.1", "evil.example", "", "[::", "a" * 300])
+    other = chance.choice(
+        [
+            "",
+            "Content-Length: 5\r\n",
+            "Content-Length: 99999999999\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "Upgrade: websocket\r\nConnection: upgrade\r\n",
+            "Authorization: Bearer x\r\n",
+            "X: y\r\n" * 200,
+            "Expect: 100-continue\r\n",
+            ": \r\n",
+            "Host: twice\r\n",
+        ]
+    )
+    request = f"{method} {path} HTTP/1.{chance.randrange(2)}\r\nHost: {host}\r\n{other}\r\n".encode("latin-1")
+    match chance.randrange(10):
+        case 0:
+            return chance.randbytes(chance.randrange(1, 2000))
+        case 1:
+            return request[: chance.randrange(1, len(request))]
+        case 2:
+            at = chance.randrange(len(request))
+            return request[:at] + chance.randbytes(3) + request[at + 3 :]
+    return request + chance.choice([b"", b"hello", request])
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_of_strangers_get_typed_answers_and_leave_nothing_behind(token_file: Path) -> None:
+    chance = random.Random(12)
+    with capture_logs() as logs, serving(AdminConfig(listen=LOOPBACK, token_file=token_file)) as address:
+        objects = []
+        for count in range(10_001):
+            answer = send(address, a_request(chance))
+            if answer is not None and answer.body and answer.status != 200:
+                assert answer.problem
+            if count in (1000, 10_000):
+                gc.collect()
+                objects.append(sys.getallocatedblocks())
+        assert call(address, "/livez").status == 200
+    assert objects[1] - objects[0] < 1000, objects
+    assert {each["event"] for each in logs} <= {"admin_started"}

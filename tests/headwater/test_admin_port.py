@@ -1,0 +1,54 @@
+"""The admin port of an agent that runs."""
+
+from headwater_core.errors import UsageError
+from tests.headwater.admin.client import Address, call
+from tests.headwater.admin.test_admin_server import eventually
+from tests.headwater.conftest import Stage
+from tests.headwater.test_agent import Agent, running
+
+PORT = ("--set", "admin.listen=127.0.0.1:0")
+
+
+def address_of(agent: Agent) -> Address:
+    host, _, port = str(agent.wait_for("admin_started")["listen"]).rpartition(":")
+    return host, int(port)
+
+
+def test_an_agent_is_ready_when_all_that_it_was_started_for_works(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *PORT, "--set", "archival.seal_timeout=0s") as agent:
+        address = address_of(agent)
+        assert eventually(lambda: call(address, "/readyz").status == 200)
+        assert call(address, "/livez").text == "ok"
+        names = [line.partition(" ")[0] for line in call(address, "/readyz?verbose").text.splitlines()]
+        assert names == ["[+]gateway", "[+]store", "[+]log_directories", "readyz"]
+        log.rename(aside := log.with_name("aside"))
+        assert eventually(lambda: "[-]log_directories failed: " in call(address, "/readyz").text)
+        assert call(address, "/livez").status == 200
+        aside.rename(log)
+        assert eventually(lambda: call(address, "/readyz").status == 200)
+        assert agent.stop() == 0
+
+
+def test_it_can_be_switched_off_and_a_taken_one_is_an_error_in_words(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *PORT) as agent:
+        host, port = address_of(agent)
+        agent.wait_for("gateway_started")
+        other = stage.run_bare(
+            "agent", "--data-dir", str(stage.root / "other"), "--store", f"file://{stage.bucket}", "--log-dir", str(log),
+            "--set", "gateway.listen=127.0.0.1:0", "--set", f"admin.listen={host}:{port}",
+        )  # fmt: skip
+        assert other.code == UsageError.exit_code
+        assert f"admin cannot listen on {host}:{port}" in other.err
+        assert agent.stop() == 0
+    with running(stage, log) as agent:
+        agent.wait_for("gateway_started")
+        assert agent.stop() == 0
+        assert "admin_started" not in {each["event"] for each in agent.events}
+
+
+def test_other_machines_need_a_token(stage: Stage) -> None:
+    refused = stage.run_bare("config", "check", "--set", "admin.listen=0.0.0.0:9293")
+    assert refused.code == UsageError.exit_code
+    assert "set admin.token_file" in refused.err
