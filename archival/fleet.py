@@ -327,6 +327,12 @@ class ArchiverFleet:
         if self._equipment.pauses is not None:
             self._equipment.pauses.look_before_work()
 
+    def look(self, place: TopicPartition) -> LocalLog:
+        """A look at one log, with what its broker has said of it: nobody is asked. Raises what LogDirs.look does."""
+        log = self._equipment.dirs.look(place)
+        said = self.broker_logs.watermarks([log], ask=False).get(log.partition) if self.broker_logs is not None else None
+        return log if said is None else replace(log, high_watermark=said.offset)
+
     def releases(self) -> dict[PartitionId, ReleaseRecord]:
         """What was released at the broker, of the partitions for which that was tried."""
         with self._lock:

@@ -98,6 +98,13 @@ class _Quiet(NamedTuple):
     until_s: float
 
 
+class SchedulerLoad(NamedTuple):
+    """in_flight: steps and merges in hand; waiting: partitions that are due, or postponed after a failure"""
+
+    in_flight: int
+    waiting: int
+
+
 class Scheduler:
     """Safe to use from many threads.
 
@@ -277,6 +284,11 @@ class Scheduler:
         """When the store is tried again, which is left alone until then; None while it answers."""
         with self._changed:
             return self._breaker.probe_in_s(self._clock.monotonic_s())
+
+    def load(self) -> SchedulerLoad:
+        """How much there is to do."""
+        with self._changed:
+            return SchedulerLoad(in_flight=len(self._in_hand), waiting=len(self._queue) - len(self._in_hand) + len(self._merging))
 
     def turn_of(self, place: TopicPartition, failure: StepFailure | None) -> Turn:
         """How it stands with a partition; `failure`: of its last step."""

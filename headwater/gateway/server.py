@@ -15,6 +15,7 @@ import structlog
 from headwater.gateway.config import GatewayConfig, split_address
 from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequests, PeerGone
 from headwater.gateway.frames import MalformedRequest
+from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.metadata import Address
 from headwater.gateway.process import prepare_process
 from headwater.gateway.requests import Requests
@@ -38,15 +39,15 @@ log = structlog.get_logger()
 class Gateway:
     """A listening endpoint over `logs`. `run()` serves until it is cancelled; its connections end with it."""
 
-    def __init__(self, logs: Logs, config: GatewayConfig, clock: Clock | None = None) -> None:
-        self._logs, self._config = logs, config
+    def __init__(self, logs: Logs, config: GatewayConfig, clock: Clock | None = None, meter: GatewayMeter | None = None) -> None:
+        self._logs, self._config, self._clock = logs, config, clock or SystemClock()
+        self._meter = meter or GatewayMeter()
         self._listener = listen(config.listen)
         self._executor = ThreadPoolExecutor(config.workers, thread_name_prefix="gateway")
         self._readers = DiskThreads(READERS, "gateway-read")  # nothing else waits for disks in them
-        self._requests = Requests(logs, config, self._executor, clock or SystemClock())
+        self._requests = Requests(logs, config, self._executor, self._clock)
         self._advertised = split_address(config.advertised) if config.advertised else None
         self._long_requests = LongRequests(max(LONG_BYTES_MAX, config.request_bytes_max))
-        self._connections = 0
 
     @property
     def address(self) -> Address:
@@ -77,11 +78,12 @@ class Gateway:
                     log.warning("accept_failed", reason=str(error))
                     await asyncio.sleep(NO_DESCRIPTORS_S)
                     continue
-                if self._connections >= connections_max:
+                if self._meter.connections >= connections_max:
                     client.close()
+                    self._meter.refused += 1
                     log.warning("connection_refused", connections_max=connections_max)
                     continue
-                self._connections += 1
+                self._meter.connections += 1
                 connections.create_task(self._serve(client))
 
     async def _serve(self, client: socket.socket) -> None:
@@ -102,7 +104,7 @@ class Gateway:
             log.exception("connection_failed", peer=peer)
         finally:
             client.close()
-            self._connections -= 1
+            self._meter.connections -= 1
 
     async def _answer_all(self, client: socket.socket) -> None:
         """Answer requests one by one, in their order, as brokers do; what a client sends in between waits."""
@@ -110,9 +112,11 @@ class Gateway:
         address = self._advertised or (host, port)
         with Connection(client, self._config, self._long_requests) as connection:
             while (frame := await connection.next_frame()) is not None:
+                api_key, began_s = int.from_bytes(frame[:2], "big"), self._clock.monotonic_s()
                 responding = self._requests.answer(frame, address, connection)
                 del frame  # it may be as long as a request may be, and its response may take a while
                 reply = await responding
+                self._meter.answered(api_key, self._clock.monotonic_s() - began_s)
                 connection.forget_request()
                 if reply is None:
                     continue
@@ -124,10 +128,15 @@ class Gateway:
 
 
 async def serve(
-    logs: Logs, config: GatewayConfig, *, started: Callable[[Address], None] = lambda _: None, clock: Clock | None = None
+    logs: Logs,
+    config: GatewayConfig,
+    *,
+    started: Callable[[Address], None] = lambda _: None,
+    clock: Clock | None = None,
+    meter: GatewayMeter | None = None,
 ) -> None:
     """Serve until cancelled. `started` is called with the address as soon as connections are accepted (listen port 0 takes a free one)."""
-    gateway = Gateway(logs, config, clock)
+    gateway = Gateway(logs, config, clock, meter)
     log.info("gateway_started", listen="{}:{}".format(*gateway.address))
     started(gateway.address)
     await gateway.run()

@@ -95,6 +95,12 @@ class ControlSupervisor:
         node = self._node
         return node is not None and node.informed
 
+    @property
+    def role(self) -> str:
+        """See ControlNode; "none" while there is no node."""
+        node = self._node
+        return node.role if node is not None else "none"
+
     def rebuilt(self) -> None:
         """The state has been filled from the bucket."""
         if self._node:

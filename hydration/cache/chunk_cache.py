@@ -179,6 +179,16 @@ class ChunkCache:
         read = partial(_read_at, fd) if content is None else lambda start, length: content[start : start + length]
         return self._keep(name, size_bytes, fd, sums_of(read, size_bytes))
 
+    @property
+    def used_bytes(self) -> int:
+        """Of all files, and of what is on its way."""
+        return self._table.used_bytes
+
+    @property
+    def evicted(self) -> int:
+        """How many files had to make room for others, in this process."""
+        return self._table.evicted
+
     def evict(self, prefix: str = "", *, unused_only: bool = False) -> int:
         """Drop files whose name begins with `prefix`, with `unused_only` those that no reader holds; how many bytes that were."""
         self._find_files(clear=True)

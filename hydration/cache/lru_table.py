@@ -32,11 +32,12 @@ class LruTable:
     """For one thread at a time: its owner has a lock. Only `in` and `get` need none.
 
     used_bytes  of all entries, and what the owner adds for those to come
+    evicted     how many entries were forgotten to make room for others
     forgotten   names forgotten since the owner set it; None while that is not noted
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self.used_bytes = 0
+        self.used_bytes = self.evicted = 0
         self.forgotten: set[str] | None = None
         self._limit_bytes = limit_bytes
         self._entries: OrderedDict[str, CacheEntry] = OrderedDict()
@@ -91,6 +92,7 @@ class LruTable:
             if not entry.is_in_use:
                 self.forget(name)
                 dropped.append(name)
+                self.evicted += 1
                 if self.used_bytes + wanted_bytes <= self._limit_bytes:
                     break
         return dropped
