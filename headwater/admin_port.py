@@ -1,17 +1,68 @@
 """The admin port of a running agent. The libraries of an HTTP server are imported by the agent alone, and only where it has the port."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from archival.plan.policy import Policy
+from archival.schedule.scheduler import Scheduler
+from headwater import __version__
 from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
+from headwater.admin.status_board import BoardSources, StatusBoard
+from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.session import Session
+from headwater_core.clock import SystemClock
+from headwater_core.control.state import PartitionState
+from headwater_core.errors import HeadwaterError
+from headwater_core.partition import PartitionId, TopicPartition
+from hydration.logs import Logs
+from manifests.head import Head
+
+STOP_S = 2.0  # for the board's thread: a disk may hang
+
+
+@dataclass(slots=True)
+class Vitals:
+    """What the running agent shows of itself.
+
+    listens    set while Kafka clients can connect
+    board      None, as `work`, without log directories
+    work       the fleet's, to be given to the scheduler
+    scheduler  once it works
+    """
+
+    board: StatusBoard | None
+    work: FleetWatch | None
+    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(SystemClock()))
+    gateway: GatewayMeter = field(default_factory=GatewayMeter)
+    listens: threading.Event = field(default_factory=threading.Event)
+    scheduler: Scheduler | None = None
+
+    @classmethod
+    def of(cls, session: Session) -> "Vitals":
+        fleet, clock = session.fleet, SystemClock()
+        if fleet is None:
+            return cls(None, None)
+
+        def policy(place: TopicPartition) -> Policy:
+            settings = Policy.of(session.live.archival_for(place.topic))
+            return session.pauses.applied(place, settings) if session.pauses.is_known else settings
+
+        def offsets(partition: PartitionId) -> PartitionState | None:
+            return session.control.state().partition(partition)
+
+        board = StatusBoard(BoardSources.of(fleet, offsets, policy), clock)
+        return cls(board, FleetWatch(fleet, session.config.log.dirs, board, clock))
+
+    def committed(self, head: Head) -> None:
+        if self.board is not None:
+            self.board.committed(head)
 
 
 @contextmanager
-def open_admin_port(
-    session: Session, heartbeat: Heartbeat, fleet: FleetWatch | None, gateway_listens: Callable[[], bool]
-) -> Iterator[None]:
+def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
     """For the time of a block, unless it is switched off. Raises UsageError when it cannot be opened."""
     config = session.config.admin
     if not config.listen:
@@ -19,13 +70,51 @@ def open_admin_port(
         return
     from headwater.admin.admin_routes import admin_app
     from headwater.admin.admin_server import AdminServer
+    from headwater.admin.metrics import Metrics, MetricSources
+
+    fleet = session.fleet
+
+    def failure(place: TopicPartition) -> HeadwaterError | None:
+        found = fleet.failures.get(place) if fleet is not None else None
+        return found.error if found is not None else None
 
     health = agent_health(
-        heartbeat,
-        gateway_listens=gateway_listens,
+        vitals.heartbeat,
+        gateway_listens=vitals.listens.is_set,
         store=session.bucket.meter,
-        fleet=fleet,
+        fleet=vitals.work,
         rescan_s=lambda: session.live.archival().rescan_s,
     )
-    with AdminServer(config, admin_app(health)):
+    metrics = Metrics(
+        MetricSources(
+            version=__version__,
+            health=health,
+            store=session.bucket.meter,
+            gateway=vitals.gateway,
+            hydrator=logs.hydrator,
+            role=lambda: session.control.role,
+            board=vitals.board,
+            load=lambda: vitals.scheduler.load() if vitals.scheduler is not None else None,
+            failure=failure,
+            defects=lambda: fleet.unexpected if fleet is not None else 0,
+            partitions=config.partition_metrics,
+        ),
+        SystemClock().monotonic_s,
+    )
+    with AdminServer(config, admin_app(health, metrics)), _kept(vitals.board):
         yield
+
+
+@contextmanager
+def _kept(board: StatusBoard | None) -> Iterator[None]:
+    """Up to date, for the time of the block."""
+    stop = threading.Event()
+    thread = threading.Thread(target=board.run, args=(stop,), name="status-board", daemon=True) if board is not None else None
+    if thread is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if thread is not None:
+            thread.join(STOP_S)

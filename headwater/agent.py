@@ -21,8 +21,7 @@ from archival.schedule.watch import Watch
 from archival.upkeep import Upkeep
 from headwater import __version__, agent_socket
 from headwater.admin.checks import BEAT_S, Heartbeat
-from headwater.admin.fleet_watch import FleetWatch
-from headwater.admin_port import open_admin_port
+from headwater.admin_port import Vitals, open_admin_port
 from headwater.collection import CollectionRequest, collection_rows
 from headwater.config import Config
 from headwater.gateway.metadata import Address
@@ -40,6 +39,7 @@ from headwater_core.control.control_records import Node, PausesChanged
 from headwater_core.errors import HeadwaterError, TransientError, UsageError
 from headwater_core.partition import TopicPartition
 from hydration.logs import Logs
+from manifests.head import Head
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -55,30 +55,20 @@ def run(
 
     Raises Locked when another agent holds the data directory, and why the gateway cannot listen.
     """
-    heartbeat, listens = Heartbeat(SystemClock()), threading.Event()
-    with open_session(config, patient=True, reload=reload) as session:
-        work = FleetWatch(session.fleet, config.log.dirs, SystemClock()) if session.fleet is not None else None
-        with (
-            open_admin_port(session, heartbeat, work, gateway_listens=listens.is_set),
-            open_logs(config, session.bucket, indexed=True, patient=True) as logs,
-        ):
-            try:
-                return asyncio.run(_run(session, logs, work, heartbeat, listens, started))
-            except BaseExceptionGroup as group:
-                raise _first(group) from group
+    with (
+        open_session(config, patient=True, reload=reload) as session,
+        open_logs(config, session.bucket, indexed=True, patient=True) as logs,
+        open_admin_port(session, logs, vitals := Vitals.of(session)),
+    ):
+        try:
+            return asyncio.run(_run(session, logs, vitals, started))
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
 
 
-async def _run(
-    session: Session,
-    logs: Logs,
-    work: FleetWatch | None,
-    heartbeat: Heartbeat,
-    listens: threading.Event,
-    started: Callable[[Address], None],
-) -> signal.Signals:
-    """Until a signal. `work` is the fleet's; `listens` is set while Kafka clients can connect."""
+async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[Address], None]) -> signal.Signals:
     loop, manager = asyncio.get_running_loop(), ServiceManager.of(os.environ)
-    beating = asyncio.create_task(_beat(heartbeat))
+    beating = asyncio.create_task(_beat(vitals.heartbeat))
     signalled: asyncio.Future[signal.Signals] = loop.create_future()
     stop = threading.Event()
     # Each kind of work has its own threads: none waits for another.
@@ -103,16 +93,22 @@ async def _run(
     def listening(address: Address) -> None:
         threading.Thread(target=_announce, args=(session, "{}:{}".format(*address)), name="announce", daemon=True).start()
         manager.ready()
-        listens.set()
+        vitals.listens.set()
         started(address)
 
     try:
         async with agent_socket.serving(session.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
-            gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening))
+            gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening, meter=vitals.gateway))
             watched = tasks.create_task(manager.watched())
-            if session.fleet is not None and work is not None:
-                session.fleet.committed = logs.update_manifest
-                scheduler = Scheduler(work, clock=SystemClock(), random=Random(), settings=session.live.archival)
+            if session.fleet is not None and vitals.work is not None:
+
+                def committed(head: Head) -> None:
+                    logs.update_manifest(head)
+                    vitals.committed(head)
+
+                session.fleet.committed = committed
+                scheduler = Scheduler(vitals.work, clock=SystemClock(), random=Random(), settings=session.live.archival)
+                vitals.scheduler = scheduler
                 session.live.changed = session.pauses.changed = scheduler.reconsider
                 answers.scheduler = scheduler
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
@@ -121,7 +117,7 @@ async def _run(
                 received = await signalled
             finally:
                 stop.set()
-                listens.clear()
+                vitals.listens.clear()
                 gateway.cancel()
                 watched.cancel()
     finally:

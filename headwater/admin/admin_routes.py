@@ -9,13 +9,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from headwater.admin.health import CheckResult, Health, report
+from headwater.admin.metrics import Metrics
 from headwater.admin.parameters import flag, known, several
 from headwater.admin.problem import ProblemCode, ProblemError, problem_response
 
 _CODES = {404: ProblemCode.NOT_FOUND, 405: ProblemCode.METHOD_NOT_ALLOWED}
 
 
-def admin_app(health: Health) -> Starlette:
+def admin_app(health: Health, metrics: Metrics) -> Starlette:
     """ASGI. Every answer comes from what is known: no handler waits for a disk, a lock that is held for long, or a store."""
 
     async def livez(request: Request) -> Response:
@@ -26,10 +27,15 @@ def admin_app(health: Health) -> Starlette:
         known(request, "verbose", "exclude")
         return _health("readyz", request, health.ready(several(request, "exclude")))
 
+    async def show_metrics(request: Request) -> Response:
+        text = metrics.render(request.headers.get("accept", ""))
+        return Response(text.body, media_type=text.media_type)
+
     app = Starlette(
         routes=[
             Route("/livez", livez),
             Route("/readyz", readyz),
+            Route("/metrics", show_metrics),
         ],
         exception_handlers={HTTPException: _http_problem, ProblemError: _problem},
     )

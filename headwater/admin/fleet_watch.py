@@ -1,4 +1,4 @@
-"""The work of the scheduler, watched on its way: what it shows of the log directories is remembered, for health."""
+"""The work of the scheduler, watched on its way: what it shows is noted, for health and status."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from archival.fleet import MergeTurn, PartitionOutcome
 from archival.plan.policy import PolicyFor
 from archival.schedule.scheduler import Work
 from archival.schedule.upload_permit import StepWatch
+from headwater.admin.status_board import StatusBoard
 from headwater_core.clock import Clock
 from headwater_core.errors import HeadwaterError
 from headwater_core.partition import TopicPartition
@@ -16,10 +17,13 @@ LATE_FACTOR, LATE_S = 3, 60.0  # a listing is late after so many times its inter
 
 
 class FleetWatch:
-    """Stands between the scheduler and `work`; to the scheduler it is the same. Safe to use from many threads."""
+    """Stands between the scheduler and `work`; to the scheduler it is the same. Safe to use from many threads.
 
-    def __init__(self, work: Work, dirs: Sequence[Path], clock: Clock) -> None:
-        self._work, self._dirs, self._clock = work, set(dirs), clock
+    board  learns what may have changed
+    """
+
+    def __init__(self, work: Work, dirs: Sequence[Path], board: StatusBoard, clock: Clock) -> None:
+        self._work, self._dirs, self._board, self._clock = work, set(dirs), board, clock
         self._listed_at_s = clock.monotonic_s()
         self._unread = "they have not been listed yet"
 
@@ -34,6 +38,7 @@ class FleetWatch:
         return self._unread
 
     def listing(self) -> Listing:
+        began_s = self._clock.monotonic_s()
         try:
             found = self._work.listing()
         except Exception as error:
@@ -41,13 +46,17 @@ class FleetWatch:
             raise
         self._unread = "; ".join(str(error) for path, error in found.problems if path in self._dirs)
         self._listed_at_s = self._clock.monotonic_s()
+        self._board.listed(found, began_s)
         return found
 
     def expect(self, places: Collection[TopicPartition]) -> None:
+        self._board.happened(places)
         self._work.expect(places)
 
     def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
-        return self._work.step(place, policy_for, watch)
+        done = self._work.step(place, policy_for, watch)
+        self._board.stepped(place, done.reason)
+        return done
 
     def merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
         return self._work.merge(place, policy_for, watch)
@@ -59,6 +68,7 @@ class FleetWatch:
         return self._work.trouble(place, error)
 
     def retain(self, places: Collection[TopicPartition]) -> None:
+        self._board.retain(places)
         self._work.retain(places)
 
     def save(self) -> None:

@@ -1,6 +1,8 @@
 """The admin port of an agent that runs."""
 
+from headwater.replay import consume
 from headwater_core.errors import UsageError
+from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater.admin.client import Address, call
 from tests.headwater.admin.test_admin_server import eventually
 from tests.headwater.conftest import Stage
@@ -52,3 +54,31 @@ def test_other_machines_need_a_token(stage: Stage) -> None:
     refused = stage.run_bare("config", "check", "--set", "admin.listen=0.0.0.0:9293")
     assert refused.code == UsageError.exit_code
     assert "set admin.token_file" in refused.err
+
+
+def test_metrics_say_when_everything_is_archived(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *PORT, "--set", "archival.seal_timeout=0s", "--set", "log.owned=true") as agent:
+        address = address_of(agent)
+        partitions = len(LogDirs([log]).listing().partitions)
+        assert eventually(lambda: metrics(address).get('headwater_partitions{state="archived"}') == partitions)
+        assert eventually(lambda: metrics(address)["headwater_archive_unknown_lag_partitions"] == 0)
+        found = metrics(address)
+        assert found["headwater_archive_worst_lag_seconds"] == 0
+        assert found['headwater_archive_lag_bytes{topic="orders.in"}'] == 0
+        assert found["headwater_last_commit_timestamp_seconds"] > 1_700_000_000
+        assert found['headwater_store_call_seconds_count{operation="get"}'] > 0
+        assert found["headwater_store_failing_seconds"] == 0
+        assert found['headwater_check_ok{check="store"}'] == 1
+        assert found["headwater_defects_total"] == 0
+        assert found["headwater_uploads_in_flight"] == 0
+        assert found["process_resident_memory_bytes"] > 10 << 20
+        list(consume(agent.wait_for("gateway_started")["listen"], committed=False, keep=lambda topic: topic == "orders.in"))
+        assert eventually(lambda: metrics(address)['headwater_gateway_request_seconds_count{api="fetch"}'] > 0)
+        assert agent.stop() == 0
+
+
+def metrics(address: Address) -> dict[str, float]:
+    """Name and labels, as they are served: value."""
+    lines = [line for line in call(address, "/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}

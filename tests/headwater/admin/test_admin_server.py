@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from starlette.responses import Response
@@ -21,11 +22,13 @@ from headwater.admin.admin_routes import admin_app
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
 from headwater.admin.health import Health
+from headwater.admin.metrics import Metrics
 from headwater_core.errors import UsageError
 from tests.headwater.admin.client import Address, call, send
 
 TOKEN = "a-token-of-the-tests-0123456789"
 LOOPBACK = "127.0.0.1:0"
+NO_METRICS = cast(Metrics, None)
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def token_file(tmp_path: Path) -> Path:
 def serving(config: AdminConfig | None = None, app: ASGIApp | None = None, **failing: str) -> Iterator[Address]:
     """failing: reasons of checks of readiness, by name"""
     health = Health(live={"event_loop": lambda: ""}, ready={"gateway": lambda: ""} | {name: (lambda r=r: r) for name, r in failing.items()})
-    with AdminServer(config or AdminConfig(listen=LOOPBACK), app or admin_app(health)) as server:
+    with AdminServer(config or AdminConfig(listen=LOOPBACK), app or admin_app(health, NO_METRICS)) as server:
         yield server.address
 
 
@@ -291,7 +294,7 @@ def test_a_token_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, con
 
 def test_an_address_that_is_taken_is_an_error_in_words() -> None:
     with serving() as address, pytest.raises(UsageError, match="admin cannot listen on"):
-        AdminServer(AdminConfig(listen="{}:{}".format(*address)), admin_app(Health(live={}, ready={})))
+        AdminServer(AdminConfig(listen="{}:{}".format(*address)), admin_app(Health(live={}, ready={}), NO_METRICS))
 
 
 # -- strangers -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from archival.schedule.scheduler import Work
 from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
 from headwater.admin.health import Health
+from headwater.admin.status_board import BoardSources, StatusBoard
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.store_meter import StoreMeter
 from headwater_core.segments.log_dirs import Listing
@@ -31,7 +32,8 @@ class Stage:
         self.clock = ManualClock()
         self.heartbeat, self.meter, self.listens = Heartbeat(self.clock), StoreMeter(self.clock), True
         self.found: Listing | Exception = Listing(partitions={})
-        self.fleet = FleetWatch(cast(Work, Listed(self._list)), [A_DIR], self.clock)
+        board = StatusBoard(cast(BoardSources, None), self.clock)
+        self.fleet = FleetWatch(cast(Work, Listed(self._list)), [A_DIR], board, self.clock)
 
     def _list(self) -> Listing:
         if isinstance(self.found, Exception):

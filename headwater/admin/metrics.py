@@ -1,0 +1,263 @@
+"""Metrics in Prometheus' form, made from what the agent has counted anyway. docs/metrics.md names each of them.
+
+Label values come from lists that do not grow with what clients send; topics beyond TOPICS_MAX have no series of their own.
+"""
+
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from archival.schedule.scheduler import SchedulerLoad
+from headwater.admin.health import Health
+from headwater.admin.status_board import UNMEASURED, BoardEntry, StatusBoard
+from headwater.gateway.gateway_meter import GatewayMeter
+from headwater_core.durations import Durations
+from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, SuspectedGap, Unauthorised, UnsupportedFormat
+from headwater_core.objectstore.store_meter import StoreMeter
+from headwater_core.partition import TopicPartition
+from hydration.archive.hydrator import Hydrator
+
+TOPICS_MAX = 1000
+PARTITIONS_MAX = 20_000
+FRESH_S = 1.0  # an answer is given again for so long, to whoever asks: two hundred scrapers cost as much as one
+
+STATES = ("archived", "due", "waiting", "paused", "standby", "behind", "stopped", "needs replacement", "needs upgrade", "unknown")
+STALLED = ("stopped", "behind", "needs replacement", "needs upgrade")
+REASONS: dict[str, type[HeadwaterError] | None] = {  # the first that fits
+    "corrupt_data": CorruptData,
+    "suspected_gap": SuspectedGap,
+    "unsupported_format": UnsupportedFormat,
+    "unauthorised": Unauthorised,
+    "disk_full": DiskFull,
+    "behind": None,
+    "needs_replacement": None,
+    "needs_upgrade": None,
+    "other": HeadwaterError,
+}
+ROLES = ("leader", "follower", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSources:
+    """Where metrics come from. None of it waits.
+
+    board    None, as `load`, where there are no log directories
+    failure  why the last step of a partition failed, if it did
+    defects  exceptions that nothing foresees
+    role     of the node of the control log
+    """
+
+    version: str
+    health: Health
+    store: StoreMeter
+    gateway: GatewayMeter
+    hydrator: Hydrator
+    role: Callable[[], str]
+    board: StatusBoard | None = None
+    load: Callable[[], SchedulerLoad | None] = lambda: None
+    failure: Callable[[TopicPartition], HeadwaterError | None] = lambda _: None
+    defects: Callable[[], int] = lambda: 0
+    partitions: bool = False
+
+
+class MetricsText(NamedTuple):
+    body: bytes
+    media_type: str
+
+
+class Metrics:
+    """Rendered metrics, for one event loop."""
+
+    def __init__(self, sources: MetricSources, monotonic_s: Callable[[], float]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(AgentCollector(sources))
+        ProcessCollector(registry=self._registry)
+        self._monotonic_s = monotonic_s
+        self._rendered: dict[str, tuple[float, bytes]] = {}
+
+    def render(self, accept: str) -> MetricsText:
+        """accept: the header, which chooses OpenMetrics or the older text form"""
+        encode, media_type = choose_encoder(accept[:1000])
+        made_s, body = self._rendered.get(media_type, (float("-inf"), b""))
+        if self._monotonic_s() - made_s >= FRESH_S:
+            body = encode(self._registry)
+            if len(self._rendered) >= 8:  # forms are few; whoever names others does not fill the memory
+                self._rendered.clear()
+            self._rendered[media_type] = (self._monotonic_s(), body)
+        return MetricsText(body, media_type)
+
+
+class AgentCollector(Collector):
+    """All of the agent's own metrics, as they are now."""
+
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        sources = self._sources
+        yield InfoMetricFamily("headwater_build", "This program.", {"version": sources.version, "python": platform.python_version()})
+        yield _labelled(
+            "headwater_check_ok", "1 while a check of /readyz holds.", "check", ((name, not why) for name, why in sources.health.ready())
+        )
+        if sources.board is not None:
+            yield from self._archive(sources.board)
+        yield from self._store()
+        yield from self._reading()
+        yield from self._gateway()
+        role = sources.role()
+        yield _labelled(
+            "headwater_control_role", "1 for the role of this node in the control log.", "role", ((each, each == role) for each in ROLES)
+        )
+
+    def _archive(self, board: StatusBoard) -> Iterator[Metric]:
+        entries, now_s = board.entries(), board.clock.monotonic_s()
+        states = Counter(entry.status.state for entry in entries)
+        yield _labelled(
+            "headwater_partitions", "Partitions in the log directories, by state.", "state", ((each, states[each]) for each in STATES)
+        )
+        stalled = Counter(self._reason(entry) for entry in entries if entry.status.state in STALLED)
+        yield _labelled(
+            "headwater_stalled_partitions",
+            "Partitions whose archiving has stopped, by reason.",
+            "reason",
+            ((each, stalled[each]) for each in REASONS),
+        )
+        measured = [entry for entry in entries if entry.status.state not in UNMEASURED]
+        lags = [lag for entry in measured if (lag := entry.lag_s(now_s)) is not None]
+        yield _gauge(
+            "headwater_archive_worst_lag_seconds",
+            "How long the oldest committed record that is not archived has waited.",
+            max(lags, default=0.0),
+        )
+        yield _gauge("headwater_archive_unknown_lag_partitions", "Partitions whose lag is not known.", len(measured) - len(lags))
+        yield _gauge(
+            "headwater_status_age_seconds",
+            "The age of the oldest status of a partition.",
+            max((now_s - entry.now_s for entry in entries), default=0.0),
+        )
+        yield from self._topics(measured, now_s)
+        if self._sources.partitions:
+            yield from self._partitions(measured, now_s)
+        if board.last_commit_ms is not None:
+            yield _gauge(
+                "headwater_last_commit_timestamp_seconds", "When this process last committed a manifest.", board.last_commit_ms / 1000
+            )
+        yield CounterMetricFamily("headwater_defects", "Exceptions that nothing foresees.", self._sources.defects())
+        if (load := self._sources.load()) is not None:
+            yield _gauge("headwater_uploads_in_flight", "Partitions of which something is archived or merged right now.", load.in_flight)
+            yield _gauge("headwater_uploads_waiting", "Partitions that wait for their turn, or for another try.", load.waiting)
+
+    def _topics(self, entries: Iterable[BoardEntry], now_s: float) -> Iterator[Metric]:
+        topics: dict[str, list[BoardEntry]] = defaultdict(list)
+        for entry in entries:
+            topics[entry.status.topic].append(entry)
+        shown = sorted(topics)[:TOPICS_MAX]
+        seconds = GaugeMetricFamily("headwater_archive_lag_seconds", "The worst partition's lag of each topic.", labels=("topic",))
+        sizes = GaugeMetricFamily("headwater_archive_lag_bytes", "What is committed and not archived of each topic.", labels=("topic",))
+        for topic in shown:
+            lags = [lag for entry in topics[topic] if (lag := entry.lag_s(now_s)) is not None]
+            if lags:
+                seconds.add_metric((topic,), max(lags))
+                sizes.add_metric((topic,), sum(entry.status.lag_bytes or 0 for entry in topics[topic]))
+        yield seconds
+        yield sizes
+        yield _gauge(
+            "headwater_topics_without_series", "Topics beyond the limit, which have no series of their own.", len(topics) - len(shown)
+        )
+
+    def _partitions(self, entries: Iterable[BoardEntry], now_s: float) -> Iterator[Metric]:
+        seconds = GaugeMetricFamily("headwater_partition_archive_lag_seconds", "The lag of each partition.", labels=("topic", "partition"))
+        sizes = GaugeMetricFamily(
+            "headwater_partition_archive_lag_bytes", "What is committed and not archived.", labels=("topic", "partition")
+        )
+        shown = sorted(entries, key=lambda entry: (entry.status.topic, entry.status.partition))[:PARTITIONS_MAX]
+        for entry in shown:
+            labels, lag_s = (entry.status.topic, str(entry.status.partition)), entry.lag_s(now_s)
+            if lag_s is not None and entry.status.lag_bytes is not None:
+                seconds.add_metric(labels, lag_s)
+                sizes.add_metric(labels, entry.status.lag_bytes)
+        yield seconds
+        yield sizes
+
+    def _reason(self, entry: BoardEntry) -> str:
+        status = entry.status
+        if status.state != "stopped":
+            return status.state.replace(" ", "_")
+        error = self._sources.failure(TopicPartition(status.topic, status.partition))
+        return next((name for name, kind in REASONS.items() if kind is not None and isinstance(error, kind)), "other")
+
+    def _store(self) -> Iterator[Metric]:
+        seconds = HistogramMetricFamily("headwater_store_call_seconds", "How long calls of the store took.", labels=("operation",))
+        errors = CounterMetricFamily("headwater_store_errors", "Calls that were not answered, or refused.", labels=("operation",))
+        sent = CounterMetricFamily("headwater_store_sent_bytes", "Bytes of objects written.", labels=("operation",))
+        received = CounterMetricFamily("headwater_store_received_bytes", "Bytes of objects read.", labels=("operation",))
+        for operation, count in self._sources.store.counts().items():
+            _add_durations(seconds, operation, count.seconds)
+            for family, value in ((errors, count.errors), (sent, count.sent_bytes), (received, count.received_bytes)):
+                family.add_metric((operation,), value)
+        yield from (seconds, errors, sent, received)
+        yield _gauge(
+            "headwater_store_failing_seconds",
+            "How long the store has answered no call; 0 while it answers.",
+            self._sources.store.health().failing_s,
+        )
+
+    def _reading(self) -> Iterator[Metric]:
+        counters, cache = self._sources.hydrator.counters, self._sources.hydrator.cache
+        yield _gauge("headwater_cache_bytes", "What the cache holds.", cache.used_bytes)
+        yield _gauge("headwater_cache_limit_bytes", "What it may hold.", cache.limit_bytes)
+        for name, words, value in (
+            ("headwater_cache_hits", "Chunks that a reader found in the cache.", counters.chunk_hits),
+            ("headwater_cache_misses", "Chunks that a reader had to wait for.", counters.chunk_misses),
+            ("headwater_cache_evictions", "Files that had to make room for others.", cache.evicted),
+            ("headwater_readahead_chunks", "Chunks requested before a reader came to them.", counters.ahead),
+            ("headwater_hydration_downloads", "Downloads of chunks.", counters.downloads),
+            ("headwater_hydration_downloaded_bytes", "Bytes of them.", counters.downloaded_bytes),
+            ("headwater_reads", "Reads that were answered.", counters.reads),
+            ("headwater_read_fallbacks", "Reads that the first tier could not answer.", counters.fallbacks),
+            ("headwater_damaged_chunks", "Chunks whose bytes did not verify.", counters.damaged),
+            ("headwater_skipped_gaps", "Reads that were moved over offsets which no tier holds.", counters.gaps_skipped),
+        ):
+            yield CounterMetricFamily(name, words, value)
+
+    def _gateway(self) -> Iterator[Metric]:
+        meter = self._sources.gateway
+        yield _gauge("headwater_gateway_connections", "Connections of Kafka clients.", meter.connections)
+        yield CounterMetricFamily("headwater_gateway_refused_connections", "Connections closed at once, as one too many.", meter.refused)
+        seconds = HistogramMetricFamily("headwater_gateway_request_seconds", "From a request to its answer.", labels=("api",))
+        for api, durations in meter.seconds.items():
+            _add_durations(seconds, api.name.lower(), durations)
+        yield seconds
+
+
+def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, words, value)
+
+
+def _labelled(name: str, words: str, label: str, values: Iterable[tuple[str, float]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, words, labels=(label,))
+    for each, value in values:
+        family.add_metric((each,), float(value))
+    return family
+
+
+def _add_durations(family: HistogramMetricFamily, label: str, durations: Durations) -> None:
+    """Bounds are inclusive and counts cumulative there."""
+    counts, buckets, total = list(durations.counts), [], 0
+    for bound, count in zip((*durations.bounds_s, float("inf")), counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
+    family.add_metric((label,), buckets, durations.sum_s)

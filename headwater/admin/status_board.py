@@ -1,0 +1,274 @@
+"""The status of each partition as this agent last saw it, kept up to date beside its work: asked for at any time, answered from memory.
+
+The scheduler's listings, the file system's events and the steps say which partitions to look at again. That is done here, by one thread
+that leaves most of the time to others: a look reads the log's directory and a few batch headers, and asks neither the store nor the
+broker. So a store that is silent changes nothing but the ages. A partition to which nothing has happened is as it was seen at the last
+listing.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import structlog
+
+from archival.fleet import PASSES, ArchiverFleet
+from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
+from archival.plan.policy import Policy
+from archival.plan.role import Standby, archiving_role
+from headwater_core.clock import Clock
+from headwater_core.control.state import PartitionState
+from headwater_core.errors import HeadwaterError, NotFound, TransientError
+from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.local_log import Glimpse, LocalLog
+from headwater_core.segments.log_dirs import Listing
+from manifests.head import Head
+
+ROUND_S = 1.0  # a partition is looked at once in that time, however much happens to it
+WORK_SHARE = 0.1  # of the time, so that ten thousand partitions that change at once do not hold up the Kafka port
+UNMEASURED = ("standby", "archive-only")  # another agent archives it, so its lag is not this one's
+
+log = structlog.get_logger()
+
+
+class Known(NamedTuple):
+    """What is known without a store of what is archived of one partition.
+
+    offsets  by the control log, where the head is not held; None: it has not named the partition
+    """
+
+    head: KnownHead | None
+    offsets: PartitionState | None
+
+
+@dataclass(slots=True)
+class BoardEntry:
+    """
+    status    as it was when the partition was looked at
+    at_s      when that was, and `now_s` when it was last seen to be so, on the monotonic clock
+    glimpse   how the log looked from outside before the look
+    is_sized  is the archive's size known, by a head?
+    """
+
+    status: PartitionStatus
+    at_s: float
+    now_s: float
+    glimpse: Glimpse | None = None
+    is_sized: bool = False
+
+    def lag_s(self, now_s: float) -> float | None:
+        """What waits has become older since the look."""
+        if not self.status.lag_bytes or self.status.lag_s is None:
+            return self.status.lag_s
+        return self.status.lag_s + now_s - self.at_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardSources:
+    """Where a look gets what it needs; nothing of it waits for a store or a broker.
+
+    look     at a log. Raises what LogDirs.look does
+    heads    that are held, all at once
+    offsets  by the control log
+    policy   what may be archived, as far as that is known
+    trouble  why the archiving of a partition has stopped, or its last step failed, if it did
+    tail_age_ms  how long the tail has waited: of a partition whose archive ends at this offset, and its high watermark
+    """
+
+    look: Callable[[TopicPartition], LocalLog]
+    heads: Callable[[], Mapping[PartitionId, KnownHead]]
+    offsets: Callable[[PartitionId], PartitionState | None]
+    policy: Callable[[TopicPartition], Policy]
+    trouble: Callable[[TopicPartition], HeadwaterError | None]
+    tail_age_ms: Callable[[PartitionId, int, int | None], int]
+
+    @classmethod
+    def of(
+        cls, fleet: ArchiverFleet, offsets: Callable[[PartitionId], PartitionState | None], policy: Callable[[TopicPartition], Policy]
+    ) -> "BoardSources":
+        def trouble(place: TopicPartition) -> HeadwaterError | None:
+            failure = fleet.failures.get(place)
+            return failure.error if failure is not None else None
+
+        return cls(look=fleet.look, heads=fleet.heads, offsets=offsets, policy=policy, trouble=trouble, tail_age_ms=fleet.tails.age_since)
+
+
+class StatusBoard:
+    """Safe to use from many threads. `round` is one round of looks; `run` takes one after the other."""
+
+    def __init__(self, sources: BoardSources, clock: Clock) -> None:
+        self.clock = clock
+        self._sources = sources
+        self._lock = threading.Lock()  # of the tables, held for moments
+        self._entries: dict[TopicPartition, BoardEntry] = {}
+        self._due: dict[TopicPartition, None] = {}
+        self._reasons: dict[TopicPartition, str] = {}  # what the last steps said
+        self.last_commit_ms: int | None = None  # of this process, whichever partition's
+
+    def entries(self) -> list[BoardEntry]:
+        """Of all partitions here, in no order. An entry may change while it is read, from one true state to the next."""
+        with self._lock:
+            return list(self._entries.values())
+
+    @property
+    def unseen(self) -> int:
+        """How many partitions have something happened to them that was not looked at yet."""
+        return len(self._due)
+
+    def listed(self, listing: Listing, began_s: float) -> None:
+        """A listing that began then: what looks as it did is as it was; all else is due."""
+        with self._lock:
+            for place, glimpse in listing.partitions.items():
+                entry = self._entries.get(place)
+                if entry is not None and entry.glimpse is not None and glimpse.is_as(entry.glimpse):
+                    entry.now_s = max(entry.now_s, began_s)
+                else:
+                    self._due[place] = None
+
+    def happened(self, places: Iterable[TopicPartition]) -> None:
+        with self._lock:
+            self._due.update(dict.fromkeys(places))
+
+    def stepped(self, place: TopicPartition, reason: str) -> None:
+        with self._lock:
+            self._due[place] = None
+            self._reasons[place] = reason
+
+    def committed(self, head: Head) -> None:
+        self.last_commit_ms = self.clock.now_ms()
+        self.happened([head.partition_id.topic_partition])
+
+    def retain(self, places: Collection[TopicPartition]) -> None:
+        """All others are gone."""
+        with self._lock:
+            for table in (self._entries, self._due, self._reasons):
+                for place in table.keys() - places:
+                    del table[place]
+
+    def run(self, stop: threading.Event) -> None:
+        """Rounds, until `stop` is set."""
+        while not stop.wait(ROUND_S):
+            self.round(stop.wait)
+
+    def round(self, wait: Callable[[float], object] = lambda _: False) -> None:
+        """Look at all that is due. `wait` sleeps for so many seconds; true ends the round."""
+        with self._lock:
+            due, self._due = self._due, {}
+        heads = self._sources.heads() if due else {}
+        for place in due:
+            began_s = self.clock.monotonic_s()
+            try:
+                self._look(place, heads, began_s)
+            except Exception:
+                log.exception("status_not_updated", partition=str(place))
+            if wait((self.clock.monotonic_s() - began_s) * (1 / WORK_SHARE - 1)):
+                return
+
+    def _look(self, place: TopicPartition, heads: Mapping[PartitionId, KnownHead], began_s: float) -> None:
+        try:
+            log = self._sources.look(place)
+            entry = self._entry(log, heads.get(log.partition), began_s)
+        except NotFound:
+            with self._lock:
+                self._entries.pop(place, None)
+            return
+        except TransientError as error:  # it changes just now, or its disk hangs: what was known stays, and becomes older
+            self.happened([place])
+            entry = self._unreadable(place, "unknown", error, began_s)
+            with self._lock:
+                self._entries.setdefault(place, entry)
+            return
+        except HeadwaterError as error:
+            entry = self._unreadable(place, "stopped", error, began_s)
+        with self._lock:
+            self._entries[place] = entry
+
+    def _unreadable(self, place: TopicPartition, state: str, error: HeadwaterError, at_s: float) -> BoardEntry:
+        nothing = _NOTHING
+        return BoardEntry(replace(nothing, topic=place.topic, partition=place.partition, state=state, reason=str(error)), at_s, at_s)
+
+    def _entry(self, log: LocalLog, held: KnownHead | None, at_s: float) -> BoardEntry:
+        partition, sources = log.partition, self._sources
+        place = partition.topic_partition
+        error, policy = sources.trouble(place), sources.policy(place)
+        trouble = str(error) if error is not None and not isinstance(error, PASSES) else ""
+        offsets = sources.offsets(partition) if held is None else None
+        if held is not None or (offsets is None and error is None and place in self._reasons):
+            head = held.head if held is not None else None  # none: a step has found none
+            status = status_of(
+                partition,
+                log,
+                head,
+                policy=policy,
+                tail_age_ms=sources.tail_age_ms(partition, head.next_offset, log.high_watermark) if head is not None else 0,
+                now_ms=self.clock.now_ms(),
+                trouble=trouble,
+            )
+            status = replace(status, known_age_s=held.age_s if held is not None else 0.0)
+            return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=True)
+        return self._by_offsets(log, offsets, policy, trouble or str(error or ""), at_s)
+
+    def _by_offsets(self, log: LocalLog, offsets: PartitionState | None, policy: Policy, trouble: str, at_s: float) -> BoardEntry:
+        """Without a head: by the control log's word, or as unknown."""
+        place = log.partition.topic_partition
+        status = replace(
+            _NOTHING,
+            topic=log.partition.topic,
+            partition=log.partition.partition,
+            topic_id=log.partition.topic_id,
+            local_start=log.start_offset,
+            high_watermark=log.high_watermark,
+        )
+        acting = archiving_role(log)
+        if offsets is None:
+            state, reason = ("standby", acting.reason) if isinstance(acting, Standby) else ("unknown", trouble or "not looked at yet")
+            return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s, log.glimpse)
+        lag = backlog(log, offsets.last_offset + 1)
+        if isinstance(acting, Standby):
+            state, reason = "standby", acting.reason
+        elif trouble:
+            state, reason = "stopped", trouble
+        elif lag is not None and lag.size_bytes == 0:
+            state, reason = "archived", "all that is committed is archived"
+        else:
+            state, reason = ("paused" if policy.is_paused else "waiting"), policy.off or self._reasons.get(place, "its turn comes")
+        before = self._entries.get(place)
+        last_offset = offsets.last_offset if offsets.last_offset >= 0 else None
+        is_as_before = (
+            before is not None
+            and before.is_sized
+            and (before.status.topic_id, before.status.last_offset, before.status.archive_start)
+            == (status.topic_id, last_offset, offsets.start_offset)
+        )
+        status = replace(
+            status,
+            archive_start=offsets.start_offset,
+            last_offset=last_offset,
+            lag_bytes=lag.size_bytes if lag is not None else None,
+            lag_s=lag.age_s(self.clock.now_ms()) if lag is not None else None,
+            archived_bytes=before.status.archived_bytes if before is not None and is_as_before else 0,
+            objects=before.status.objects if before is not None and is_as_before else 0,
+            state=state,
+            reason=reason,
+        )
+        return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=is_as_before)
+
+
+_NOTHING = PartitionStatus(
+    topic="",
+    partition=0,
+    topic_id="",
+    archive_start=None,
+    local_start=None,
+    last_offset=None,
+    high_watermark=None,
+    lag_bytes=None,
+    lag_s=None,
+    archived_bytes=0,
+    objects=0,
+    cached_bytes=0,
+    known_age_s=None,
+    state="unknown",
+    reason="",
+)

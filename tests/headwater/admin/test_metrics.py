@@ -1,0 +1,196 @@
+"""What /metrics says, and that docs/metrics.md says it too."""
+
+import re
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as newer_families
+from prometheus_client.parser import text_string_to_metric_families as older_families
+from prometheus_client.samples import Sample
+
+from archival.partition_status import PartitionStatus
+from archival.schedule.scheduler import SchedulerLoad
+from headwater.admin.health import Health
+from headwater.admin.metrics import STATES, Metrics, MetricSources
+from headwater.admin.status_board import BoardEntry, StatusBoard
+from headwater.gateway.apis import Api
+from headwater.gateway.gateway_meter import GatewayMeter
+from headwater_core.errors import CorruptData, HeadwaterError
+from headwater_core.objectstore.store_meter import OPERATIONS, StoreMeter
+from headwater_core.partition import TopicPartition
+from hydration.archive.hydrator import Hydrator
+from hydration.counters import ReadCounters
+from tests.headwater.admin.statuses import a_status
+from tests.headwater_core.manual_clock import ManualClock
+from tests.test_layers import ROOT
+
+OPEN = "application/openmetrics-text; version=1.0.0"
+
+
+class Board:
+    """A board with these entries."""
+
+    def __init__(self, clock: ManualClock, *statuses: PartitionStatus) -> None:
+        self.clock, self.last_commit_ms = clock, 1_700_000_000_000
+        self._entries = [BoardEntry(each, clock.monotonic_s(), clock.monotonic_s()) for each in statuses]
+
+    def entries(self) -> list[BoardEntry]:
+        return self._entries
+
+
+class Stage:
+    def __init__(
+        self, *statuses: PartitionStatus, partitions: bool = True, failures: dict[TopicPartition, HeadwaterError] | None = None
+    ) -> None:
+        self.clock = ManualClock()
+        self.store, self.gateway = StoreMeter(self.clock), GatewayMeter()
+        cache = SimpleNamespace(used_bytes=10, limit_bytes=100, evicted=3)
+        self.counters = ReadCounters()
+        sources = MetricSources(
+            version="1.2.3",
+            health=Health(live={}, ready={"store": lambda: "down", "gateway": lambda: ""}),
+            store=self.store,
+            gateway=self.gateway,
+            hydrator=cast(Hydrator, SimpleNamespace(counters=self.counters, cache=cache)),
+            role=lambda: "leader",
+            board=cast(StatusBoard, Board(self.clock, *statuses)),
+            load=lambda: SchedulerLoad(2, 7),
+            failure=lambda place: (failures or {}).get(place),
+            partitions=partitions,
+        )
+        self.metrics = Metrics(sources, self.clock.monotonic_s)
+
+    def samples(self) -> list[Sample]:
+        self.clock.advance(1000)
+        text = self.metrics.render(OPEN).body.decode()
+        return [sample for family in newer_families(text) for sample in family.samples]  # type: ignore[no-untyped-call]
+
+    def value(self, name: str, **labels: str) -> float:
+        found = [each.value for each in self.samples() if each.name == name and each.labels == labels]
+        assert len(found) == 1, (name, labels, found)
+        return float(found[0])
+
+
+def documented() -> dict[str, tuple[str, set[str]]]:
+    """Name: type and labels, as the tables of the page have them."""
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| .+ \| .+ \|$", page, re.MULTILINE)
+    assert len(rows) == len({name for name, *_ in rows})
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+
+def served(text: str) -> dict[str, tuple[str, set[str]]]:
+    found = {}
+    for family in older_families(text):
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        name = family.name + ("_total" if family.type == "counter" else "")
+        found[name] = (family.type, labels)
+    return found
+
+
+def test_the_page_names_every_metric_with_its_type_and_its_labels_and_no_other() -> None:
+    stage = Stage(a_status("orders", 0, lag_bytes=5, lag_s=1.0))
+    assert served(stage.metrics.render("").body.decode()) == documented()
+
+
+def test_each_metric_is_explained_where_it_is_served() -> None:
+    families = list(older_families(Stage(a_status("orders", 0)).metrics.render("").body.decode()))
+    assert not [family.name for family in families if not family.documentation]
+
+
+def test_both_forms_can_be_had() -> None:
+    stage = Stage(a_status("orders", 0))
+    assert stage.metrics.render(OPEN).media_type.startswith("application/openmetrics-text")
+    assert stage.metrics.render(OPEN).body.endswith(b"# EOF\n")
+    assert stage.metrics.render("*/*").media_type.startswith("text/plain")
+
+
+def test_the_worst_lag_is_over_all_and_a_topics_over_its_own_partitions() -> None:
+    stage = Stage(
+        a_status("orders", 0, lag_bytes=5, lag_s=1.0),
+        a_status("orders", 1, lag_bytes=7, lag_s=100.0),
+        a_status("cooks", 0, lag_bytes=0, lag_s=0.0),
+        a_status("cooks", 1, state="standby", lag_bytes=10**9, lag_s=10.0**6),
+        a_status("cooks", 2, state="unknown", lag_bytes=None, lag_s=None),
+    )
+    assert stage.value("headwater_archive_worst_lag_seconds") == 101  # a second has passed since the look
+    assert stage.value("headwater_archive_lag_seconds", topic="orders") == 102
+    assert stage.value("headwater_archive_lag_bytes", topic="orders") == 12
+    assert stage.value("headwater_archive_lag_seconds", topic="cooks") == 0
+    assert stage.value("headwater_archive_unknown_lag_partitions") == 1
+    assert stage.value("headwater_partition_archive_lag_bytes", topic="orders", partition="1") == 7
+
+
+def test_partitions_are_counted_by_state_and_the_stalled_by_reason() -> None:
+    failures: dict[TopicPartition, HeadwaterError] = {TopicPartition("orders", 1): CorruptData("a file", 0, "cut")}
+    stage = Stage(
+        a_status("orders", 0),
+        a_status("orders", 1, state="stopped"),
+        a_status("orders", 2, state="stopped"),
+        a_status("orders", 3, state="behind"),
+        a_status("orders", 4, state="needs upgrade"),
+        failures=failures,
+    )
+    assert {each: stage.value("headwater_partitions", state=each) for each in ("archived", "stopped", "due")} == {
+        "archived": 1,
+        "stopped": 2,
+        "due": 0,
+    }
+    reasons = {each.labels["reason"]: each.value for each in stage.samples() if each.name == "headwater_stalled_partitions" and each.value}
+    assert reasons == {"corrupt_data": 1, "other": 1, "behind": 1, "needs_upgrade": 1}
+
+
+def test_calls_requests_and_checks() -> None:
+    stage = Stage()
+    stage.store.record("get", 0.2, received_bytes=9)
+    stage.store.record("get", 200.0)
+    stage.gateway.answered(Api.FETCH, 0.003)
+    assert stage.value("headwater_store_call_seconds_bucket", operation="get", le="0.25") == 1
+    assert stage.value("headwater_store_call_seconds_bucket", operation="get", le="+Inf") == 2
+    assert stage.value("headwater_store_call_seconds_count", operation="get") == 2
+    assert stage.value("headwater_store_received_bytes_total", operation="get") == 9
+    assert stage.value("headwater_gateway_request_seconds_sum", api="fetch") == 0.003
+    assert (stage.value("headwater_check_ok", check="store"), stage.value("headwater_check_ok", check="gateway")) == (0, 1)
+    assert stage.value("headwater_uploads_waiting") == 7
+    assert stage.value("headwater_control_role", role="leader") == 1
+    assert (
+        stage.value(
+            "headwater_build_info",
+            version="1.2.3",
+            python=next(each.labels["python"] for each in stage.samples() if "python" in each.labels),
+        )
+        == 1
+    )
+
+
+def test_an_answer_is_given_again_for_a_second() -> None:
+    stage = Stage()
+    before = stage.metrics.render("").body
+    stage.store.record("get", 0.2)
+    assert stage.metrics.render("").body == before
+    stage.clock.advance(1000)
+    assert stage.metrics.render("").body != before
+
+
+@pytest.mark.parametrize("accept", ["", "x" * 100_000, "application/openmetrics-text; version=9", *(f"a/{n}" for n in range(20))])
+def test_whatever_a_client_accepts_it_gets_something(accept: str) -> None:
+    assert Stage().metrics.render(accept).body
+
+
+def test_a_thousand_topics_have_series_and_a_name_with_quotes_breaks_none() -> None:
+    stage = Stage(*(a_status(f"t{number:04}", 0, lag_bytes=1, lag_s=float(number)) for number in range(1200)), partitions=False)
+    samples = stage.samples()
+    assert len([each for each in samples if each.name == "headwater_archive_lag_seconds"]) == 1000
+    assert stage.value("headwater_topics_without_series") == 200
+    assert stage.value("headwater_archive_worst_lag_seconds") > 1199
+
+
+def test_labels_are_bounded_by_the_program_and_the_topics() -> None:
+    stage = Stage(a_status("orders", 0))
+    labels = {(name, value) for each in stage.samples() for name, value in each.labels.items() if name not in ("le", "python", "version")}
+    values = {name: {value for label, value in labels if label == name} for name, _ in labels}
+    assert values["operation"] == set(OPERATIONS)
+    assert values["state"] == set(STATES)
+    assert values["api"] == {each.name.lower() for each in Api}
+    assert values["topic"] == {"orders"}

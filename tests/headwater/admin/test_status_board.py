@@ -1,0 +1,181 @@
+"""The status of each partition, kept in memory: what is looked at again, what becomes older, what is known without a store."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from archival.partition_status import KnownHead
+from archival.plan.policy import Policy
+from headwater.admin.status_board import BoardEntry, BoardSources, StatusBoard
+from headwater_core.control.state import PartitionState
+from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
+from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.local_log import LocalLog
+from headwater_core.segments.log_dirs import Listing, LogDirs
+from tests.fixtures import private_copy
+from tests.headwater_core.manual_clock import ManualClock
+
+ORDERS = TopicPartition("orders.in", 0)
+
+
+class Stage:
+    """A board over a real log directory, with what else an agent knows."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = ManualClock()
+        self.dirs = LogDirs([private_copy("kitchen", root)])
+        self.heads: dict[PartitionId, KnownHead] = {}
+        self.archived_to: dict[TopicPartition, int] = {}  # by the control log
+        self.policy, self.errors = Policy(tail_after_ms=0), dict[TopicPartition, HeadwaterError]()
+        self.unlookable: dict[TopicPartition, Exception] = {}
+        self.looks: list[TopicPartition] = []
+        sources = BoardSources(
+            look=self._look,
+            heads=self._heads,
+            offsets=self._offsets,
+            policy=lambda place: self.policy,
+            trouble=self.errors.get,
+            tail_age_ms=lambda *_: 0,
+        )
+        self.board = StatusBoard(sources, self.clock)
+
+    def _look(self, place: TopicPartition) -> LocalLog:
+        self.looks.append(place)
+        if place in self.unlookable:
+            raise self.unlookable[place]
+        return self.dirs.look(place)
+
+    def _heads(self) -> Mapping[PartitionId, KnownHead]:
+        return self.heads
+
+    def _offsets(self, partition: PartitionId) -> PartitionState | None:
+        end = self.archived_to.get(partition.topic_partition)
+        return None if end is None else PartitionState(manifest_version=1, fence=1, owner="me", start_offset=0, last_offset=end - 1)
+
+    def listing(self) -> Listing:
+        """What the directories show, with the glimpses that a look has."""
+        found = self.dirs.listing()
+        glimpses = {place: self.dirs.look(place).glimpse for place in found.partitions}
+        return replace(found, partitions={place: glimpse for place, glimpse in glimpses.items() if glimpse is not None})
+
+    def list_and_look(self) -> None:
+        self.board.listed(self.listing(), self.clock.monotonic_s())
+        self.board.round()
+
+    def entry(self, place: TopicPartition = ORDERS) -> BoardEntry:
+        return next(each for each in self.board.entries() if (each.status.topic, each.status.partition) == place)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path)
+    high_watermark = stage.dirs.look(ORDERS).high_watermark
+    assert high_watermark
+    stage.archived_to[ORDERS] = high_watermark
+    return stage
+
+
+def test_every_partition_of_a_listing_gets_a_status(stage: Stage) -> None:
+    stage.list_and_look()
+    assert {(each.status.topic, each.status.partition) for each in stage.board.entries()} == set(stage.dirs.listing().partitions)
+    assert stage.board.unseen == 0
+    status = stage.entry().status
+    assert (status.state, status.lag_bytes, status.lag_s) == ("archived", 0, 0.0)
+
+
+def test_what_looks_as_it_did_is_not_looked_at_again_and_is_as_young_as_the_listing(stage: Stage) -> None:
+    stage.list_and_look()
+    before = len(stage.looks)
+    stage.clock.advance(30_000)
+    stage.board.listed(stage.listing(), stage.clock.monotonic_s())
+    stage.board.round()
+    settled = stage.entry().glimpse
+    assert settled is not None
+    if settled.files is not None:  # the fixture's files are not too young to be sure
+        assert ORDERS not in stage.looks[before:]
+        assert stage.clock.monotonic_s() == stage.entry().now_s > stage.entry().at_s
+
+
+def test_what_waits_becomes_older_by_itself_and_what_does_not_wait_does_not(stage: Stage) -> None:
+    stage.archived_to[ORDERS] = 1
+    stage.list_and_look()
+    entry = stage.entry()
+    assert entry.status.lag_bytes
+    assert entry.status.lag_s is not None
+    later = entry.lag_s(stage.clock.monotonic_s() + 60)
+    assert later == pytest.approx(entry.status.lag_s + 60)
+    stage.archived_to[ORDERS] = entry.status.high_watermark or 0
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert stage.entry().lag_s(stage.clock.monotonic_s() + 60) == 0
+
+
+def test_of_a_partition_that_nothing_is_known_of_the_lag_is_unknown_and_not_all_of_the_log(stage: Stage) -> None:
+    stage.archived_to.clear()
+    stage.list_and_look()
+    assert (stage.entry().status.state, stage.entry().status.lag_bytes, stage.entry().status.lag_s) == ("unknown", None, None)
+    stage.board.stepped(ORDERS, "")  # a step has found no head
+    stage.board.round()
+    assert stage.entry().status.state == "due"
+    assert stage.entry().status.lag_bytes
+    stage.errors[ORDERS] = TransientError("the store is silent")  # it found out nothing
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert (stage.entry().status.state, stage.entry().status.reason) == ("unknown", "the store is silent")
+
+
+def test_what_has_stopped_says_why(stage: Stage) -> None:
+    stage.errors[ORDERS] = CorruptData("a segment", 7, "bit rot")
+    stage.list_and_look()
+    assert (stage.entry().status.state, stage.entry().status.reason) == ("stopped", "a segment, byte 7: bit rot")
+
+
+def test_a_look_that_fails_for_now_leaves_what_was_known_and_is_repeated(stage: Stage) -> None:
+    stage.list_and_look()
+    known = stage.entry()
+    stage.unlookable[ORDERS] = TransientError("the disk hangs")
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert stage.entry() is known
+    assert stage.board.unseen == 1
+    del stage.unlookable[ORDERS]
+    stage.board.round()
+    assert stage.entry() is not known
+
+
+def test_a_directory_that_is_damaged_or_gone(stage: Stage) -> None:
+    stage.list_and_look()
+    stage.unlookable[ORDERS] = CorruptData("orders.in-0", 0, "cut")
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert (stage.entry().status.state, stage.entry().status.lag_s) == ("stopped", None)
+    stage.unlookable[ORDERS] = NotFound("gone")
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert ORDERS not in {(each.status.topic, each.status.partition) for each in stage.board.entries()}
+
+
+def test_what_is_not_retained_is_forgotten(stage: Stage) -> None:
+    stage.list_and_look()
+    stage.board.retain({ORDERS})
+    assert [(each.status.topic, each.status.partition) for each in stage.board.entries()] == [ORDERS]
+
+
+def test_a_defect_at_one_partition_leaves_the_others_to_be_looked_at(stage: Stage) -> None:
+    stage.unlookable[ORDERS] = ZeroDivisionError("a defect")
+    stage.list_and_look()
+    assert len(stage.board.entries()) == len(stage.dirs.listing().partitions) - 1
+
+
+def test_a_round_leaves_most_of_the_time_to_others_and_ends_when_it_is_to(stage: Stage) -> None:
+    waited: list[float] = []
+    stage.board.listed(stage.listing(), stage.clock.monotonic_s())
+
+    def end(seconds: float) -> bool:
+        waited.append(seconds)
+        return True
+
+    stage.board.round(end)
+    assert len(waited) == len(stage.board.entries()) == 1
