@@ -17,7 +17,7 @@ from headwater.gateway.connection import LONG_BYTES_MAX, Connection, LongRequest
 from headwater.gateway.frames import MalformedRequest
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.metadata import Address
-from headwater.gateway.process import prepare_process
+from headwater.gateway.process import prepare_process, settle_process
 from headwater.gateway.requests import Requests
 from headwater.gateway.response import FileSlice, Frame
 from headwater_core.clock import Clock, SystemClock
@@ -60,6 +60,7 @@ class Gateway:
         try:
             await self._requests.load_schemas()
             await self._requests.snapshots.snapshot()
+            settle_process()
             with self._logs.kept_fresh():
                 await self._accept(connections_max)
         finally:

@@ -1,5 +1,6 @@
 """What the process is made to allow before a gateway serves in it."""
 
+import gc
 import resource
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ def restored() -> Iterator[None]:
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     sys.setswitchinterval(interval_s)
+    gc.unfreeze()
 
 
 def test_a_gateway_takes_short_turns_and_all_the_descriptors_it_may_have() -> None:
@@ -30,6 +32,17 @@ def test_a_gateway_takes_short_turns_and_all_the_descriptors_it_may_have() -> No
         client.ask(18, 0)
         assert sys.getswitchinterval() == pytest.approx(0.0005, rel=0.1)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+def test_what_the_start_has_made_is_no_garbage_to_look_for() -> None:
+    gc.unfreeze()
+    before = len(gc.get_objects())
+    for _ in range(2):
+        with GatewayServer(FakeLogs(), GatewayConfig(listen="127.0.0.1:0")) as server, RawClient(server.address) as client:
+            client.ask(18, 0)
+            frozen = gc.get_freeze_count()
+            assert frozen > before / 2
+            assert len(gc.get_objects()) < frozen / 2
 
 
 def test_an_interval_that_is_shorter_already_stays() -> None:
