@@ -37,6 +37,8 @@ class ArchivalConfig:
     stale_keys_below  consent: keys whose deletion the log has forgotten below this offset may stay in the archive
     merge_bytes     small neighbours become objects of up to this size; 0: they stay as they are
     merge_after_s   look for some so long after something was archived
+    min_saved_percent  a compacted topic's archive is replaced by what its log has become when that saves so much of its bytes at least;
+                    None: not for that
     rescan_s        look at every partition this often, whatever the file system reported
     uploads_in_flight  partitions that are archived at once
     upload_bytes_per_s  of all uploads together; None: as fast as the store takes them
@@ -53,6 +55,7 @@ class ArchivalConfig:
     release: bool | None = None
     merge_bytes: int = 64 << 20  # four chunks of a reader's read-ahead; uploaded in a few seconds, so that archiving waits for no merge
     merge_after_s: int = 3600
+    min_saved_percent: int | None = None
     rescan_s: int = 30
     begin_anew_epoch: int | None = None
     stale_keys_below: int | None = None
@@ -82,6 +85,10 @@ class ArchivalConfig:
             raise UsageError(f"archival.merge_bytes is {self.merge_bytes}; {MERGE_BYTES_MIN} to {MERGE_BYTES_MAX}, or 0: nothing is merged")
         if self.merge_after_s < 1:
             raise UsageError(f"archival.merge_after is {self.merge_after_s} s; at least 1 s")
+        if self.min_saved_percent is not None and not 1 <= self.min_saved_percent <= 99:
+            raise UsageError(
+                f"archival.min_saved_percent is {self.min_saved_percent}; 1 to 99, or leave it out: nothing is replaced for that"
+            )
         if self.rescan_s < 1:
             raise UsageError(f"archival.rescan is {self.rescan_s} s; at least 1 s")
         if not 1 <= self.uploads_in_flight <= 64:

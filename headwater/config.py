@@ -101,6 +101,7 @@ _PER_TOPIC = {  # key: the section that it overrides
     "superseded_retention": "archival",
     "merge_bytes": "archival",
     "merge_after": "archival",
+    "min_saved_percent": "archival",
 }
 
 

@@ -74,6 +74,8 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a look beyond what the cleaner may clean", lambda: CleanerLook(9, 3, 0)),
     ("a negative consent", lambda: ArchivalConfig(stale_keys_below=-1)),
     ("an object too small to be merged into", lambda: ArchivalConfig(merge_bytes=1)),
+    ("a replacement that saves nothing", lambda: ArchivalConfig(min_saved_percent=0)),
+    ("a replacement that leaves nothing", lambda: ArchivalConfig(min_saved_percent=100)),
     ("a merge at once", lambda: ArchivalConfig(merge_after_s=0)),
     ("a segment of negative length", lambda: replace(A_SEGMENT, size_bytes=-1)),
     ("a segment before all offsets", lambda: replace(A_SEGMENT, base_offset=-1)),

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from itertools import chain
 from tempfile import TemporaryFile
 
@@ -26,7 +27,7 @@ from archival.plan.entries import with_gap
 from archival.plan.lineage import CutAt
 from archival.plan.merge_plan import plan_merge, with_merged
 from archival.plan.policy import Policy
-from archival.plan.replacement import OVERTAKEN, Draft, irreplaceable, rereads
+from archival.plan.replacement import OVERTAKEN, SMALLER, Draft, holds_what_was_cleaned, irreplaceable, rereads
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import next_steps, supersede
 from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
@@ -37,6 +38,7 @@ from headwater_core.errors import (
     HeadwaterError,
     ManifestChanged,
     NeedsReplacement,
+    SourceChanged,
     SuspectedGap,
     TransientError,
     UnknownOutcome,
@@ -159,6 +161,7 @@ class PartitionArchiver:
         self._merge_uploads = Uploads(partition, equipment.store, offloader, equipment.new_uid)
         self._merger = Merger(self._source, archived, self._merge_uploads, equipment.spool)
         self._draft: Draft | None = None
+        self._saves = True  # may what is archived be replaced because compaction has made the log smaller?
         self._in_vain = 0  # how often what compaction went past was replaced since something was archived after it
         self._reported_irreplaceable: tuple[Entry, ...] = ()
         self._log = structlog.get_logger().bind(partition=str(partition), topic_id=partition.topic_id, writer=self._writer)
@@ -278,6 +281,8 @@ class PartitionArchiver:
             self._report_irreplaceable(self.head, log)
         for step in self._next_steps(log, policy):
             if isinstance(step, Idle):
+                if step.compared:
+                    self._forget_draft(log)
                 return Outcome(action="idle", reason=step.reason, is_last=True)
             milestones.reached("archive.planned")
             done = self._execute(step, log, policy)
@@ -290,6 +295,10 @@ class PartitionArchiver:
 
     def _next_steps(self, log: LocalLog, policy: Policy) -> Iterator[Step]:
         head = self.head
+        if policy.min_saved_percent is not None and not self._saves:
+            policy = dataclass_replace(policy, min_saved_percent=None)
+        elif policy.min_saved_percent is not None and self._draft is not None and self._draft.step.reason == SMALLER:
+            policy = dataclass_replace(policy, min_saved_percent=1)  # what is begun ends, though a little less be saved by now
         return next_steps(
             log,
             head,
@@ -345,10 +354,19 @@ class PartitionArchiver:
             )
         return Outcome(action="claimed")
 
-    def _commit(self, after: Head, reached: str = "archive.committed", *, claims: bool = False, uploads: Uploads | None = None) -> Head:
-        before, head = self.head, self._held.commit(after)
+    def _commit(
+        self,
+        after: Head,
+        reached: str = "archive.committed",
+        *,
+        claims: bool = False,
+        appends: bool = False,
+        uploads: Uploads | None = None,
+    ) -> Head:
+        before, draft = self.head, self._draft
+        head = self._held.commit(after)
         (uploads or self._uploads).committed()
-        self._draft = None  # it was of the head before
+        self._draft = draft.beside(head) if appends and draft is not None and draft.of == before else None  # it was of the head before
         if before is not None and head.fence > before.fence:  # what was uploaded under the one before is not named again
             self._uploads.committed()
             self._merge_uploads.committed()
@@ -383,15 +401,18 @@ class PartitionArchiver:
         self._log.info("branch_revived", base_offset=step.entry.base_offset, last_offset=live.last_offset)
         return Outcome(action="revived", entry=live)
 
-    def _replace(self, step: Replace, head: Head, log: LocalLog, policy: Policy) -> Outcome | CutAt:
+    def _replace(self, step: Replace, head: Head, log: LocalLog, policy: Policy) -> Outcome | CutAt | None:
         """Archive one more run of what replaces the live ones. Those stay live until all of it is there: never is less archived than
         before, and a deleted key does not come back for want of its tombstone."""
         draft = self._draft
-        if draft is None or not draft.is_for(head, step.first, log.epochs):
+        if draft is None or not draft.is_for(head, step, log.epochs):
             self._check_vain(step, log)
             draft = self._draft = self._begin_draft(step, head, log)
-        for upload in rereads(log, draft.head, head):
+        for upload in rereads(log, draft.head, head, draft.end):
             if reason := self._looks.overtaken(log, draft.head, upload.read_from, policy.stale_keys_below, end=upload.end):
+                if step.reason == SMALLER:
+                    self._give_up_saving(reason)
+                    return None
                 self._draft = None
                 raise NeedsReplacement(reason)  # until the log changes; then all of it is begun again
             if self._is_outrun(draft.head):
@@ -409,12 +430,40 @@ class PartitionArchiver:
             if not draft.is_complete:
                 return Outcome(action="reread", entry=done.entries[-1])
             break
-        self._source.look_again(log)
-        self._commit(draft.result)
-        entries, last_offset = len(draft.replaced), head.last_offset
+        return self._commit_draft(draft, log)
+
+    def _commit_draft(self, draft: Draft, log: LocalLog) -> Outcome | None:
+        step, following = draft.step, draft.following
+        if step.reason == SMALLER and not draft.is_complete:  # what follows has to abut
+            self._give_up_saving(f"the log holds nothing from {draft.head.next_offset} to {draft.end}, where the archive ended")
+            return None
+        reindexed = self._branches.reindex(draft.head.entries, following, draft.of.fence)
+        again = self._source.look_again(log)
+        if step.reason == SMALLER and not holds_what_was_cleaned(again, draft.of):
+            raise SourceChanged(f"{self.partition}: a segment was sealed before what its records replace was committed")
+        last_offset, entries = draft.end - 1, len(draft.replaced)
+        self._commit(draft.result(reindexed.live, reindexed.dead))
         self._in_vain += step.reason == OVERTAKEN
-        self._log.warning("runs_replaced", from_offset=step.first, last_offset=last_offset, entries=entries, reason=step.reason)
-        return Outcome(action="replaced", reason=f"offsets from {step.first} on are archived again")
+        (self._log.info if step.reason == SMALLER else self._log.warning)(
+            "runs_replaced", from_offset=step.first, last_offset=last_offset, entries=entries, reason=step.reason
+        )
+        return Outcome(action="replaced", reason=f"offsets from {step.first} on are archived again: {step.reason}")
+
+    def _give_up_saving(self, reason: str) -> None:
+        """What would be smaller is not tried again before the agent is started again: it would end in the same way."""
+        self._saves = False
+        self._drop_draft()
+        self._log.warning("replacement_given_up", reason=reason)
+
+    def _forget_draft(self, log: LocalLog) -> None:
+        """What is not worth replacing any more, as `log` shows, waits for nothing."""
+        draft = self._draft
+        if draft is not None and draft.step.reason == SMALLER and holds_what_was_cleaned(log, draft.of):
+            self._drop_draft()
+
+    def _drop_draft(self) -> None:
+        self._draft = None
+        self._uploads.committed()  # what was uploaded for it will not be wanted again
 
     def _check_vain(self, step: Replace, log: LocalLog) -> None:
         """Raises NeedsReplacement where another replacement would not help: reading the log takes longer than its tombstones stay."""
@@ -428,7 +477,7 @@ class PartitionArchiver:
 
     def _begin_draft(self, step: Replace, head: Head, log: LocalLog) -> Draft:
         first = self._source.batch_base(log, step.first) if step.first > head.start_offset else 0
-        return Draft.begin(head, step.first, log.epochs, *self._branches.split(head.entries, first))
+        return Draft.begin(head, step, log.epochs, *self._branches.split(head.entries, first))
 
     # Gaps and runs
 
@@ -459,7 +508,7 @@ class PartitionArchiver:
                     break
                 scanned.append(more)
             done = self._runs.send(scanned, head, log, stale_keys_below=policy.stale_keys_below)
-        self._commit(done.head)
+        self._commit(done.head, appends=not step.refills)
         self._in_vain = 0
         for entry in done.entries:
             self._log.info("run_archived", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=entry.size_bytes)
@@ -516,7 +565,7 @@ class PartitionArchiver:
         head = self.head
         if head is not None and head.writer != self._writer:
             return MergeOutcome(passed=passed, reason=f"{head.writer} holds the partition")
-        if head is None or not self._is_at_rest(head, log, policy):
+        if head is None or not self._is_at_rest(log, policy):
             return MergeOutcome(passed=passed, comes_first=True)
         check_writable(head)
         if self._announcer.known_version(self.partition) > head.version and self._held.reload():
@@ -544,7 +593,7 @@ class PartitionArchiver:
         self._log.info("runs_merged", base_offset=entry.base_offset, last_offset=entry.last_offset, size_bytes=size_bytes, entries=entries)
         return MergeOutcome(merged=entry, group=plan.group, local_bytes=merged.local_bytes, passed=plan.passed, more=True)
 
-    def _is_at_rest(self, head: Head, log: LocalLog, policy: Policy) -> bool:
+    def _is_at_rest(self, log: LocalLog, policy: Policy) -> bool:
         """Is there nothing that comes before a merge? Not what may turn out to be without substance again and again. A log that is behind
         has no say."""
         steps = self._next_steps(log, policy)

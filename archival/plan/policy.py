@@ -20,6 +20,7 @@ class Policy:
     off               the setting, or the pause, by which nothing is archived; "" where something is
     gap_reason        why the log may lack what was not archived in time; "" where nobody knows
     merge_bytes       small neighbours become objects of up to this size; 0: nothing is merged
+    min_saved_percent  what is archived of a compacted log is replaced when that saves so much of it; None: not for that
 
     Raises ValueError for a negative number.
     """
@@ -30,6 +31,7 @@ class Policy:
     stale_keys_below: int | None = None
     merge_bytes: int = 0
     merge_span_ms: int = MERGE_SPAN_MS
+    min_saved_percent: int | None = None
     off: str = ""
     gap_reason: str = ""
 
@@ -52,6 +54,7 @@ class Policy:
             begin_anew_epoch=settings.begin_anew_epoch,
             stale_keys_below=settings.stale_keys_below,
             merge_bytes=0 if requested else settings.merge_bytes,
+            min_saved_percent=None if requested else settings.min_saved_percent,
             merge_span_ms=min(MERGE_SPAN_MS, (settings.retention_s or DAY_S * 365) * 1000 // 8),
         )
 

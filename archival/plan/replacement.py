@@ -1,4 +1,4 @@
-"""Which live runs must be archived again, from what, and the draft of what is to replace them (design §4, What the dead had displaced)."""
+"""Which live runs must be archived again, or may be to save space, from what, and the draft of what is to replace them (design §4)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ from manifests.entry_tree import EntryTree
 from manifests.head import Head
 
 OVERTAKEN = "compaction went past the archive"
+SMALLER = "compaction has made the log smaller than its archive"
 DISPLACED = "an unclean election took records that older ones of their keys had been dropped for"
+
+NOTHING = EntryTree()
 
 Overtaken = Callable[[int], str]
 """Why what lies from an offset on must not follow what is archived below it, compaction having gone past it; "" when it may."""
@@ -59,6 +62,43 @@ def plan_overtaken(log: LocalLog, head: Head, first: int, overtaken: Overtaken) 
     return Stop(NeedsReplacement(why))
 
 
+def plan_smaller(log: LocalLog, head: Head, high_watermark: int, min_saved_percent: int | None) -> Replace | None:
+    """Where that saves at least `min_saved_percent` of what the cleaner has passed of the archive, all that is live is archived again.
+
+    Only where the log lacks nothing but what is archived in a later record of its key: its cleaner has a checkpoint, the log holds all that
+    the archive does, and all that a cleaning could have read (what is sealed, and what came from former leaders) is archived. And only when
+    what the replacement before has left is forgotten, so that the archive never holds more than two copies for that.
+    """
+    cleaned_to = clean_below(log)
+    if min_saved_percent is None or not cleaned_to or high_watermark < head.next_offset or not holds_what_was_cleaned(log, head):
+        return None
+    if log.start_offset > head.start_offset or head.entries.gaps or head.superseded:
+        return None
+    local_bytes = sum(segment.size_bytes for segment, end in log.segments_from(0) if end is not None and end <= cleaned_to)
+    if not _saves(head.entries.live_bytes, local_bytes, min_saved_percent):
+        return None  # no page was read to know that
+    passed = head.entries.split_at(cleaned_to)[0]
+    if passed and passed.next_offset > cleaned_to:
+        passed = passed.without_last()
+    return Replace(head.start_offset, SMALLER) if _saves(passed.live_bytes, local_bytes, min_saved_percent) else None
+
+
+def _saves(archived_bytes: int, local_bytes: int, min_saved_percent: int) -> bool:
+    return (archived_bytes - local_bytes) * 100 >= max(archived_bytes, 1) * min_saved_percent
+
+
+def _cleanable_to(log: LocalLog) -> int:
+    """Where what cleaners have read of this log ends: before its active segment, or, at a leader that it was fetched from, before the first
+    offset of its own leader epoch."""
+    newest = log.epochs.starts[-1].first_offset if log.epochs.starts else 0
+    return max(log.segments[-1].base_offset if log.segments else 0, newest)
+
+
+def holds_what_was_cleaned(log: LocalLog, head: Head) -> bool:
+    """Is all archived that a record of the log may have been dropped for?"""
+    return head.next_offset >= _cleanable_to(log)
+
+
 def _first_batch(entry: Entry) -> int:
     """The offset of the first batch: a run may begin with a gap that compaction made."""
     return entry.epochs[0].first_offset if entry.epochs else entry.base_offset
@@ -69,17 +109,17 @@ def irreplaceable(log: LocalLog, head: Head) -> tuple[Entry, ...]:
     return tuple(entry for entry in may_lack(log.epochs, head.entries) if _first_batch(entry) < log.start_offset)
 
 
-def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
-    """The uploads that may be the next run of `draft`, which is to replace `head`, best first. Each ends where an entry of `head` does, so
-    that a run whose bytes are the same can stay. None when the draft has all of it, as when its commit is tried again."""
+def rereads(log: LocalLog, draft: Head, head: Head, replaced_to: int) -> Iterator[Upload]:
+    """The uploads that may be the next run of `draft`, which is to replace `head` below `replaced_to`, best first. Each ends where an entry
+    of `head` does, so that a run whose bytes are the same can stay. None when the draft has all of it, as when its commit is retried."""
     first = draft.next_offset
-    if first >= head.next_offset:
+    if first >= replaced_to:
         return
     read_from = max(first, log.start_offset)
     for segment, segment_end in log.segments_from(read_from):
-        if segment.base_offset >= head.next_offset:
+        if segment.base_offset >= replaced_to:
             return
-        last_end = head.next_offset if segment_end is None else min(segment_end, head.next_offset)
+        last_end = replaced_to if segment_end is None else min(segment_end, replaced_to)
         for end in (*(entry.next_offset for entry in head.entries.within(read_from, last_end) if entry.next_offset < last_end), last_end):
             yield Upload(segment=segment, first=first, read_from=read_from, end=end, cover_end=end)
 
@@ -88,37 +128,47 @@ def rereads(log: LocalLog, draft: Head, head: Head) -> Iterator[Upload]:
 class Draft:
     """Kept in memory: nothing lists its runs yet.
 
-    of      the head whose runs from offset `first` on are replaced
+    of      the head whose runs from the step's first offset up to `end` are replaced; what was archived after those since stays
     epochs  of the log that the runs are read from
-    head    `of` with what there is of the new runs instead
+    head    `of` as it was when the draft was begun, with what there is of the new runs instead
     dead    what leaves the live list with the commit
     """
 
     of: Head
-    first: int
+    step: Replace
+    end: int
     epochs: EpochHistory
     head: Head
     dead: EntryTree
 
     @classmethod
-    def begin(cls, of: Head, first: int, epochs: EpochHistory, live: EntryTree, dead: EntryTree) -> "Draft":
+    def begin(cls, of: Head, step: Replace, epochs: EpochHistory, live: EntryTree, dead: EntryTree) -> "Draft":
         """live, dead  the entries of `of` that stay, and those that are replaced; what ends before the archive's start does not stay"""
         if live and live.next_offset <= of.start_offset:
             live, dead = EntryTree(), of.entries
         last_offset = live.next_offset - 1 if live else of.start_offset - 1
-        return cls(of, first, epochs, replace(of, entries=live, last_offset=last_offset), dead)
+        return cls(of, step, of.next_offset, epochs, replace(of, entries=live, last_offset=last_offset), dead)
 
-    def is_for(self, head: Head, first: int, epochs: EpochHistory) -> bool:
-        """Does it replace what `head` lists from `first` on, and has the log the same history still?"""
-        return (self.of, self.first, self.epochs) == (head, first, epochs)
+    def is_for(self, head: Head, step: Replace, epochs: EpochHistory) -> bool:
+        """Does it replace what `head` lists as `step` says, and has the log the same history still?"""
+        return (self.of, self.step, self.epochs) == (head, step, epochs)
 
     def with_run(self, head: Head) -> "Draft":
         """With one more run, which `head` lists."""
         return dataclass_replace(self, head=head)
 
+    def beside(self, head: Head) -> "Draft | None":
+        """It, when `head` lists more, which the same log holds after what is replaced; None where nothing may be listed meanwhile."""
+        return dataclass_replace(self, of=head) if self.step.reason == SMALLER else None
+
     @property
     def is_complete(self) -> bool:
-        return self.head.next_offset >= self.of.next_offset
+        return self.head.next_offset >= self.end
+
+    @property
+    def following(self) -> EntryTree:
+        """What stays after the new runs."""
+        return self.of.entries.split_at(self.end)[1]
 
     @property
     def replaced(self) -> tuple[Entry, ...]:
@@ -126,15 +176,24 @@ class Draft:
         names = self._names
         return tuple(entry for entry in self.dead if not entry.gap and _name(entry) not in names)
 
-    @property
-    def result(self) -> Head:
-        """What to commit."""
+    def result(self, following: EntryTree = NOTHING, dead: EntryTree = NOTHING) -> Head:
+        """What to commit.
+
+        following, dead  `following` as it is after the new runs, and what was archived again for that
+        """
         names = self._names
         superseded = self.of.superseded
         for entry in self.of.superseded:
             if _name(entry) in names:
                 superseded = superseded.without(entry)
-        return replace(self.head, superseded=superseded.with_branch(self.replaced))
+        entries = self.head.entries + following
+        return replace(
+            self.of,
+            entries=entries,
+            superseded=superseded.with_branch(self.replaced).with_branch(dead),
+            last_offset=entries.next_offset - 1 if following else self.head.last_offset,
+            clean_to=min(self.head.clean_to, self.of.clean_to) if following else self.head.clean_to,
+        )
 
     @property
     def _names(self) -> set[tuple[str, int]]:

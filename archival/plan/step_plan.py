@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from archival.plan.lineage import Behind, CutAt, branches_at, is_proven, newest_epoch, resumes_at, verdict, written_epochs
 from archival.plan.policy import Policy
-from archival.plan.replacement import Overtaken, plan_overtaken, plan_replacement
+from archival.plan.replacement import Overtaken, plan_overtaken, plan_replacement, plan_smaller
 from archival.plan.role import Standby, archiving_role
 from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
@@ -81,7 +81,10 @@ def _archiving(log: LocalLog, head: Head, high_watermark: int, policy: Policy, t
     yield from _revivals(log, head, high_watermark)
     if head.next_offset < log.start_offset:
         yield RecordGap(head.next_offset, log.start_offset - 1)
-    yield from _uploads(log, head, high_watermark, policy, tail_age_ms, overtaken)
+    for step in _uploads(log, head, high_watermark, policy, tail_age_ms, overtaken):
+        if isinstance(step, Idle) and (smaller := plan_smaller(log, head, high_watermark, policy.min_saved_percent)):
+            yield smaller
+        yield step
 
 
 def supersede(log: LocalLog, head: Head, at: int, leader_epoch: int, policy: Policy) -> CutEntries | Stop:

@@ -2,30 +2,33 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
+from archival.config import ArchivalConfig
+from archival.partition.branches import Branches
 from archival.partition.release import release_bound
 from archival.plan.cleaner import displaced_by
 from archival.plan.lineage import may_lack
 from archival.plan.policy import Policy
-from archival.plan.replacement import DISPLACED, Draft, irreplaceable, rereads
+from archival.plan.replacement import DISPLACED, SMALLER, Draft, irreplaceable, plan_smaller, rereads
 from archival.plan.step_plan import next_steps
-from archival.plan.steps import Replace, Stop
+from archival.plan.steps import Idle, Replace, Stop, Upload
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import NeedsReplacement, TransientError
+from headwater_core.errors import NeedsReplacement, SourceChanged, TransientError
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.run_scan import scan_run
 from manifests.entry import Entry, EpochOffset
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
+from manifests.page import reference
 from manifests.repository import ManifestRepository
-from tests.archival.builders import PARTITION, SEALED, Agent, Directory, a_log, batches_of, ranges
-from tests.headwater_core.segments.builders import a_batch, a_record
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log, batches_of, ranges
+from tests.headwater_core.segments.builders import Producer, a_batch, a_marker, a_record
 from tests.manifests import builders
 from tests.manifests.builders import a_gap
 
@@ -293,7 +296,7 @@ def test_nothing_is_replaced_where_nothing_proves_compaction() -> None:
 
 def test_what_replaces_ends_where_entries_and_segments_do() -> None:
     log, draft = a_branch(0, 12, 25), a_head(start_offset=0)
-    found = [(each.segment.base_offset, each.read_from, each.end, each.cover_end) for each in rereads(log, draft, HEAD)]
+    found = [(each.segment.base_offset, each.read_from, each.end, each.cover_end) for each in rereads(log, draft, HEAD, 20)]
     assert found == [(0, 0, 10, 10), (0, 0, 12, 12), (12, 0, 10, 10), (12, 0, 15, 15), (12, 0, 20, 20)]
 
 
@@ -328,17 +331,247 @@ def test_a_draft_leaves_what_is_the_same_and_supersedes_the_rest() -> None:
     first, same, last = HEAD.entries
     new = [an_entry(0, 9, (2, 25)), same, an_entry(15, 19)]
     head = a_head(*HEAD.entries, superseded=(an_entry(20, 24),))
-    draft = Draft.begin(head, 0, LOG.epochs, EntryTree(), head.entries)
-    assert draft.is_for(head, 0, LOG.epochs)
+    step = Replace(0, DISPLACED)
+    draft = Draft.begin(head, step, LOG.epochs, EntryTree(), head.entries)
+    assert draft.is_for(head, step, LOG.epochs)
     assert not draft.is_complete
     entries = tuple(entry if entry is same else structs.replace(entry, uid="f" * 32) for entry in new)
     draft = draft.with_run(structs.replace(draft.head, entries=entries, last_offset=19))
     assert draft.is_complete
     assert draft.replaced == (first, last)
-    assert draft.result.superseded == (first, last, an_entry(20, 24))
+    assert draft.result().superseded == (first, last, an_entry(20, 24))
 
 
 def test_a_draft_keeps_nothing_that_ends_before_the_start() -> None:
     head = a_head(*HEAD.entries, start_offset=10)
-    draft = Draft.begin(head, 10, LOG.epochs, *HEAD.entries.split_at(10))
+    draft = Draft.begin(head, Replace(10, DISPLACED), LOG.epochs, *HEAD.entries.split_at(10))
     assert (len(draft.head.entries), draft.head.last_offset, draft.dead) == (0, 9, HEAD.entries)
+
+
+# To save space
+
+
+def a_shrunk_log(*sizes: tuple[int, int], start: int = 0, cleaned_to: int | None = None, hw: int = 45) -> LocalLog:
+    """Segments by base offset and bytes; the last one is the active one, and the cleaner has passed all others."""
+    log = a_log(*(base for base, _ in sizes), hw=hw, start=start, compacted=True)
+    segments = tuple(replace(each, size_bytes=size) for each, (_, size) in zip(log.segments, sizes, strict=True))
+    return replace(log, segments=segments, cleaned_to=sizes[-1][0] if cleaned_to is None else cleaned_to)
+
+
+LARGE = a_head(*(builders.an_entry(base, base + 9, partition=PARTITION, size_bytes=100) for base in (0, 10, 20, 30)), leader_epoch=0)
+SMALL = a_shrunk_log((0, 150), (40, 900))
+
+
+@pytest.mark.parametrize(
+    ("percent", "log", "head", "is_replaced"),
+    [
+        (62, SMALL, LARGE, True),
+        (63, SMALL, LARGE, False),
+        (None, SMALL, LARGE, False),
+        (50, a_shrunk_log((0, 50), (20, 50), (30, 900)), LARGE, True),  # of 300 that the cleaner has passed
+        (70, a_shrunk_log((0, 50), (20, 50), (30, 900)), LARGE, False),
+        (50, a_shrunk_log((0, 100), (25, 900)), LARGE, True),  # of 200: the entry at 20 reaches beyond
+        (51, a_shrunk_log((0, 100), (25, 900)), LARGE, False),
+        (1, a_shrunk_log((0, 400), (40, 900)), LARGE, False),
+        (1, replace(SMALL, cleaned_to=None), LARGE, False),  # nothing shows that a cleaner was there
+        (1, replace(SMALL, cleaned_to=41), LARGE, False),  # a checkpoint that the broker disbelieves
+        (1, a_shrunk_log((0, 150), (40, 900), start=1), LARGE, False),  # the archive alone holds the first record
+        (1, a_shrunk_log((10, 50), (40, 900), start=10), LARGE, False),
+        (1, a_shrunk_log((10, 50), (40, 900), start=10), structs.replace(LARGE, start_offset=10, entries=tuple(LARGE.entries)[1:]), True),
+        (1, a_shrunk_log((0, 150), (40, 0), (50, 900), cleaned_to=40), LARGE, False),  # what is sealed is not archived yet
+        (1, replace(SMALL, epochs=EpochHistory.of(((0, 0), (1, 41)))), LARGE, False),  # nor what a former leader's cleaner may have read
+        (1, replace(SMALL, high_watermark=39), LARGE, False),
+        (1, SMALL, structs.replace(LARGE, superseded=(an_entry(0, 9),)), False),  # what was replaced before is listed still
+        (1, SMALL, a_head(*tuple(LARGE.entries)[:3], a_gap(30, 39), leader_epoch=0), False),
+        (1, SMALL, a_head(leader_epoch=0, start_offset=40, last_offset=39), False),
+    ],
+)
+def test_what_compaction_has_made_smaller_is_archived_again(percent: int | None, log: LocalLog, head: Head, is_replaced: bool) -> None:
+    found = plan_smaller(log, head, log.high_watermark or 0, percent)
+    assert found == (Replace(head.start_offset, SMALLER) if is_replaced else None)
+
+
+def test_no_command_waits_until_space_is_saved() -> None:
+    settings = ArchivalConfig(min_saved_percent=50)
+    assert Policy.of(settings).min_saved_percent == 50
+    assert Policy.of(settings, requested=True).min_saved_percent is None
+
+
+def test_saving_waits_for_all_else() -> None:
+    policy = Policy(min_saved_percent=50)
+    steps = list(next_steps(replace(SMALL, high_watermark=40), LARGE, writer="me", policy=policy, tail_age_ms=0))
+    assert steps[0] == Replace(0, SMALLER)
+    assert isinstance(steps[1], Idle)
+    sealed = a_shrunk_log((0, 150), (40, 900), (60, 900), cleaned_to=40, hw=70)
+    assert isinstance(next(next_steps(sealed, LARGE, writer="me", policy=policy, tail_age_ms=0)), Upload)
+
+
+def test_page_reads_tell_only_what_sums_do_not() -> None:
+    class Unread:
+        def read(self, ref: object) -> NoReturn:
+            raise AssertionError("a page was read")
+
+    ref = reference(tuple(LARGE.entries), uid="a" * 32, level=0, fence=1, size_bytes=1, digest=LARGE.entries[0].digest)
+    paged = structs.replace(LARGE, entries=EntryTree((ref,), Unread()))
+    assert plan_smaller(a_shrunk_log((0, 350), (40, 900)), paged, 45, 50) is None
+    assert plan_smaller(SMALL, paged, 45, 50) == Replace(0, SMALLER)
+
+
+SAVES = Policy(tail_after_ms=0, min_saved_percent=30)
+
+
+@pytest.fixture
+def shrunk(directory: Directory) -> Agent:
+    """Three segments and a tail are archived; then the cleaner has dropped most of them for what follows, and a tombstone."""
+    directory.segment(0, keyed(0, (0, ALICE, b"1" * 200), (1, BOB, b"1" * 200)))
+    directory.segment(2, keyed(2, (2, ALICE, b"2" * 200), (3, CAROL, b"1" * 200)))
+    directory.segment(4, keyed(4, (4, CAROL, None), (5, ALICE, b"3")))
+    directory.segment(6, keyed(6, (6, DAVE, b"1")))
+    directory.high_watermark(7)
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    assert agent.run(SAVES)[-1] == "caught up"
+    (directory.path / f"{2:020}.log").unlink()
+    directory.segment(0, keyed(0, (1, BOB, b"1" * 200)))
+    directory.segment(4, keyed(4, (5, ALICE, b"3")))
+    directory.cleaned(6)
+    return agent
+
+
+LEFT = {ALICE: b"3", BOB: b"1" * 200, DAVE: b"1"}
+
+
+def test_space_is_saved_once(directory: Directory, shrunk: Agent) -> None:
+    before = shrunk.head
+    assert shrunk.run(EVERYTHING) == ["caught up"]
+    with capture_logs() as logs:
+        assert shrunk.run(SAVES) == ["reread", "reread", "replaced", "caught up"]
+    assert [each["log_level"] for each in logs if each["event"] == "runs_replaced"] == ["info"]
+    after = shrunk.head
+    assert table(shrunk) == LEFT
+    assert after.entries.live_bytes < before.entries.live_bytes * 0.6
+    assert (after.start_offset, after.last_offset, after.clean_to) == (0, 6, 6)
+    assert ranges(after.superseded) == [(0, 1), (2, 3), (4, 5)]
+    assert after.entries[-1].key == before.entries[-1].key, "what has the same bytes keeps its object"
+    assert cleaned_of(after)[0]
+
+
+def cleaned_of(head: Head) -> list[bool]:
+    return [entry.cleaned for entry in head.entries]
+
+
+def test_nothing_is_replaced_again_before_what_was_replaced_is_forgotten(directory: Directory, shrunk: Agent) -> None:
+    shrunk.run(SAVES)
+    directory.segment(0)
+    directory.segment(7, keyed(7, (7, BOB, b"2")))
+    directory.segment(8)
+    directory.high_watermark(8)
+    directory.cleaned(8)
+    assert shrunk.run(SAVES) == ["archived", "caught up"]
+    shrunk.archiver.amend(lambda head: structs.replace(head, superseded=()))
+    assert "replaced" in shrunk.run(SAVES)
+    assert table(shrunk) == {ALICE: b"3", BOB: b"2", DAVE: b"1"}
+    assert shrunk.run(SAVES) == ["caught up"]
+
+
+def test_archiving_continues_beside_a_replacement(directory: Directory, shrunk: Agent) -> None:
+    """Otherwise a topic that is written all the time would begin it again at each segment."""
+    assert shrunk.step(SAVES).action == "reread"
+    there = objects(shrunk)
+    directory.segment(7, keyed(7, (7, ALICE, b"4")))
+    directory.segment(8, keyed(8, (8, BOB, b"2")))
+    directory.high_watermark(9)
+    assert shrunk.archiver.is_waiting
+    assert shrunk.run(SAVES) == ["archived", "archived", "reread", "replaced", "caught up"]
+    assert objects(shrunk) == there + 3, "what had been read again is not read once more"
+    assert ranges(shrunk.head.entries) == [(0, 1), (2, 5), (6, 6), (7, 7), (8, 8)]
+    assert table(shrunk) == {ALICE: b"4", BOB: b"2", DAVE: b"1"}
+    assert not shrunk.archiver.is_waiting
+
+
+def test_a_segment_that_is_sealed_meanwhile_comes_first(directory: Directory, shrunk: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records may be what the cleaner has dropped others for: never does the archive lack both."""
+    assert [shrunk.step(SAVES).action for _ in range(2)] == ["reread", "reread"]
+    real = Branches.reindex
+
+    def reindex_while_it_rolls(*of: Any) -> Any:
+        directory.segment(7, keyed(7, (7, BOB, b"2")))
+        directory.segment(8)
+        directory.high_watermark(8)
+        return real(*of)
+
+    monkeypatch.setattr(Branches, "reindex", reindex_while_it_rolls)
+    with pytest.raises(SourceChanged, match="was sealed before"):
+        shrunk.step(SAVES)
+    assert shrunk.run(SAVES) == ["archived", "replaced", "caught up"]
+
+
+def test_a_new_claim_begins_it_again(directory: Directory, shrunk: Agent) -> None:
+    assert shrunk.step(SAVES).action == "reread"
+    shrunk.archiver.amend(lambda head: structs.replace(head, fence=head.fence + 1), discards=True)
+    assert not shrunk.archiver.is_waiting
+    assert shrunk.run(SAVES) == ["reread", "reread", "replaced", "caught up"]
+    assert {entry.fence for entry in tuple(shrunk.head.entries)[:2]} == {2}
+
+
+def test_what_is_not_to_be_saved_any_more_waits_for_nothing(directory: Directory, shrunk: Agent) -> None:
+    assert shrunk.step(SAVES).action == "reread"
+    assert shrunk.archiver.is_waiting
+    assert shrunk.run(EVERYTHING) == ["caught up"]
+    assert not shrunk.archiver.is_waiting
+
+
+def test_what_is_begun_ends_though_it_saves_less_by_then(directory: Directory, shrunk: Agent) -> None:
+    assert shrunk.step(SAVES).action == "reread"
+    assert shrunk.run(replace(SAVES, min_saved_percent=90)) == ["reread", "replaced", "caught up"]
+
+
+def test_it_is_given_up_where_the_cleaner_goes_past_what_is_still_to_be_read(directory: Directory, shrunk: Agent) -> None:
+    """The last run that is read again is not clean with the others: a tombstone may have been dropped from it. Archiving continues."""
+    before = shrunk.head
+    assert shrunk.step(SAVES).action == "reread"
+    directory.segment(7)
+    directory.high_watermark(7)
+    directory.cleaned(7)
+    shrunk.clock.advance(DAY_MS)
+    with capture_logs() as logs:
+        assert shrunk.run(SAVES) == ["reread", "caught up"]
+        assert shrunk.run(SAVES) == ["caught up"]
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["replacement_given_up"]
+    assert shrunk.head == before
+    assert not shrunk.archiver.is_waiting
+
+
+def test_what_follows_learns_of_transactions_anew(directory: Directory) -> None:
+    """A transaction was open where the replaced part ends, and is aborted after that; then the cleaner drops its data."""
+    producer = Producer(id=5)
+    directory.segment(0, keyed(0, (0, ALICE, b"1" * 300)))
+    directory.segment(1, keyed(1, (1, ALICE, b"2")))
+    opened = a_batch(2, [a_record(2, b"x", key=BOB)], producer=producer, transactional=True)
+    rest = keyed(3, (3, DAVE, b"1"))
+    directory.segment(2, opened, rest)
+    directory.high_watermark(4)
+    agent = Agent(directory.root, delete_retention_ms=DAY_MS)
+    agent.run(SAVES)
+    directory.segment(0)
+    directory.cleaned(2)
+    assert agent.step(SAVES).action == "reread"
+    marker = a_marker(4, producer, aborts=True)
+    directory.append(2, marker)
+    directory.segment(5, keyed(5, (5, CAROL, b"1")))
+    directory.high_watermark(6)
+    assert [agent.step(SAVES).action for _ in range(2)] == ["archived", "archived"]
+    assert [(entry.base_offset, entry.open_from, entry.aborted) for entry in tuple(agent.head.entries)[2:]] == [
+        (2, 2, 0),
+        (4, None, 1),
+        (5, None, 0),
+    ]
+    directory.segment(2, rest, marker)
+    directory.cleaned(5)
+    assert agent.run(SAVES) == ["replaced", "caught up"]
+    assert [(entry.base_offset, entry.open_from, entry.aborted) for entry in agent.head.entries] == [
+        (0, None, 0),
+        (2, None, 0),
+        (4, None, 0),
+        (5, None, 0),
+    ]
+    assert sorted(ranges(agent.head.superseded)) == [(0, 0), (1, 1), (2, 3), (4, 4)]

@@ -21,6 +21,7 @@ from archival.partition.source import LocalLogs, open_segment
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
 from archival.plan.policy import Policy
+from archival.plan.replacement import SMALLER
 from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
@@ -130,6 +131,7 @@ class Agent:
         return Policy(
             tail_after_ms=tail_after_ms,
             begin_anew_epoch=self.world.begin_anew_epoch,
+            min_saved_percent=self.world.random.choice((1, 10, 40)) if self.world.theme.saves else None,
             stale_keys_below=None if self.world.theme.forgets else 2**62,
         )
 
@@ -139,6 +141,7 @@ class Agent:
             self.world.result.seen["an agent is paused"] += policy.is_paused
         outcome = archiver.step(policy)
         self.world.result.seen[f"outcome {outcome.action}"] += 1
+        self.world.result.seen["space is saved"] += outcome.action == "replaced" and outcome.reason.endswith(SMALLER)
         entry = outcome.entry
         what = f" {entry.base_offset}..{entry.last_offset} epochs {entry.epochs}" if entry else ""
         if not outcome.progressed:

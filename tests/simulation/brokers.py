@@ -170,6 +170,7 @@ class Brokers:
         self.rows: dict[str, dict[tuple[int, int], tuple[Row, ...]]] = {}  # by topic id and (base, epoch): as they were written
         self.cleaned: dict[str, dict[Place, set[Place | None]]] = {}  # by topic id: what cleaners dropped, for what; None: its horizon
         self.lineage: dict[tuple[str, int], set[int]] = {}  # by topic id and epoch: in which epochs the log was written that led it
+        self.was_unclean = False  # has a broker led that lacked something committed?
         self.changes = 0  # of who leads and who is in sync: where the cluster's metadata log ends
         self.starts = [0, 0]  # of each broker's process
         self._ticks = 0
@@ -362,6 +363,7 @@ class Brokers:
         if unclean == self.leader.full:
             return None
         self.begin()
+        self.was_unclean |= unclean
         self.finish_cleaning(self.follower)
         self.epoch += 1
         self.leading = 1 - self.leading

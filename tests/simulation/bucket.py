@@ -86,7 +86,13 @@ class JustNow(WatchedStore):
 class Checks:
     """Looks at the inner store after every action; remembers the newest head of each incarnation."""
 
-    def __init__(self, store: "WatchedStore", brokers: Brokers, limits: PageLimits, retention: ArchivalConfig) -> None:
+    def __init__(
+        self, store: "WatchedStore", brokers: Brokers, limits: PageLimits, retention: ArchivalConfig, *, keeps_tables: bool = False
+    ) -> None:
+        """
+        keeps_tables  only an unclean election changes what a reader of the archive alone ends with, up to where that ended
+        """
+        self._keeps_tables = keeps_tables
         self._store, self._brokers, self._retention = store, brokers, retention
         self._left_s: dict[str, float] = {}  # by key: when a head first did not list any more what the one before did
         self._superseded_s: dict[tuple[int, int], float] = {}  # by base and epoch: since when it has been listed as superseded
@@ -152,6 +158,8 @@ class Checks:
         if before:
             self._trim(before, head)
             self._superseded(before, head)
+            if self._keeps_tables and not self._brokers.was_unclean and not before.entries.gaps:
+                self._kept_table(before, head)
         if before and partition == self._brokers.partition:
             self._published(before, head)
 
@@ -390,7 +398,7 @@ class Checks:
         what was lost already to the log that it was archived from; and a run that the log does not hold all of any more.
         """
         brokers, leader = self._brokers, self._brokers.leader
-        archived = [row for entry in head.entries for batch in self.stored(entry) for row in _rows(batch)]
+        archived = self._archived_rows(head)
         local = [row for batch in leader.batches() if batch.last < leader.hw for row in batch.rows]
         seen = table_of([*archived, *(row for row in local if row.place.offset > head.last_offset)])
         start = max(leader.start, leader.segments[0].base)
@@ -410,6 +418,20 @@ class Checks:
                 if row.value is not None and row not in local:
                     continue
             raise Violation(f"I5 a reader ends with {found} for {key!r}, and the last that was written is {row}")
+
+    def _kept_table(self, before: Head, head: Head) -> None:
+        """I5: of each key the archive alone has the same as before, or something newer."""
+        was, now = (table_of(row for row in self._archived_rows(each) if row.place.offset >= head.start_offset) for each in (before, head))
+        for key in sorted(was.keys() | now.keys()):
+            old, new = was.get(key), now.get(key)
+            if new is not None and (new == old or new.place.offset > before.last_offset):
+                continue
+            if (old is None or old.value is None) and (new is None or new.value is None):
+                continue
+            raise Violation(f"I5 a reader of the archive alone ends with {new} for {key!r}, and did with {old}")
+
+    def _archived_rows(self, head: Head) -> list[Row]:
+        return [row for entry in head.entries for batch in self.stored(entry) for row in _rows(batch)]
 
     def _topic(self, partition: PartitionId) -> None:
         """The bucket has what the topic is, and that its name means this incarnation (I19)."""

@@ -957,6 +957,22 @@ def replaced_in_part(stack: ExitStack) -> None:
     _patch(stack, archival.plan.step_plan, "plan_overtaken", plan)
 
 
+@mutant("what only the archive holds is replaced to save space", theme="shrinks")
+def saved_without_the_oldest(stack: ExitStack) -> None:
+    real = archival.plan.replacement.plan_smaller
+
+    def plan(log: LocalLog, head: Head, *of: Any) -> Replace | None:
+        found = real(log, replace(head, start_offset=min(max(head.start_offset, log.start_offset), head.next_offset)), *of)
+        return found and Replace(head.start_offset, found.reason)
+
+    _patch(stack, archival.plan.step_plan, "plan_smaller", plan)
+
+
+@mutant("space is to be saved where there is none", theme="shrinks")
+def saved_without_end(stack: ExitStack) -> None:
+    _patch(stack, archival.plan.replacement, "_saves", lambda *_: True)
+
+
 # Collection and retention
 
 

@@ -140,6 +140,17 @@ def test_merges_violate_no_invariant(theme: str) -> None:
     assert seen["outcome merged"]
 
 
+@pytest.mark.parametrize("theme", ["shrinks", "shrunk branches"])
+def test_saving_space_violates_no_invariant(theme: str) -> None:
+    seen = Counter[str]()
+    for seed in range(20):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    assert seen["space is saved"] or theme != "shrinks"
+
+
 def test_pauses_hold_whoever_leads_and_starts_again() -> None:
     seen = Counter[str]()
     for seed in range(40):

@@ -67,6 +67,7 @@ class Theme:
     damage     of local files
     slow       how much less often tasks of a kind go on, which is drawn: they are overtaken by a lot
     pages      heads hold two entries, and pages three; for every other seed of other themes it is one more
+    saves      what compaction has made smaller is archived again
     pauses     how likely a person pauses archiving, or resumes it
     requests   high watermarks are asked of the broker, and it deletes what is released
     collects   how often agents collect
@@ -95,6 +96,7 @@ class Theme:
     slow: float = 1
     pages: bool = False
     merges: float = 0
+    saves: bool = False
     pauses: float = 0
     requests: bool = False
     collects: float = 0.4
@@ -127,6 +129,12 @@ THEMES = {
         merges=3, pages=True, actions=400, elections=1.2, retention=1, releases=2, rolls=6, follows=1.5, unnamed=0, pairs=0, vacancies=0
     ),
     "merged keys": Theme(merges=4, actions=300, compacted=1, branches=0.3, elections=0.2, follows=2, rolls=4, retention=0.05, vacancies=0),
+    "shrinks": Theme(
+        saves=True, merges=0.3, collects=1.5, actions=250, compacted=1, elections=0.4, follows=3, rolls=4, retention=0.15, vacancies=0
+    ),
+    "shrunk branches": Theme(
+        saves=True, collects=1.5, actions=250, compacted=1, forgets=True, branches=0.5, elections=0.5, follows=1, rolls=3, vacancies=0
+    ),
     "trims": Theme(
         trims=True,
         collects=3,
@@ -249,7 +257,7 @@ class World:
             reader_lease_s=drawn.choice((0, 0, 5, 60)), superseded_retention_s=drawn.choice((0, 60, 10_000)), seal_timeout_s=0
         )
         self.trims_released = theme_of.alone or drawn.random() < 0.5
-        self.checks = Checks(self.inner, self.brokers, self.limits, self.retention)
+        self.checks = Checks(self.inner, self.brokers, self.limits, self.retention, keeps_tables=theme_of.saves and not theme_of.forgets)
         faults = BAD_NETWORK if faulty and random.random() < 0.6 else NO_FAULTS
         self.slow = random.choice(("archive", "release"))
         self.haste = random.choice((0.1, 0.25, 0.5))
