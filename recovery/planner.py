@@ -5,7 +5,7 @@ from itertools import dropwhile
 
 from msgspec.structs import replace
 
-from headwater_core.errors import HeadwaterError, UsageError, VerificationFailed
+from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError, VerificationFailed
 from headwater_core.partition import check_cluster_id
 from manifests.entry import Entry
 from manifests.head import Head
@@ -33,7 +33,8 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
     comes back empty at its number, for a key's partition depends on the count.
 
     cluster_id  for the recovered cluster, unless the options name one
-    Raises UsageError for options that contradict each other, VerificationFailed when nothing can be recovered.
+    Raises UsageError for options that contradict each other, VerificationFailed when nothing can be recovered, and what the store raises
+    when it does not answer for a page.
     """
     options = request.options
     _check_options(options, found.topics)
@@ -47,15 +48,15 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
     for archived in found.topics:
         try:
             topic, lost = _plan_topic(archived, options, now_ms)
-        except HeadwaterError as error:
+        except (UsageError, VerificationFailed) as error:
             left_out.append(f"{archived.manifest.topic}: {error}")
             continue
         topics.append(topic)
         left_out += lost
         problems += _problems(archived, options)
         notes += _beyond(archived, len(topic.partitions))
-        notes += _notes(topic)
-        notes += _producer_notes(archived)
+        notes += notes_of(topic)
+        notes += _producer_notes(archived, topic)
         if archived.manifest.configs is None:
             notes.append(f"{topic.topic}: no broker ever gave its settings: it is recovered with the defaults, cleanup.policy among them")
     if not topics:
@@ -78,16 +79,15 @@ def make_plan(found: Found, request: Request, *, now_ms: int, recovery_id: str, 
 def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[TopicPlan, list[str]]:
     """The topic, and which of its partitions come back empty, and why. Raises VerificationFailed when not one can be recovered."""
     configs, held = _configs(topic, options)
-    before_ms, size_bytes = _retention(topic, options, now_ms)
+    before_ms, size_bytes = retention_of(topic.manifest.topic, topic.manifest.configs or {}, options, now_ms)
     count = _given_count(topic, options) or topic.manifest.partitions
     wrong = {number: why for number, why in topic.damaged.items() if number < count}
     partitions = [PartitionPlan(partition=number) for number in range(count)]
     for number, head in topic.heads.items():
         if number < count:
-            planned = plan_partition(head, before_ms, size_bytes)
             try:
-                partitions[number] = check_partition(topic.manifest.partition_id(number), planned)
-            except HeadwaterError as error:
+                partitions[number] = check_partition(topic.manifest.partition_id(number), plan_partition(head, before_ms, size_bytes))
+            except (CorruptData, UnsupportedFormat) as error:  # of a page, too; what the store does not answer is no damage
                 wrong[number] = str(error)
     name = topic.manifest.topic
     if wrong and not any(partition.manifest_version for partition in partitions):
@@ -101,7 +101,7 @@ def _plan_topic(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[To
     planned_topic = TopicPlan(
         topic=name,
         topic_id=topic.manifest.topic_id,
-        compacted="compact" in _policy(topic),
+        compacted="compact" in _policy(name, configs),
         configs=configs,
         held=held,
         partitions=tuple(partitions),
@@ -167,9 +167,8 @@ def _check_options(options: Options, found: Sequence[ArchivedTopic]) -> None:
 # Settings
 
 
-def _policy(topic: ArchivedTopic) -> str:
-    configs = topic.manifest.configs or {}
-    return configs.get("cleanup.policy", "compact" if topic.manifest.topic in _INTERNAL_COMPACTED else "delete")
+def _policy(topic: str, configs: Mapping[str, str]) -> str:
+    return configs.get("cleanup.policy", "compact" if topic in _INTERNAL_COMPACTED else "delete")
 
 
 def _configs(topic: ArchivedTopic, options: Options) -> tuple[dict[str, str], dict[str, str | None]]:
@@ -182,7 +181,7 @@ def _configs(topic: ArchivedTopic, options: Options) -> tuple[dict[str, str], di
     held: dict[str, str | None] = {}
     if configs.get("remote.storage.enable") == "true":  # there is no remote tier to go with it
         held |= {name: configs.pop(name) for name in _REMOTE if name in configs}
-    if "delete" not in _policy(topic) or options.apply_retention:
+    if "delete" not in _policy(topic.manifest.topic, configs) or options.apply_retention:
         return configs, held
     for name, given in zip(_HELD, (options.retention_ms, options.retention_bytes), strict=True):
         value = "-1" if given is None else str(given)
@@ -192,13 +191,13 @@ def _configs(topic: ArchivedTopic, options: Options) -> tuple[dict[str, str], di
     return configs, held
 
 
-def _retention(topic: ArchivedTopic, options: Options, now_ms: int) -> tuple[int | None, int | None]:
-    """The oldest timestamp and the bytes that each partition keeps; None without a bound."""
-    if "delete" not in _policy(topic):
+def retention_of(topic: str, configs: Mapping[str, str], options: Options, now_ms: int) -> tuple[int | None, int | None]:
+    """The oldest timestamp and the bytes that each partition of a topic with these settings keeps; None without a bound. Raises
+    UsageError."""
+    if "delete" not in _policy(topic, configs):
         return None, None
     ms, size = options.retention_ms, options.retention_bytes
     if options.apply_retention:
-        configs = topic.manifest.configs or {}
         ms, size = _limit(configs, "retention.ms"), _limit(configs, "retention.bytes")
     return None if ms is None else now_ms - ms, size
 
@@ -293,8 +292,11 @@ def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: i
     return max(by_age, by_size)
 
 
-def _producer_notes(topic: ArchivedTopic) -> Iterable[str]:
+def _producer_notes(topic: ArchivedTopic, planned: TopicPlan) -> Iterable[str]:
+    recovered = {each.partition for each in planned.partitions if each.manifest_version}
     for number, head in sorted(topic.heads.items()):
+        if number not in recovered:
+            continue
         if made_up := [entry.max_producer_id for entry in (*head.entries, *head.superseded) if _is_made_up(entry)]:
             yield (
                 f"{topic.manifest.topic}:{number} holds producer id {max(made_up)}, which no coordinator gave: "
@@ -302,7 +304,8 @@ def _producer_notes(topic: ArchivedTopic) -> Iterable[str]:
             )
 
 
-def _notes(topic: TopicPlan) -> Iterable[str]:
+def notes_of(topic: TopicPlan) -> Iterable[str]:
+    """What the user should know of a planned topic."""
     for partition in topic.partitions:
         where = f"{topic.topic}:{partition.partition}"
         for first, last in partition.gaps:

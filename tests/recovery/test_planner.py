@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headwater_core.errors import UsageError, VerificationFailed
+from headwater_core.errors import CorruptData, HeadwaterError, ManifestChanged, TransientError, UsageError, VerificationFailed
+from manifests.entry_tree import EntryTree
+from manifests.head import Head
+from manifests.page import Item, PageRef, reference
 from recovery.discovery import ArchivedTopic, Found
 from recovery.planner import make_plan, plan_partition, without
 from recovery.recovery_plan import LostRun, Options, PartitionPlan, Request, check_plan, decode_plan, encode_plan
@@ -204,3 +207,32 @@ def test_a_lost_run_becomes_a_gap_and_every_other_record_keeps_its_offset() -> N
     assert (holes(30).gaps, holes(30).next_offset) == (((30, 39),), 40)
     everything = holes(0, 10, 20, 30)
     assert (everything.entries, everything.start_offset, everything.next_offset) == ((), 40, 40)
+
+
+class Unreadable:
+    """Pages that raise `error`."""
+
+    def __init__(self, error: HeadwaterError) -> None:
+        self.error = error
+
+    def read(self, ref: PageRef) -> tuple[Item, ...]:
+        raise self.error
+
+
+def a_paged_head(error: HeadwaterError, partition: int = 0) -> Head:
+    below = reference([an_entry(0, 9, partition=partition)], uid="f" * 32, level=0, fence=1, size_bytes=1, digest="crc64nvme:" + "0" * 16)
+    entries = EntryTree((below, an_entry(10, 19, partition=partition)), Unreadable(error))
+    return replace(a_head(an_entry(0, 19), partition=partition), entries=entries)
+
+
+@pytest.mark.parametrize("error", [TransientError("timed out"), ManifestChanged("replaced")])
+def test_a_page_that_the_store_does_not_give_leaves_nothing_out(error: HeadwaterError) -> None:
+    with pytest.raises(type(error)):
+        planned(a_topic(a_paged_head(error)), a_topic(a_head(an_entry(0, 9))))
+
+
+def test_a_partition_whose_page_is_damaged_comes_back_empty_and_the_others_whole() -> None:
+    plan = planned(a_topic(a_head(an_entry(0, 9)), a_paged_head(CorruptData("a page", 0, "flipped"), partition=1)))
+    assert [bases(partition) for partition in plan.topics[0].partitions] == [[0], []]
+    [left_out] = plan.left_out
+    assert left_out.startswith("orders:1 comes back empty: a page")
