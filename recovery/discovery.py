@@ -91,10 +91,11 @@ def _archived(repository: ManifestRepository, manifest: TopicManifest) -> Archiv
     heads: dict[int, Head] = {}
     damaged: dict[int, HeadwaterError] = {}
     try:
-        partitions = repository.partitions(manifest.topic, manifest.topic_id)
+        listed = repository.partitions(manifest.topic, manifest.topic_id)
     except (CorruptData, ForeignOwner, NotFound, UnsupportedFormat) as error:
         return error
-    for partition in partitions:
+    numbers = {each.partition for each in listed}.union(range(manifest.partitions))  # a listing is a hint: an absence is the store's word
+    for partition in map(manifest.partition_id, sorted(numbers)):
         try:
             if versioned := repository.load(partition):
                 heads[partition.partition] = versioned.head

@@ -1,6 +1,7 @@
 """What can be recovered of an archive with damage in it: everything else, and the damage is reported."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import recovery
 from headwater_core.errors import CorruptData, ForeignOwner, HeadwaterError, NotFound, NothingExamined, TransientError, VerificationFailed
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectStore
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo, ObjectStore
 from manifests import keys
 from manifests.repository import ManifestRepository
 from recovery.discovery import discover
@@ -156,3 +157,16 @@ class Silent(DirectoryStore):
 def test_a_store_that_does_not_answer_leaves_nothing_out(store: DirectoryStore, tmp_path: Path) -> None:
     with pytest.raises(TransientError):
         recovery.plan(ManifestRepository(Silent(tmp_path / "bucket")), None)
+
+
+class Forgetful(DirectoryStore):
+    """Its listings show no heads yet."""
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return (info for info in super().list(prefix, start_after=start_after) if not info.key.endswith("/manifest.json"))
+
+
+def test_a_partition_that_no_listing_shows_is_requested_all_the_same(store: DirectoryStore, tmp_path: Path) -> None:
+    made = [recovery.plan(ManifestRepository(each), [TOPIC]) for each in (store, Forgetful(tmp_path / "bucket"))]
+    assert made[0].topics == made[1].topics
+    assert made[1].left_out == ()
