@@ -3,19 +3,17 @@
 from collections.abc import Iterable
 from uuid import uuid4
 
-from msgspec.structs import replace
-
 from headwater_core.clock import Clock, SystemClock
 from manifests.repository import ManifestRepository
 from recovery.completion import RecoveryStatus, status
 from recovery.discovery import discover, find_lost_runs
-from recovery.endings import with_endings
 from recovery.identity import new_kafka_id
 from recovery.placement import Progress
 from recovery.planner import make_plan
-from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, check_plan, decode_plan, encode_plan
+from recovery.recovery_plan import Options, PartitionPlan, RecoveryPlan, Request, TopicPlan, decode_plan, encode_plan
 from recovery.report import RecoveryReport
 from recovery.restoration import MILESTONES, apply
+from recovery.revision import settled
 from recovery.target import awaits_broker
 
 __all__ = [
@@ -44,12 +42,11 @@ def plan(
     Of all topics those that are damaged or lost are left out, and the plan says so; one that is named raises what is wrong
     with it. A partition that cannot be had comes back empty either way, and the plan says so. Raises NotFound for a topic
     that the archive does not know, NothingExamined when it holds none, VerificationFailed when it holds none that can be
-    read, UsageError for options that contradict each other.
+    read, UsageError for options that contradict each other, TransientError when the archive changes too quickly.
     """
     names = None if topics is None else tuple(sorted(set(topics)))
     request = Request(topics=names, options=options or Options())
     now_ms = (clock or SystemClock()).now_ms()
     found = discover(repository, names)
     made = make_plan(found, request, now_ms=now_ms, recovery_id=uuid4().hex, cluster_id=new_kafka_id())
-    made = replace(made, holes=tuple(find_lost_runs(repository.store, made)))
-    return check_plan(with_endings(made, repository.store))
+    return settled(made, repository, lambda each: find_lost_runs(repository.store, each), now_ms)

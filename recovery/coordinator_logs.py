@@ -10,13 +10,13 @@ from headwater_core.segments.markers import ABORT, COMMIT, read_marker
 from headwater_core.segments.records import decode_batch
 from manifests.entry import Entry
 from recovery.coordinators import OFFSETS, TRANSACTIONS, Commits, States
-from recovery.log_ends import Place
+from recovery.log_ends import EndingNotes, Place
 from recovery.open_transactions import DAMAGE
 from recovery.recovery_plan import Commit, OffsetAhead, PartitionPlan, Written
 from recovery.runs import fetched
 
 
-def read_states(store: ObjectStore, partition: PartitionPlan, notes: list[str]) -> States:
+def read_states(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes) -> States:
     """The transactions that one recovered partition of __transaction_state holds. What cannot be read is added to `notes`."""
     states = States()
 
@@ -25,11 +25,11 @@ def read_states(store: ObjectStore, partition: PartitionPlan, notes: list[str]) 
             states.record(record, where)
 
     for entry in partition.files:
-        _read(store, f"{TRANSACTIONS}:{partition.partition}", entry, batch, lambda producer_id, ended: None, notes)
+        _read(store, (TRANSACTIONS, partition.partition), entry, batch, lambda producer_id, ended: None, notes)
     return states
 
 
-def read_commits(store: ObjectStore, partition: PartitionPlan, notes: list[str]) -> Commits:
+def read_commits(store: ObjectStore, partition: PartitionPlan, notes: EndingNotes) -> Commits:
     """As a coordinator will find them in the recovered partition, its gaps and what recovery writes included."""
     commits = Commits()
 
@@ -45,7 +45,7 @@ def read_commits(store: ObjectStore, partition: PartitionPlan, notes: list[str])
         if entry.gap:
             _abort(commits, written.get(entry.base_offset))
         else:
-            _read(store, f"{OFFSETS}:{partition.partition}", entry, batch, marker, notes)
+            _read(store, (OFFSETS, partition.partition), entry, batch, marker, notes)
     _abort(commits, written.get(partition.next_offset))
     return commits
 
@@ -57,11 +57,11 @@ def _abort(commits: Commits, written: Written | None) -> None:
 
 def _read(
     store: ObjectStore,
-    place: str,
+    place: Place,
     entry: Entry,
     batch: Callable[[bytes, int | None, str], None],
     marker: Callable[[int, bool], None],
-    notes: list[str],
+    notes: EndingNotes,
 ) -> None:
     """Every batch of `entry`, in order; what cannot be read is noted."""
     try:
@@ -74,9 +74,8 @@ def _read(
                 elif header.records and (kind := read_marker(raw, where=entry.key).type) in (ABORT, COMMIT):
                     marker(header.producer_id, kind == COMMIT)
     except DAMAGE as error:
-        notes.append(
-            f"{place} offsets {entry.base_offset}-{entry.last_offset} cannot be read, so what was committed there is not known: {error}"
-        )
+        offsets = f"{place[0]}:{place[1]} offsets {entry.base_offset}-{entry.last_offset}"
+        notes.cannot_read(place, f"{offsets} cannot be read, so what was committed there is not known: {error}")
 
 
 def clamped(commits: Commits, log_ends: Mapping[Place, int]) -> tuple[dict[tuple[str, str, int], Commit], list[OffsetAhead]]:

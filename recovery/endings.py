@@ -5,15 +5,16 @@ coordinator that knows of the transaction ends it; a group that committed more t
 produced next.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from headwater_core.objectstore.store import ObjectStore
 from recovery.coordinator_logs import clamped, read_commits, read_states, with_commits
 from recovery.coordinators import OFFSETS, TRANSACTIONS, States
-from recovery.log_ends import LogEnds
+from recovery.log_ends import EndingNotes, LogEnds, Place
 from recovery.recovery_plan import OffsetAhead, PartitionPlan, RecoveryPlan, TopicPlan
 
 _READERS = 8
@@ -21,14 +22,21 @@ _SHARE_GROUPS = "__share_group_state"
 _SHOWN = 20  # of the groups that are ahead; the plan lists them all
 
 
-def with_endings(plan: RecoveryPlan, store: ObjectStore) -> RecoveryPlan:
+class Ended(NamedTuple):
+    """A plan with its endings. unread: the places of which something that decides about them is missing or damaged; the plan notes it."""
+
+    plan: RecoveryPlan
+    unread: Collection[Place]
+
+
+def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
     """`plan`, with what recovery writes where logs end. What was decided before is decided again.
 
     Reads the archive: the indexes of runs that end inside a transaction, and all of __consumer_offsets and __transaction_state
     that is planned. What is damaged there is noted.
     """
     topics = {topic.topic: topic for topic in plan.topics}
-    notes: list[str] = []
+    notes = EndingNotes()
     with ThreadPoolExecutor(_READERS, "recover-endings") as pool:
         states = States()
         for each in pool.map(lambda partition: read_states(store, partition, notes), _partitions(topics, TRANSACTIONS)):
@@ -47,16 +55,17 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> RecoveryPlan:
         if moved and not plan.request.options.keep_offsets:
             ended[OFFSETS, partition.partition] = with_commits(partition, moved)
     unknown = states.unknown.union(*(commits.unknown for commits in found))
-    notes = sorted(notes) + list(_notes(plan, ahead, unknown))
-    return replace(
+    texts = (*sorted(notes.texts), *_notes(plan, ahead, unknown))
+    ended_plan = replace(
         plan,
         topics=tuple(
             replace(topic, partitions=tuple(ended[topic.topic, partition.partition] for partition in topic.partitions))
             for topic in plan.topics
         ),
         offsets_ahead=tuple(ahead),
-        endings=tuple(notes),
+        endings=texts,
     )
+    return Ended(ended_plan, notes.unread)
 
 
 def _partitions(topics: Mapping[str, TopicPlan], name: str) -> Sequence[PartitionPlan]:

@@ -1,6 +1,7 @@
 """How a recovered log ends where transactions are open: cut before them, aborted, or left open."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -15,14 +16,29 @@ from recovery.runs import fetched
 Place = tuple[str, int]  # topic, partition
 
 
+@dataclass(slots=True)
+class EndingNotes:
+    """What people should know of where logs end. unread: of which places something could not be read."""
+
+    texts: list[str] = field(default_factory=list)
+    unread: set[Place] = field(default_factory=set)
+
+    def add(self, text: str) -> None:
+        self.texts.append(text)
+
+    def cannot_read(self, place: Place, text: str) -> None:
+        self.texts.append(text)
+        self.unread.add(place)
+
+
 class LogEnds:
     """Decides how partitions end.
 
     unfinished  by place, the producers whose transactions the recovered coordinator ends
-    notes       for people; what is decided is added
+    notes       what is decided is added
     """
 
-    def __init__(self, store: ObjectStore, plan: RecoveryPlan, unfinished: Mapping[Place, frozenset[int]], notes: list[str]) -> None:
+    def __init__(self, store: ObjectStore, plan: RecoveryPlan, unfinished: Mapping[Place, frozenset[int]], notes: EndingNotes) -> None:
         self._store, self._unfinished, self._notes = store, unfinished, notes
         self._how = plan.request.options.open_transactions
 
@@ -38,7 +54,9 @@ class LogEnds:
                 partition = self._cut(partition, known, where)
             return self._ended(partition, known, place, where)
         except DAMAGE as error:
-            self._notes.append(f"{where}: which transactions are open where it ends cannot be read, and they stay open: {error}")
+            self._notes.cannot_read(
+                place, f"{where}: which transactions are open where it ends cannot be read, and they stay open: {error}"
+            )
             return replace(partition, open_from=_open_from(partition))
 
     def _ended(self, partition: PartitionPlan, known: frozenset[int], place: Place, where: str) -> PartitionPlan:
@@ -58,18 +76,18 @@ class LogEnds:
             room = len(ours) if gap is None else gap.next_offset - gap.base_offset
             if self._how == "keep" or room < len(ours) or any(each.producer_epoch is None for each in ours):
                 left += [each.first_offset for each in found]
-                self._notes.append(_left_open(*place, min(each.first_offset for each in found)))
+                self._notes.add(_left_open(*place, min(each.first_offset for each in found)))
                 continue
             if is_last and len(ours) < len(found):
                 left += [each.first_offset for each in found if each not in ours]
-                self._notes.append(f"{where} ends inside {len(found) - len(ours)} transactions, which the recovered coordinator ends")
+                self._notes.add(f"{where} ends inside {len(found) - len(ours)} transactions, which the recovered coordinator ends")
             if ours:
                 base_offset = partition.next_offset if gap is None else gap.base_offset
                 leader_epoch = partition.leader_epoch + 1 if gap is None else _last_epoch(entries[at])
                 written.append(Written(base_offset=base_offset, leader_epoch=leader_epoch, aborts=tuple(map(_abort_of, ours))))
                 which = "where it ends" if is_last else f"before the gap at offset {base_offset}"
                 first = min(each.first_offset for each in ours)
-                self._notes.append(
+                self._notes.add(
                     f"{where}: {len(ours)} transactions are open {which}, from offset {first} on; "
                     "their ends were not archived, and they are aborted"
                 )
@@ -100,7 +118,7 @@ class LogEnds:
         if end <= partition.start_offset:
             entries, end = [], partition.start_offset
         gone = partition.records - sum(entry.records for entry in entries)
-        self._notes.append(
+        self._notes.add(
             f"{where} is cut at offset {end}, where transactions begin whose ends were not archived: {gone} records are left out"
         )
         return replace(partition, entries=tuple(entries), next_offset=end)

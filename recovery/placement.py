@@ -9,18 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from headwater_core import milestones
-from headwater_core.errors import CorruptData, DiskFull, NotFound, VerificationFailed
+from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, VerificationFailed
 from headwater_core.files import disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
+from manifests.repository import ManifestRepository
 from recovery import layout
-from recovery.endings import with_endings
 from recovery.indexes import most_index_bytes
 from recovery.layout import Files, Segment, partition_directory, partitions, segment_files
 from recovery.planner import without
-from recovery.recovery_plan import LostRun, RecoveryPlan, check_plan
+from recovery.recovery_plan import LostRun, RecoveryPlan
+from recovery.revision import REVISIONS_MAX, settled
 from recovery.runs import Restored, restore, segment_name
 from recovery.target import LOCK, MARK, Mark, plan_name, write_mark
 from recovery.target_files import publish, read_if_there
+
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex")
 
 Progress = Callable[[int], None]
 """Called with bytes as they are in place and verified, from several threads but one at a time."""
@@ -32,8 +35,9 @@ class Placement:
     def __init__(self, mark: Mark, into: Path, store: ObjectStore, progress: Progress, workers: int) -> None:
         self._mark, self._plan, self._into, self._store, self._workers = mark, mark.plan, into, store, workers
         self._progress, self._lock = progress, threading.Lock()
+        self._manifests = ManifestRepository(store)
         self._restored: dict[Path, Restored] = {}
-        self._lost: list[LostRun] = []
+        self._lost: dict[str, LostRun] = {}  # by key
 
     def run(self, *, skip_damaged: bool) -> Mark:
         """Do what is left to do; return the mark, with the plan that was carried out in the end.
@@ -44,10 +48,12 @@ class Placement:
         milestones.reached("recover.directories")
         self._check_space()
         self._restore_all()
+        revisions = 0
         while self._lost:
-            if not skip_damaged:
-                raise VerificationFailed(damage_text(self._lost, "everything else is in place, and no broker can start on it yet"))
-            self._skip()
+            if revisions == REVISIONS_MAX:
+                raise TransientError(f"the archive has replaced runs {revisions} times while they were fetched: run the same command again")
+            revisions += 1
+            self._revise(skip_damaged=skip_damaged)
             self._restore_all()
         milestones.reached("recover.segments")
         with _pool(self._workers) as pool:
@@ -66,11 +72,34 @@ class Placement:
         milestones.reached("recover.identity")
         return replace(self._mark, finished_ms=None)
 
-    def _skip(self) -> None:
-        """Plan again without what turned out to be missing or damaged, and let the mark say so."""
-        plan = plan_without(self._plan, self._lost, self._store)
+    def _revise(self, *, skip_damaged: bool) -> None:
+        """Plan again what the archive has replaced since, and without what is missing or damaged all the same; the mark says so then."""
+        plan = settled(self._plan, self._manifests, self._lost_of, self._mark.started_ms)
+        if plan.holes and not skip_damaged:
+            raise VerificationFailed(damage_text(plan.holes, "everything else is in place, and no broker can start on it yet"))
+        if plan.holes:
+            plan = settled(without(plan, plan.holes), self._manifests, lambda _: (), self._mark.started_ms)
+        self._remove_outdated(plan)
         self._mark = write_mark(self._into, replace(self._mark, plan=plan, plan_digest=""))
-        self._plan, self._lost = plan, []
+        self._plan, self._lost = plan, {}
+        self._check_space()
+
+    def _lost_of(self, plan: RecoveryPlan) -> list[LostRun]:
+        return [lost for _, _, entry, _ in segment_files(plan, self._into) if (lost := self._lost.get(entry.key))]
+
+    def _remove_outdated(self, plan: RecoveryPlan) -> None:
+        """Of partitions that `plan` has otherwise, remove every segment that is not of the same run: another one may take its name."""
+        before = {path: entry for _, _, entry, path in segment_files(self._plan, self._into)}
+        kept = {path for _, _, entry, path in segment_files(plan, self._into) if before.get(path) == entry}
+        changed = [each for each, (_, held) in zip(partitions(plan), partitions(self._plan), strict=True) if each[1] != held]
+        for topic, partition in changed:
+            directory = self._into / partition_directory(topic, partition)
+            with disk_errors(directory):
+                for path in list(directory.iterdir()):
+                    log = path.with_suffix(".log")
+                    if path.suffix in SEGMENT_SUFFIXES and log not in kept:
+                        path.unlink()
+                        self._restored.pop(log, None)
 
     def _restore_all(self) -> None:
         """What is missing or damaged stops nothing else."""
@@ -104,7 +133,7 @@ class Placement:
         try:
             restored = restore(self._store, entry, path, layout.index_interval_bytes(topic))
         except (CorruptData, NotFound) as error:
-            for suffix in (".log", ".index", ".timeindex"):
+            for suffix in SEGMENT_SUFFIXES:
                 path.with_suffix(suffix).unlink(missing_ok=True)
             lost = LostRun(
                 topic=topic.topic,
@@ -114,7 +143,7 @@ class Placement:
                 reason=str(error),
             )
             with self._lock:
-                self._lost.append(lost)
+                self._lost[entry.key] = lost
             return
         with self._lock:
             self._restored[path] = restored
@@ -171,11 +200,6 @@ def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def plan_without(plan: RecoveryPlan, lost_runs: Collection[LostRun], store: ObjectStore) -> RecoveryPlan:
-    """`plan` without `lost_runs`: where a log ends, and in which transactions, is decided again."""
-    return check_plan(with_endings(without(plan, lost_runs), store))
 
 
 def damage_text(lost_runs: Collection[LostRun], consequence: str) -> str:

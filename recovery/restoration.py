@@ -12,11 +12,14 @@ from headwater_core.control.control_log import ControlLog
 from headwater_core.control.control_records import Record, RecoveryFinished, RecoveryStarted
 from headwater_core.errors import TransientError, UsageError, VerificationFailed
 from headwater_core.objectstore.store import ObjectStore
+from manifests.repository import ManifestRepository
 from recovery.completion import is_finished
 from recovery.identity import new_kafka_id
-from recovery.placement import Placement, Progress, damage_text, plan_without
+from recovery.placement import Placement, Progress, damage_text
+from recovery.planner import without
 from recovery.recovery_plan import RecoveryPlan, check_plan
 from recovery.report import RecoveryReport, report_of
+from recovery.revision import settled
 from recovery.target import Mark, check_same, check_unused, locked, read_mark, write_mark
 from recovery.target_record import record_target
 
@@ -58,7 +61,8 @@ def apply(
     """Make `into` a log directory with everything in `plan`, on which a broker can be started.
 
     May be repeated after any interruption: what is in place is verified and kept, and the plan that was begun there is
-    the one that is finished. A finished directory is not touched again.
+    the one that is finished, but for partitions of which the archive has replaced something that is missing since: those are planned
+    again as they are now. A finished directory is not touched again.
 
     skip_damaged  what is missing or damaged in the bucket is left out, and the plan in the directory says so from then on
     recorded      the bucket says that this plan is applied here, and to no other directory
@@ -105,7 +109,7 @@ def _begin(
     if known is not None and known.finished_ms is not None:
         raise UsageError(f"this plan has been applied ({known.outcome}); make a new one to recover again")
     if plan.holes:
-        plan = plan_without(plan, plan.holes, store)
+        plan = settled(without(plan, plan.holes), ManifestRepository(store), lambda _: (), clock.now_ms())
     directory_id, started_ms = new_kafka_id(), clock.now_ms()
     if recorded:
         directory_id = record_target(store, plan, into, directory_id, host=socket.gethostname(), started_ms=started_ms)

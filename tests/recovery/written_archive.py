@@ -1,10 +1,12 @@
 """Topics in a bucket, written batch by batch."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 import recovery
 from headwater_core.clock import SystemClock
@@ -103,14 +105,28 @@ class Archive:
         repository.commit(None, head)
         return entries
 
-    def _entry(self, identity: PartitionId, run: Sequence[bytes], before: Sequence[Entry]) -> Entry:
+    def replace(self, name: str, *runs: Sequence[bytes], start_offset: int = 0, lost: Collection[Entry] = ()) -> list[Entry]:
+        """Another head, of these runs and what is `lost`; every other object of before is collected."""
+        repository, identity = ManifestRepository(self.store), PartitionId(CLUSTER, self.ids[name], 0, name)
+        held = repository.load(identity)
+        assert held
+        entries: list[Entry] = list(lost)
+        for run in runs:
+            entries.append(self._entry(identity, run, entries, made=held.head.version))
+        start = max(start_offset, entries[0].base_offset)
+        repository.commit(held, msgspec.structs.replace(held.head, entries=EntryTree(entries), start_offset=start))
+        for key in {key for entry in held.head.entries if entry not in lost for key in (entry.key, entry.index_key)}:
+            self.store.delete(key)
+        return entries
+
+    def _entry(self, identity: PartitionId, run: Sequence[bytes], before: Sequence[Entry], made: int = 0) -> Entry:
         raw = b"".join(run)
         known: Sequence[OpenTransaction] = ()
         if before and not before[-1].gap and before[-1].open_from is not None:
             known = run_index(self.store, before, len(before) - 1).open_transactions
         scan = scan_run(io.BytesIO(raw), start=0, end=len(raw), open_before=known, where="run")
         assert scan is not None
-        uid = f"{scan.base_offset:032x}"
+        uid = f"{made:08x}{scan.base_offset:024x}"
         key = keys.data(identity, scan.base_offset, scan.last_offset, 1, uid)
         index = encode_index(scan.index)
         self.store.create(key, raw)

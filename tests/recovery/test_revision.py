@@ -1,0 +1,123 @@
+"""An archive that is merged, trimmed and collected while it is recovered."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import recovery
+from headwater_core.errors import TransientError, VerificationFailed
+from headwater_core.objectstore.store import ObjectInfo
+from headwater_core.segments import checkpoints
+from headwater_core.segments.markers import ABORT, read_marker
+from recovery.recovery_plan import decode_plan, encode_plan
+from recovery.revision import REVISIONS_MAX
+from recovery.target import read_mark
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.recovery.interrupted import Failing
+from tests.recovery.written_archive import Archive, batches_in, commit, data, plain
+
+RUNS = [plain(0), plain(1)], [plain(2)], [plain(3), plain(4)]
+MERGED = [batch for run in RUNS for batch in run]
+
+
+def an_archive() -> Archive:
+    archive = Archive()
+    archive.topic("orders", *RUNS)
+    return archive
+
+
+def recovered(into: Path) -> list[bytes]:
+    return [raw for _, raw in batches_in(into / "orders-0")]
+
+
+@pytest.mark.parametrize("fetched", [0, 1, 2])
+def test_what_was_merged_since_is_planned_again(fetched: int, tmp_path: Path) -> None:
+    """Whatever is in place already, under the same name as the merged run, too."""
+    archive = an_archive()
+    plan = decode_plan(encode_plan(archive.plan()))
+    with pytest.raises(TransientError):
+        recovery.apply(plan, tmp_path, Failing(archive.store, TransientError("throttled"), fetched), workers=1)
+    archive.replace("orders", MERGED)
+    report = recovery.apply(plan, tmp_path, archive.store)
+    assert (recovered(tmp_path), report.left_out, report.records) == (MERGED, (), 5)
+    mark = read_mark(tmp_path)
+    assert mark
+    assert mark.plan.recovery_id == plan.recovery_id
+    assert mark.plan.topics[0].partitions[0].manifest_version == 2
+    assert recovery.apply(plan, tmp_path, archive.store).again
+
+
+def test_what_was_trimmed_since_is_not_missed(tmp_path: Path) -> None:
+    archive = an_archive()
+    plan = archive.plan()
+    with pytest.raises(TransientError):
+        recovery.apply(plan, tmp_path, Failing(archive.store, TransientError("throttled"), 1), workers=1)
+    archive.replace("orders", [plain(4)], start_offset=4)
+    recovery.apply(archive.plan(), tmp_path, archive.store)
+    assert recovered(tmp_path) == [plain(4)]
+    assert (tmp_path / checkpoints.HIGH_WATERMARKS).read_text().splitlines()[2] == "orders 0 5"
+
+
+def test_a_transaction_is_ended_though_what_says_so_was_merged_since(tmp_path: Path) -> None:
+    archive = Archive()
+    archive.topic("orders", [plain(0)], [data(1, 7), plain(2)])
+    plan = archive.plan()
+    archive.replace("orders", [plain(0), data(1, 7), plain(2)])
+    recovery.apply(plan, tmp_path, archive.store)
+    *_, (header, raw) = batches_in(tmp_path / "orders-0")
+    assert (header.base_offset, header.producer_id, read_marker(raw).type) == (3, 7, ABORT)
+
+
+def test_committed_offsets_are_known_though_they_were_merged_since(tmp_path: Path) -> None:
+    archive = an_archive()
+    archive.topic("__consumer_offsets", [commit(0, ("reader", "orders", 0, 9))], [plain(1)])
+    plan = archive.plan()
+    with pytest.raises(TransientError):  # all of those are in place by then, and not of orders
+        recovery.apply(plan, tmp_path, Failing(archive.store, TransientError("throttled"), 2), workers=1)
+    archive.replace("orders", MERGED)
+    archive.replace("__consumer_offsets", [commit(0, ("reader", "orders", 0, 9)), plain(1)])
+    recovery.apply(plan, tmp_path, archive.store)
+    mark = read_mark(tmp_path)
+    assert mark
+    assert [(each.group, each.offset, each.log_end) for each in mark.plan.offsets_ahead] == [("reader", 9, 5)]
+    assert not [note for note in mark.plan.endings if "cannot be read" in note]
+
+
+def test_what_the_archive_still_lists_is_damage(tmp_path: Path) -> None:
+    archive = Archive()
+    first, *_ = archive.topic("orders", *RUNS)
+    plan = archive.plan()
+    archive.replace("orders", MERGED[2:], lost=[first])
+    archive.store.delete(first.key)
+    with pytest.raises(VerificationFailed, match="1 archived runs"):
+        recovery.apply(plan, tmp_path, archive.store)
+    report = recovery.apply(plan, tmp_path, archive.store, skip_damaged=True)
+    assert (recovered(tmp_path), len(report.left_out)) == (MERGED[2:], 1)
+
+
+class Merging(MemoryStore):
+    """Merges everything before each of the first `times` listings of what holds data."""
+
+    def __init__(self, archive: Archive, times: int) -> None:
+        self.__dict__ = dict(archive.store.__dict__)
+        self.archive, self.left = archive, times
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        if prefix.startswith("data/") and self.left:
+            self.left -= 1
+            self.archive.replace("orders", MERGED)
+        return super().list(prefix, start_after=start_after)
+
+
+def test_what_is_merged_while_it_is_planned_is_planned_again() -> None:
+    archive = an_archive()
+    changing = Merging(archive, REVISIONS_MAX - 1)
+    plan = Archive(changing, archive.ids).plan()
+    assert (plan.holes, plan.topics[0].partitions[0].manifest_version) == ((), REVISIONS_MAX)
+
+
+def test_an_archive_that_does_not_keep_still_is_planned_later() -> None:
+    archive = an_archive()
+    with pytest.raises(TransientError, match="run the same command again"):
+        Archive(Merging(archive, REVISIONS_MAX), archive.ids).plan()
