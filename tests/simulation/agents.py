@@ -245,6 +245,17 @@ class Agent:
         self.world.note(f"  {self.name}: {outcome}")
         return outcome
 
+    def spend_a_day(self) -> str:
+        """Archive, merge and collect without a pause; what is unreferenced is so for the reader lease, and is collected."""
+        world, archiver = self.world, self.archiver()
+        policy = dataclass_replace(self._policy(0), merge_bytes=world.random.choice((600, 1_500, 6_000)))
+        outcomes = []
+        for do in (lambda: self.merge_now(archiver, policy), self._collect, self._collect):
+            outcomes.append(world.outcome_of(f"{self.name}'s day", do, damaged=lambda: False))
+            world.checks.after_action()
+            world.clock.advance(60_000)
+        return f"  {self.name} spends a day: {'; '.join(outcomes)}"
+
     def finish(self) -> None:
         """Let every task go on to its end."""
         for turn in range(_TURNS_MAX):

@@ -45,6 +45,9 @@ import headwater_core.layouts.segment
 import headwater_core.objectstore.confirmed_put
 import manifests.page_store
 import manifests.repository
+import recovery.planner
+import recovery.revision
+import recovery.runs
 from archival.broker.broker_release import BrokerReleaser
 from archival.collection.collector import Collector
 from archival.collection.orphans import listed_uids, packed, stored_objects
@@ -64,7 +67,17 @@ from archival.plan.policy import Policy
 from archival.plan.role import Acting, Standby
 from archival.plan.steps import CutEntries, Replace, Step, Stop
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import AlreadyExists, Conflict, Fenced, HeadwaterError, ManifestChanged, NotFound, TransientError, UnknownOutcome
+from headwater_core.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptData,
+    Fenced,
+    HeadwaterError,
+    ManifestChanged,
+    NotFound,
+    TransientError,
+    UnknownOutcome,
+)
 from headwater_core.objectstore.confirmed_put import put_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.store import NewObject
@@ -74,6 +87,7 @@ from headwater_core.segments.run_scan import RunScan, scan_run
 from headwater_core.segments.runindex import encode_index
 from hydration.answers import AbortedFrom
 from hydration.archive.archive_transactions import Carried
+from hydration.archive.archived_runs import ArchivedRuns, missing
 from hydration.archive.manifest_view import HeldEntries, ManifestView
 from hydration.local.epoch_check import EpochCheck
 from hydration.partition_transactions import PartitionTransactions
@@ -88,6 +102,7 @@ from manifests.page_store import PageStore
 from manifests.pause_list import PauseList
 from manifests.repository import CommitLost, ManifestRepository, Versioned
 from manifests.topic import Current
+from recovery.placement import Placement
 from tests.simulation.requests import SimulatedConnection
 
 Plant = Callable[[ExitStack], None]
@@ -880,6 +895,15 @@ def nothing_carried_over_gaps(stack: ExitStack) -> None:
     _patch(stack, PartitionTransactions, "_carried", carried)
 
 
+@mutant("a reader takes what is gone for damage, whatever the head says by now", theme="recovered")
+def reader_calls_it_damage(stack: ExitStack) -> None:
+    def gone(self: ArchivedRuns, entry: Entry, error: NotFound) -> Resumable[CorruptData]:
+        yield from ()
+        return missing(entry, error)
+
+    _patch(stack, ArchivedRuns, "_gone", gone)
+
+
 # Merges
 
 
@@ -1034,3 +1058,35 @@ def pauses_unknown_are_none(plants: ExitStack) -> None:
 @mutant("a pause holds for the agent alone that has written it", theme="pauses")
 def pauses_are_not_heeded(plants: ExitStack) -> None:
     plants.enter_context(patch.object(KnownPauses, "applied", lambda self, place, policy: policy))
+
+
+# Recoveries
+
+
+@mutant("a recovery takes what is gone for damage, whatever the head says by now", theme="recovered")
+def recovery_calls_it_damage(stack: ExitStack) -> None:
+    _patch(stack, recovery.revision, "_planned_again", lambda *_: {})
+
+
+@mutant("a recovery that plans again leaves in place what the plan before had put there", theme="recovered")
+def recovery_leaves_what_is_outdated(stack: ExitStack) -> None:
+    _patch(stack, Placement, "_remove_outdated", lambda *_: None)
+
+
+@mutant("a recovery trusts a segment in place by its name", theme="recovered")
+def recovery_trusts_a_name(stack: ExitStack) -> None:
+    _patch(stack, Placement, "_remove_outdated", lambda *_: None)
+    _patch(stack, recovery.runs, "check_run", lambda file, *_: 0)
+
+
+@mutant("a recovery leaves out what the store did not give in time", theme="pages")
+def recovery_calls_silence_damage(stack: ExitStack) -> None:
+    real = recovery.planner.plan_partition
+
+    def plan_partition(*of: Any) -> Any:
+        try:
+            return real(*of)
+        except TransientError as error:
+            raise CorruptData("a page", 0, str(error)) from error
+
+    _patch(stack, recovery.planner, "plan_partition", plan_partition)

@@ -179,6 +179,24 @@ def test_what_the_archive_lets_go_harms_nobody(theme: str, witnesses: tuple[str,
     assert not [witness for witness in witnesses if not seen[witness]]
 
 
+@pytest.mark.xdist_group("seeds")
+def test_a_recovery_under_way_has_all_that_is_archived_whatever_is_let_go() -> None:
+    seen = Counter[str]()
+    for seed in range(60):
+        result = run_seed(seed, theme="recovered")
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme recovered"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    for witness in (
+        "a recovery is killed",
+        "a recovery has to be run again",
+        "a recovery is planned again",
+        "archive trimmed",
+        "outcome merged",
+    ):
+        assert seen[witness], witness
+
+
 def test_agents_of_other_versions_are_beside_those_of_this_one_until_they_are_upgraded() -> None:
     seen = Counter[str]()
     for seed in range(40):

@@ -20,6 +20,9 @@ import archival.broker.broker_logs
 import archival.partition.archiver
 import archival.partition.topics
 import archival.plan.merge_plan
+import recovery.discovery
+import recovery.endings
+import recovery.placement
 from archival.config import ArchivalConfig
 from archival.partition.topics import TopicFacts
 from headwater_core import milestones
@@ -44,6 +47,7 @@ from tests.simulation.brokers import Brokers
 from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
 from tests.simulation.operator import Operator
 from tests.simulation.readers import Reader
+from tests.simulation.recoveries import InlinePool, Recoverer
 from tests.simulation.versions import Version
 
 ACTIONS = 140
@@ -100,6 +104,7 @@ class Theme:
     pauses: float = 0
     requests: bool = False
     collects: float = 0.4
+    days: float = 0
     trims: bool = False
     versions: bool = False
     actions: int = ACTIONS
@@ -149,6 +154,9 @@ THEMES = {
         actions=300,
     ),
     "collected": Theme(collects=4, elections=3, retention=0, follows=0.7, unnamed=0, vacancies=0, actions=200),
+    "recovered": Theme(
+        days=1.5, trims=True, merges=1, collects=1, elections=0.3, rolls=6, follows=2, retention=0.3, releases=1, unnamed=0, vacancies=0
+    ),
     "versions": Theme(pages=True, versions=True, actions=250, elections=1.5, releases=2, rolls=4, unnamed=0, pairs=0),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
     "pauses": Theme(pauses=1, actions=250, elections=1.5, retention=2, releases=0.5, rolls=3, pairs=0, vacancies=0.05),
@@ -269,17 +277,23 @@ class World:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
         self._patched.enter_context(patch.object(archival.plan.merge_plan, "GROWTH", 2))  # more merges with fewer entries
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
+        for module in (recovery.discovery, recovery.endings, recovery.placement):
+            self._patched.enter_context(patch.object(module, "ThreadPoolExecutor", InlinePool))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.checks.beside = dict(places)
         self.operator = Operator(self)
         self.reader = None if theme_of.damage or theme_of.branches else Reader(self, 0 if theme_of.alone else result.seed % 2)
+        is_lively = theme_of.trims or theme_of.merges or theme_of.pages or theme_of.collects > 1
+        self.recoverer = Recoverer(self) if is_lively or result.seed % 4 == 1 else None
 
     def close(self) -> None:
         for agent in self.agents:
             agent.kill()
         if self.reader:
             self.reader.close()
+        if self.recoverer:
+            self.recoverer.close()
         self._patched.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -306,6 +320,8 @@ class World:
             self.operator.after_action()
             if self.reader:
                 self.reader.after_action()
+            if self.recoverer:
+                self.recoverer.after_action()
         self._come_to_rest()
 
     def _act(self) -> None:
@@ -334,6 +350,8 @@ class World:
                 (0.7 if brokers.vacant else 0, brokers.restart),
                 (0.3 * theme.replacements, lambda: brokers.replace_disk(random.choice(brokers.replicas))),
             ]
+        if theme.days:
+            choices.append((theme.days, self._spend_a_day))
         if theme.pauses:
             choices.append((0.5 * theme.pauses, self.operator.pause_or_resume))
             choices += [(1, lambda agent=agent: self.operator.look(agent)) for agent in self.agents if not agent.is_busy]  # type: ignore[misc]
@@ -379,6 +397,11 @@ class World:
             return "the clock is set back by an hour"
         self.clock.advance(self.random.choice((100, 5_000, 60_000)))
         return ""
+
+    def _spend_a_day(self) -> str:
+        agent = self.agents[self.brokers.leading]
+        agent.finish()
+        return agent.spend_a_day()
 
     def consent(self) -> str:
         """A person has read why an archiver stopped, and lets the topic begin again."""
@@ -545,6 +568,8 @@ class World:
         self.checks.at_rest()
         if self.reader:
             self.reader.rest()
+        if self.recoverer:
+            self.recoverer.rest()
         if progressed:  # else the newest head may be one that garbage collection has written, which is not announced
             self.result.seen["the control log is compared with the head"] += 1
             self.checks.control(self.control.state())
