@@ -43,6 +43,7 @@ class Scope:
     local, archive   what each tier may serve; None when that is nothing
     epochs           which leadership wrote which offsets, over both
     compacted        the log is compacted, as far as the broker's files show
+    is_local_behind  the archive has followed a newer leadership than the local log
     """
 
     local: Span | None
@@ -52,6 +53,7 @@ class Scope:
     epochs: EpochHistory
     leader_epoch: int
     compacted: bool
+    is_local_behind: bool = False
 
     def holds(self, offset: int) -> bool:
         return (self.local is not None and offset in self.local) or (self.archive is not None and offset in self.archive)
@@ -126,7 +128,25 @@ def scope_of(log: LocalLog | None, extent: Extent | None, priority: ReadPriority
         epochs=epochs,
         leader_epoch=max((epoch for epoch in newest if epoch is not None), default=-1),
         compacted=log is not None and log.topic_policy_proves_compaction,
+        is_local_behind=log is not None and extent is not None and _is_behind(log, extent),
     )
+
+
+def _acting(log: LocalLog) -> int:
+    """The newest leadership that the broker knows."""
+    return max(-1 if log.epochs.newest is None else log.epochs.newest, log.leadership.leader_epoch if log.leadership else -1)
+
+
+def _followed(extent: Extent) -> int:
+    """The newest leadership that the archive has followed."""
+    return max(extent.leader_epoch, -1 if extent.epochs.newest is None else extent.epochs.newest)
+
+
+def _is_behind(log: LocalLog, extent: Extent) -> bool:
+    """A follower that knows of the leadership may not have cut its log for it. A log without a history shows nothing."""
+    newest, followed = log.epochs.newest, _followed(extent)
+    leads = log.leadership is not None and log.leadership.is_ours
+    return newest is not None and (_acting(log) < followed or (newest < followed and not leads))
 
 
 def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog, extent: Extent) -> tuple[Span | None, Span | None]:
@@ -138,13 +158,10 @@ def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog
     history = log.epochs
     if history.newest is None or extent.epochs.newest is None or archive is None:
         return local, archive
-    acting = max(history.newest, log.leadership.leader_epoch if log.leadership else -1)
-    followed = max(extent.leader_epoch, extent.epochs.newest)
-    leads = log.leadership is not None and log.leadership.is_ours
-    if acting > followed:
+    if _acting(log) > _followed(extent):
         parting = parting_offset(extent.epochs, history, archive.end, extent.gaps)
         return local, Span.between(archive.start, min(archive.end, parting))
-    if local is not None and (acting < followed or (history.newest < followed and not leads)):
+    if local is not None and _is_behind(log, extent):
         parting = parting_offset(history, extent.epochs, min(local.end, archive.end), extent.gaps)
         return Span.between(local.start, min(local.end, parting)), archive
     return local, archive

@@ -93,8 +93,13 @@ class SliceReader:
         assert scope.local is not None
         read = partial(local.read, found, cursor, min(end, scope.local.end), max_bytes)
         piece, moved = yield from self._looks.while_same(found, self._worker.find(read, lambda answered: _release(answered[0])))
-        if piece is None and moved <= cursor and self._tiers.next_archived(scope, cursor) == cursor:
-            raise NotFound(f"{partition}: the local log ends before its high watermark, at offset {cursor}")
+        if piece is None and moved <= cursor:
+            archived = self._tiers.next_archived(scope, cursor)
+            if archived == cursor:
+                raise NotFound(f"{partition}: the local log ends before its high watermark, at offset {cursor}")
+            if archived is not None and scope.is_local_behind:
+                self._skip_gap(view, cursor, archived)  # what the archive lacks before that, the newer leadership does not have
+                return archived, None
         if piece is None and moved < scope.local.end <= end and scope.local.end != found.high_watermark:
             self._skip_gap(view, cursor, scope.local.end)  # what is left crosses into the dead branch, so it is of that branch
             return scope.local.end, None

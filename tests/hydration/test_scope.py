@@ -153,6 +153,18 @@ def test_a_follower_that_knows_of_a_leadership_may_not_have_cut_its_log_for_it()
     assert scope_of(follower, later, ReadPriority.LOCAL_FIRST).archive == Span(0, 13)
 
 
+def test_a_log_is_behind_where_the_archive_has_followed_a_newer_leadership() -> None:
+    def is_behind(log: LocalLog, followed: int) -> bool:
+        return scope_of(log, an_extent(0, 9, epochs=((1, 0),), followed=followed), ReadPriority.LOCAL_FIRST).is_local_behind
+
+    log = a_log(0, 10, epochs=((1, 0),))
+    assert [is_behind(log, followed) for followed in (1, 2)] == [False, True]
+    assert not is_behind(a_log(0, 10), 2)  # it has no history
+    leads, follows = (Leadership(leader=leader, leader_epoch=2, node=1, replicas=(1, 2), in_sync=(1, 2)) for leader in (1, 2))
+    assert [is_behind(replace(log, leadership=leads), followed) for followed in (2, 3)] == [False, True]
+    assert is_behind(replace(log, leadership=follows), 2)
+
+
 def test_histories_of_both_tiers_join() -> None:
     assert joined(EpochHistory.of(((1, 0), (3, 10))), EpochHistory.of(((3, 15), (6, 20)))).starts == ((1, 0), (3, 10), (6, 20))
     assert joined(EpochHistory.of(((1, 0), (2, 10))), EpochHistory.of(((3, 15),))).starts == ((1, 0), (2, 10), (3, 15))

@@ -86,6 +86,7 @@ ONCE_VIOLATED = (
     ("gaps", 41168),
     ("gaps", 70002),
     ("gaps", 90012),
+    ("gaps", 200689),
     ("incarnations", 20462),
     ("lineage", 41291),
     ("pages", 79),
