@@ -24,7 +24,7 @@ from archival.config import ArchivalConfig, ArchiveMode
 from archival.known_pauses import KnownPauses
 from archival.obstacle import Obstacle
 from archival.partition.announcer import Announcer
-from archival.partition.archiver import ArchiverEquipment, PartitionArchiver
+from archival.partition.archiver import ArchiverEquipment, MergeOutcome, PartitionArchiver
 from archival.partition.looks import CleanerLooks
 from archival.partition.release import Releaser, plan_release
 from archival.partition.source import LocalLogs, OpenSegment, open_segment
@@ -59,6 +59,7 @@ RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded the
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 GLIMPSE_S = 60.0  # after a look, how the log looks from outside shows whether it has changed: longer than from one listing to the next
 COMMIT_S, COMMIT_MAX_S = 0.1, 5.0  # after a roll, until followers have the last records; as long as the broker's checkpoint takes
+OLDER_EVERY_S = 10.0  # between two partitions whose older pages are read for merges: a page a second, and a day for ten thousand partitions
 MERGE_AGAIN_S = 60.0  # after a merge that something came in the way of
 WARN_S = 600.0  # between two warnings of one partition's retention
 LATE_S = 30.0  # a step that takes longer may hang with its disk; most segments are sent within that, and where not, a few more are at once
@@ -145,7 +146,9 @@ class _Member:
     warn_again_s  not to be warned of again before
     commit_waits  how often in a row its broker said that a sealed segment is not committed yet
     merge_known   is it known when to look for neighbours to merge?
-    merged_to     below this offset nothing will have to be merged
+    merged_to     below this offset nothing will have to be merged, unless in pages that are older; None: not looked at yet
+    older_to      of those pages: below this offset nothing will have to be merged; None: they have been looked at, or there are none
+    older_s       when those pages are looked at; None: that is not known yet
     """
 
     archiver: PartitionArchiver | None = None
@@ -161,7 +164,13 @@ class _Member:
     commit_waits: int = 0
     warn_again_s: float = 0.0
     merge_known: bool = False
-    merged_to: int = 0
+    merged_to: int | None = None
+    older_to: int | None = 0
+    older_s: float | None = None
+
+    def forget_merges(self) -> None:
+        """What is live may be others' below what was looked at."""
+        self.merged_to, self.older_to, self.older_s = None, 0, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +308,7 @@ class ArchiverFleet:
         self._members: dict[PartitionId, _Member] = {}
         self._resting: OrderedDict[PartitionId, PartitionArchiver] = OrderedDict()  # that may be dropped, the one used last at the end
         self._resting_bytes = 0
+        self._older_s = float("-inf")  # the last turn that was given to read older pages for merges
         self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
 
     @property
@@ -506,7 +516,7 @@ class ArchiverFleet:
             made = (*outcome.before, outcome.entry)
             done = replace(done, objects=len(made), archived_bytes=sum(entry.live_bytes for entry in made))
         if outcome.action not in ("idle", "outrun", "reread", "archived", "gap"):
-            member.merged_to = 0  # what is live may be others' below that too
+            member.forget_merges()
         if policy.merge_bytes and head is not None and (outcome.progressed or not member.merge_known):
             member.merge_known = True
             done = replace(done, merge_in_s=float(settings.merge_after_s))
@@ -548,14 +558,44 @@ class ArchiverFleet:
         with self._in_hand(log.partition) as member:
             archiver = self._archiver_of(member, log.partition)
             permit = UploadPermit(self._rate, _Interest(self, archiver, log, policy_for, watch).lost, self._equipment.wait)
-            outcome = archiver.merge(self.policy(place, policy_for), log, passed=member.merged_to, pace=permit, check=permit.check)
-            member.merged_to = outcome.passed
+            is_older = member.older_s is not None and self.clock.monotonic_s() >= member.older_s
+            passed = member.older_to if is_older else member.merged_to
+            outcome = archiver.merge(self.policy(place, policy_for), log, passed=passed, pace=permit, check=permit.check)
             if outcome.merged and archiver.head:
                 member.confirmed_s = self.clock.monotonic_s()
                 self.committed(archiver.head)
-        if outcome.comes_first:
-            return MergeTurn(MERGE_AGAIN_S, is_archiving_due=True)
-        return MergeTurn(0.0 if outcome.more else None)
+            if outcome.comes_first:
+                return MergeTurn(MERGE_AGAIN_S, is_archiving_due=True)
+            if outcome.passed is None:
+                return MergeTurn(None)
+            return MergeTurn(self._merge_again_in_s(member, outcome, archiver.head, is_older=is_older))
+
+    def _merge_again_in_s(self, member: _Member, outcome: MergeOutcome, head: Head | None, *, is_older: bool) -> float | None:
+        """What is in pages since before the start, or the claim, is looked at later, one partition's after the other's: else ten thousand
+        partitions would have all their pages read at once, an hour after a start."""
+        if is_older:
+            member.older_to = outcome.passed
+            if outcome.merged is None:
+                member.older_s = self._older_turn_s() if outcome.more else None
+        else:
+            member.merged_to = outcome.passed
+        if outcome.merged is not None or (outcome.more and not is_older):
+            return 0.0
+        if is_older and not outcome.more:  # it has looked at all there is
+            member.merged_to, member.older_to = outcome.passed, None
+        elif member.older_to is not None and (head is None or not head.entries.references):
+            member.older_to = None
+        if member.older_to is None:
+            return None
+        if member.older_s is None:
+            member.older_s = self._older_turn_s()
+        return member.older_s - self.clock.monotonic_s()
+
+    def _older_turn_s(self) -> float:
+        """When the next partition may have older pages read: up to ten of them (see merge_plan.LOOKED_AT_MAX)."""
+        with self._lock:
+            self._older_s = max(self._older_s + OLDER_EVERY_S, self.clock.monotonic_s())
+            return self._older_s
 
     def _releases(self, settings: ArchivalConfig) -> bool:
         return self._should_release(settings) and (self._equipment.owned or self._broker_releaser is not None)

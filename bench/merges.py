@@ -75,7 +75,8 @@ def measure(root: Path, mib: int, tail_bytes: int, *, local: bool) -> Cost:
         directory.log_start(end)
     before = sum(store.calls.values()), store.bytes_read, store.bytes_written
     policy = Policy(merge_bytes=64 * MIB, merge_span_ms=1 << 50, tail_after_ms=0)
-    cpu_s, began_s, passed = process_time(), perf_counter(), 0
+    passed: int | None = 0
+    cpu_s, began_s = process_time(), perf_counter()
     while (done := agent.archiver.merge(policy, passed=passed)).more:
         passed = done.passed
     return Cost(

@@ -102,7 +102,7 @@ class MergeOutcome:
 
     merged       the entry that is live in place of `group`; None when nothing was merged
     local_bytes  how much of it was read from the local log
-    passed       below this offset nothing will have to be merged
+    passed       below this offset nothing will have to be merged; None: that is not known
     more         there may be more to merge now
     comes_first  something is to be archived; that comes first
     """
@@ -110,7 +110,7 @@ class MergeOutcome:
     merged: Entry | None = None
     group: tuple[Entry, ...] = ()
     local_bytes: int = 0
-    passed: int = 0
+    passed: int | None = None
     more: bool = False
     comes_first: bool = False
     reason: str = ""
@@ -247,13 +247,13 @@ class PartitionArchiver:
         policy: Policy,
         log: LocalLog | None = None,
         *,
-        passed: int = 0,
+        passed: int | None = None,
         pace: Callable[[int], object] | None = None,
         check: Callable[[], object] = lambda: None,
     ) -> MergeOutcome:
         """Let small neighbours become one object, with at most one commit, when nothing is to be archived. Safe to repeat after any crash.
 
-        passed  of an earlier merge
+        passed  of an earlier merge; None: begin with what the head lists itself, so that no page is read
         check   is called before each piece that is read; what it raises ends the merge
 
         Raises what `step` does.
@@ -558,7 +558,7 @@ class PartitionArchiver:
 
     # Merges
 
-    def _merge(self, policy: Policy, log: LocalLog, passed: int, check: Callable[[], object]) -> MergeOutcome:
+    def _merge(self, policy: Policy, log: LocalLog, passed: int | None, check: Callable[[], object]) -> MergeOutcome:
         if policy.off or not policy.merge_bytes or isinstance(archiving_role(log), Standby):
             return MergeOutcome(reason="nothing is merged here")
         self._held.load()
@@ -571,6 +571,8 @@ class PartitionArchiver:
         if self._announcer.known_version(self.partition) > head.version and self._held.reload():
             return MergeOutcome(passed=passed, comes_first=True, reason="the control log knows of a newer commit")
         limits = {"target_bytes": policy.merge_bytes, "span_ms": policy.merge_span_ms}
+        if passed is None:
+            passed = max((ref.next_offset for ref in head.entries.references), default=0)
         plan = plan_merge(head, log.epochs, layout=self._layout, passed=passed, **limits)
         if not plan.group:
             if not plan.is_cut_short:

@@ -6,14 +6,17 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from archival.config import ArchivalConfig, ArchiveMode
-from archival.fleet import GLIMPSE_S, LATE_S, LOG_DIRS, LOOK_S, MERGE_AGAIN_S, READ_AGAIN_S, MergeTurn, PartitionOutcome
+from archival.fleet import GLIMPSE_S, LATE_S, LOG_DIRS, LOOK_S, MERGE_AGAIN_S, OLDER_EVERY_S, READ_AGAIN_S, MergeTurn, PartitionOutcome
+from archival.partition import archiver
 from archival.partition.announcer import claim_of
+from archival.plan.merge_plan import MergePlan, plan_merge
 from archival.plan.policy import Policy, PolicyFor
 from archival.schedule.due_queue import PAUSE_MAX_S
 from archival.schedule.scheduler import QUIET_S, Scheduler
@@ -32,6 +35,8 @@ from tests.archival.builders import SendingStore, number_of
 from tests.events import written_events
 from tests.headwater.broker import CLUSTER, Bench, topic_id
 from tests.headwater_core.manual_clock import ManualClock
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.headwater_core.objectstore.meter import MeteredStore
 from tests.headwater_core.segments.builders import a_segment
 from tests.hung_disk import within
 
@@ -721,6 +726,74 @@ def test_what_is_idle_is_not_looked_at_again_for_merges(bench: Bench, monkeypatc
     bench.clock.advance(10 * HOUR_MS)
     assert bench.turns() == 0
     assert not looks
+    assert bench.scheduler.idle_s() is None
+
+
+def test_a_start_reads_older_pages_for_merges_one_partition_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an agent of ten thousand partitions would read every page of all of them an hour after its start."""
+    store = MeteredStore(MemoryStore(), log_calls=10_000)
+    bench = Bench(tmp_path, store)
+    bench.settings = ArchivalConfig(merge_bytes=0)
+    bench.broker.partition("soup", *range(4), segments=105)
+    bench.scheduler.rescan()
+    bench.turns()
+    heads = [bench.head("soup", number) for number in range(4)]
+    pages = {ref.uid for head in heads if head is not None for ref in head.entries.references}
+    assert len(pages) >= 4
+    real = plan_merge
+
+    def plan_nothing(*of: Any, **how: Any) -> MergePlan:
+        return real(*of, **(how | {"layout": "none"}))
+
+    monkeypatch.setattr(archiver, "plan_merge", plan_nothing)
+    bench.settings = ArchivalConfig()
+    bench.start()
+
+    def pages_read() -> list[str]:
+        """By which partitions, since it was last asked."""
+        found = [call.key.split("/")[3] for call in store.log if call.operation == "get" and call.key.endswith(".jsonl.gz")]
+        store.log.clear()
+        return sorted(set(found))
+
+    store.log.clear()
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.clock.advance(int(QUIET_S * 1000))
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.clock.advance(HOUR_MS - 1)
+    bench.turns()
+    assert pages_read() == []
+    bench.clock.advance(1)
+    bench.turns()
+    seen = [pages_read()]
+    for _ in range(3):
+        bench.clock.advance(int(OLDER_EVERY_S * 1000))
+        bench.turns()
+        seen.append(pages_read())
+    assert sorted(seen) == [["0"], ["1"], ["2"], ["3"]]
+    bench.clock.advance(24 * HOUR_MS)
+    bench.turns()
+    assert pages_read() == []
+    assert bench.scheduler.idle_s() is None
+
+
+def test_older_pages_are_merged_as_well(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.settings = ArchivalConfig(merge_bytes=0)
+    bench.broker.partition("soup", 0, segments=105)
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.settings = ArchivalConfig(merge_bytes=8 << 10)
+    bench.start()
+    bench.scheduler.rescan()
+    bench.turns()
+    bench.clock.advance(int(QUIET_S * 1000))
+    bench.scheduler.rescan()
+    for _ in range(3):
+        bench.turns()
+        bench.clock.advance(HOUR_MS)
+    assert entries(bench) <= 104 // 8 + 2
     assert bench.scheduler.idle_s() is None
 
 

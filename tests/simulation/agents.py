@@ -76,7 +76,7 @@ class Agent:
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
         sightings = Sightings(world.root / f"{self.name}-sightings", world.clock)
         self._collector = Collector(store=self.paused_store, sightings=sightings, clock=world.clock, writer=self.name)
-        self._merged_to = 0
+        self._merged_to: int | None = None
         self._releaser: Releaser | BrokerReleaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
         if world.theme.requests:
             self._releaser = BrokerReleaser(
