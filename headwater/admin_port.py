@@ -101,7 +101,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         ),
         SystemClock().monotonic_s,
     )
-    with AdminServer(config, admin_app(health, metrics)), _kept(vitals.board):
+    with AdminServer(config, admin_app(health, metrics, vitals.board, SystemClock(), __version__)), _kept(vitals.board):
         yield
 
 

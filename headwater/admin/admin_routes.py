@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -9,15 +10,25 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from headwater.admin.health import CheckResult, Health, report
-from headwater.admin.metrics import Metrics
-from headwater.admin.parameters import flag, known, several
+from headwater.admin.metrics import STATES, Metrics
+from headwater.admin.openapi import openapi_document
+from headwater.admin.parameters import among, flag, known, number, seconds, several, text
 from headwater.admin.problem import ProblemCode, ProblemError, problem_response
+from headwater.admin.status_board import StatusBoard
+from headwater.admin.status_page import LIMIT, LIMIT_MAX, StatusKey, StatusQuery, page_of
+from headwater_core.clock import Clock
 
+_TOPIC = r"[A-Za-z0-9._-]{1,249}"
 _CODES = {404: ProblemCode.NOT_FOUND, 405: ProblemCode.METHOD_NOT_ALLOWED}
 
 
-def admin_app(health: Health, metrics: Metrics) -> Starlette:
-    """ASGI. Every answer comes from what is known: no handler waits for a disk, a lock that is held for long, or a store."""
+def admin_app(health: Health, metrics: Metrics, board: StatusBoard | None, clock: Clock, version: str) -> Starlette:
+    """ASGI. Every answer comes from what is known: no handler waits for a disk, a lock that is held for long, or a store.
+
+    board    None where there are no log directories
+    version  of the program
+    """
+    document = msgspec.json.encode(openapi_document(version))
 
     async def livez(request: Request) -> Response:
         known(request, "verbose", "exclude")
@@ -27,15 +38,27 @@ def admin_app(health: Health, metrics: Metrics) -> Starlette:
         known(request, "verbose", "exclude")
         return _health("readyz", request, health.ready(several(request, "exclude")))
 
+    async def show_openapi(request: Request) -> Response:
+        known(request)
+        return Response(document, media_type="application/json")
+
+    async def show_status(request: Request) -> Response:
+        query = _status_query(request)
+        entries = board.entries() if board is not None else []
+        page = page_of(entries, query, now_s=clock.monotonic_s(), at_ms=clock.now_ms())
+        return Response(msgspec.json.encode(page), media_type="application/json")
+
     async def show_metrics(request: Request) -> Response:
-        text = metrics.render(request.headers.get("accept", ""))
-        return Response(text.body, media_type=text.media_type)
+        rendered = metrics.render(request.headers.get("accept", ""))
+        return Response(rendered.body, media_type=rendered.media_type)
 
     app = Starlette(
         routes=[
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", show_metrics),
+            Route("/v1/status", show_status),
+            Route("/v1/openapi.json", show_openapi),
         ],
         exception_handlers={HTTPException: _http_problem, ProblemError: _problem},
     )
@@ -46,8 +69,22 @@ def admin_app(health: Health, metrics: Metrics) -> Starlette:
 def _health(what: str, request: Request, results: Collection[CheckResult]) -> Response:
     failed = any(each.reason for each in results)
     is_short = not failed and not flag(request, "verbose")
-    text = "ok" if is_short else report(what, results, reasons=request.scope["headwater.trusted"])
-    return PlainTextResponse(text, 503 if failed else 200)
+    body = "ok" if is_short else report(what, results, reasons=request.scope["headwater.trusted"])
+    return PlainTextResponse(body, 503 if failed else 200)
+
+
+def _status_query(request: Request) -> StatusQuery:
+    known(request, "topic", "state", "lag_above_s", "partitions", "limit", "after")
+    after = text(request, "after", rf"{_TOPIC}(:[0-9]{{1,9}})?", "the next_after of another page")
+    topic, _, partition = (after or "").partition(":")
+    return StatusQuery(
+        topic=text(request, "topic", r"[A-Za-z0-9._*?-]{1,249}", "a topic's name, or a pattern with * and ?"),
+        states=among(request, "state", STATES),
+        lag_above_s=seconds(request, "lag_above_s"),
+        partitions=flag(request, "partitions"),
+        after=StatusKey(topic, int(partition or -1)) if after else None,
+        limit=number(request, "limit", LIMIT, LIMIT_MAX),
+    )
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -49,7 +49,7 @@ class AdminServer:
         )
         self._http.load()
         self._state = ServerState()
-        self._open: set[object] = set()  # connections, those whose handshake has not ended too
+        self._open: set[object] = set()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
@@ -58,6 +58,11 @@ class AdminServer:
     def address(self) -> tuple[str, int]:
         host, port = self._listener.getsockname()[:2]
         return host, port
+
+    @property
+    def connections(self) -> int:
+        """That are open, or whose handshake has not ended."""
+        return len(self._open)
 
     def __enter__(self) -> "AdminServer":
         self._thread.start()

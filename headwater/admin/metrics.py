@@ -34,7 +34,19 @@ TOPICS_MAX = 1000
 PARTITIONS_MAX = 20_000
 FRESH_S = 1.0  # an answer is given again for so long, to whoever asks: two hundred scrapers cost as much as one
 
-STATES = ("archived", "due", "waiting", "paused", "standby", "behind", "stopped", "needs replacement", "needs upgrade", "unknown")
+STATES = (
+    "archived",
+    "due",
+    "waiting",
+    "paused",
+    "standby",
+    "behind",
+    "stopped",
+    "needs replacement",
+    "needs upgrade",
+    "recovered",
+    "unknown",
+)
 STALLED = ("stopped", "behind", "needs replacement", "needs upgrade")
 REASONS: dict[str, type[HeadwaterError] | None] = {  # the first that fits
     "corrupt_data": CorruptData,

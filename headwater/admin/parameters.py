@@ -1,5 +1,8 @@
 """What stands behind the question mark of a request. A parameter that is not known is refused: it may be a known one, misspelt."""
 
+import re
+from collections.abc import Collection
+
 from starlette.requests import Request
 
 from headwater.admin.problem import ProblemCode, ProblemError
@@ -32,3 +35,29 @@ def number(request: Request, name: str, default: int, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
         raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is a number from 1 to {most}")
     return int(text)
+
+
+def seconds(request: Request, name: str) -> float | None:
+    """Raises ProblemError."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is a number of seconds")
+    return float(text)
+
+
+def among(request: Request, name: str, choices: Collection[str]) -> frozenset[str]:
+    """All that were given. Raises ProblemError."""
+    given = frozenset(several(request, name))
+    if not given <= set(choices):
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is one of {', '.join(choices)}")
+    return given
+
+
+def text(request: Request, name: str, pattern: str, words: str) -> str | None:
+    """Raises ProblemError where it is not `words`, which `pattern` says in full."""
+    found = request.query_params.get(name)
+    if found is not None and not re.fullmatch(pattern, found):
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is {words}")
+    return found

@@ -9,7 +9,7 @@ listing.
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from pathlib import Path
 
 import structlog
 
@@ -24,22 +24,13 @@ from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Glimpse, LocalLog
 from headwater_core.segments.log_dirs import Listing
 from manifests.head import Head
+from recovery import awaits_broker
 
 ROUND_S = 1.0  # a partition is looked at once in that time, however much happens to it
 WORK_SHARE = 0.1  # of the time, so that ten thousand partitions that change at once do not hold up the Kafka port
-UNMEASURED = ("standby", "archive-only")  # another agent archives it, so its lag is not this one's
+UNMEASURED = ("standby", "recovered")  # another agent archives it, or no broker writes it: there is no lag of ours
 
 log = structlog.get_logger()
-
-
-class Known(NamedTuple):
-    """What is known without a store of what is archived of one partition.
-
-    offsets  by the control log, where the head is not held; None: it has not named the partition
-    """
-
-    head: KnownHead | None
-    offsets: PartitionState | None
 
 
 @dataclass(slots=True)
@@ -73,6 +64,7 @@ class BoardSources:
     offsets  by the control log
     policy   what may be archived, as far as that is known
     trouble  why the archiving of a partition has stopped, or its last step failed, if it did
+    recovered  was this log directory made by a recovery, and has no broker started on it?
     tail_age_ms  how long the tail has waited: of a partition whose archive ends at this offset, and its high watermark
     """
 
@@ -82,6 +74,7 @@ class BoardSources:
     policy: Callable[[TopicPartition], Policy]
     trouble: Callable[[TopicPartition], HeadwaterError | None]
     tail_age_ms: Callable[[PartitionId, int, int | None], int]
+    recovered: Callable[[Path], bool]
 
     @classmethod
     def of(
@@ -91,7 +84,15 @@ class BoardSources:
             failure = fleet.failures.get(place)
             return failure.error if failure is not None else None
 
-        return cls(look=fleet.look, heads=fleet.heads, offsets=offsets, policy=policy, trouble=trouble, tail_age_ms=fleet.tails.age_since)
+        return cls(
+            look=fleet.look,
+            heads=fleet.heads,
+            offsets=offsets,
+            policy=policy,
+            trouble=trouble,
+            tail_age_ms=fleet.tails.age_since,
+            recovered=awaits_broker,
+        )
 
 
 class StatusBoard:
@@ -169,6 +170,8 @@ class StatusBoard:
         try:
             log = self._sources.look(place)
             entry = self._entry(log, heads.get(log.partition), began_s)
+            if entry.status.state != "stopped" and self._sources.recovered(log.directory.parent):
+                entry.status = replace(entry.status, state="recovered", reason="read-only until a broker starts on it")
         except NotFound:
             with self._lock:
                 self._entries.pop(place, None)
@@ -185,8 +188,7 @@ class StatusBoard:
             self._entries[place] = entry
 
     def _unreadable(self, place: TopicPartition, state: str, error: HeadwaterError, at_s: float) -> BoardEntry:
-        nothing = _NOTHING
-        return BoardEntry(replace(nothing, topic=place.topic, partition=place.partition, state=state, reason=str(error)), at_s, at_s)
+        return BoardEntry(replace(_NOTHING, topic=place.topic, partition=place.partition, state=state, reason=str(error)), at_s, at_s)
 
     def _entry(self, log: LocalLog, held: KnownHead | None, at_s: float) -> BoardEntry:
         partition, sources = log.partition, self._sources

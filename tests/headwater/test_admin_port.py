@@ -1,5 +1,10 @@
 """The admin port of an agent that runs."""
 
+from typing import Any
+
+import msgspec
+
+from headwater.admin.status_page import StatusPage
 from headwater.replay import consume
 from headwater_core.errors import UsageError
 from headwater_core.segments.log_dirs import LogDirs
@@ -82,3 +87,59 @@ def metrics(address: Address) -> dict[str, float]:
     """Name and labels, as they are served: value."""
     lines = [line for line in call(address, "/metrics").text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+SHARED = {"topic", "partition", "topic_id", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "lag_s"}
+SHARED |= {"archived_bytes", "objects", "state"}
+
+
+def status_rows(address: Address, query: str = "") -> dict[tuple[str, int], dict[str, Any]]:
+    page = msgspec.json.decode(call(address, f"/v1/status?partitions=true{query}").body, type=StatusPage, strict=True)
+    assert not isinstance(page.partitions, msgspec.UnsetType)
+    return {(row.topic, row.partition): msgspec.structs.asdict(row) for row in page.partitions}
+
+
+def test_at_rest_the_status_is_that_of_the_command_and_a_silent_store_changes_ages_alone(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *PORT, "--set", "archival.seal_timeout=0s", "--set", "log.owned=true") as agent:
+        address = address_of(agent)
+        agent.wait_for("gateway_started")
+        count = len(LogDirs([log]).listing().partitions)
+        assert eventually(lambda: len(status_rows(address, "&state=archived")) == count)
+        told = {(row["topic"], row["partition"]): row for row in stage.run("status", "-p", "-o", "jsonl", log=log).rows}
+        found = status_rows(address)
+        assert {place: {name: row[name] for name in SHARED} for place, row in found.items()} == {
+            place: {name: row[name] for name in SHARED} for place, row in told.items()
+        }
+        whole = call(address, "/v1/status").json["whole"]
+        assert whole["states"] == {"archived": count}
+        assert whole["archived_bytes"] == sum(row["archived_bytes"] for row in told.values())
+        stage.bucket.rename(aside := stage.root / "aside")
+        silent = status_rows(address)
+        assert {place: row["last_offset"] for place, row in silent.items()} == {place: row["last_offset"] for place, row in told.items()}
+        aside.rename(stage.bucket)
+        assert agent.stop() == 0
+
+
+def test_pages_filters_and_the_document_are_served_and_wrong_parameters_refused(stage: Stage) -> None:
+    with running(stage, stage.log("kitchen"), *PORT) as agent:
+        address = address_of(agent)
+        assert eventually(lambda: call(address, "/v1/status").json["whole"]["partitions"] > 2)
+        first = call(address, "/v1/status?partitions=true&limit=1").json
+        second = call(address, f"/v1/status?partitions=true&limit=1&after={first['next_after']}").json
+        assert len(first["partitions"]) == len(second["partitions"]) == 1
+        assert first["partitions"] != second["partitions"]
+        for query in (
+            "limit=0",
+            "limit=9999",
+            "limit=x",
+            "state=absent",
+            "topic=a/b",
+            "lag_above_s=-1",
+            "after=a:b",
+            "partitions=1",
+            "page=2",
+        ):
+            assert call(address, f"/v1/status?{query}").problem == "bad_request", query
+        assert call(address, "/v1/openapi.json").json["paths"].keys() >= {"/v1/status", "/metrics"}
+        assert agent.stop() == 0

@@ -23,12 +23,16 @@ from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
 from headwater.admin.health import Health
 from headwater.admin.metrics import Metrics
+from headwater_core.clock import SystemClock
 from headwater_core.errors import UsageError
 from tests.headwater.admin.client import Address, call, send
 
 TOKEN = "a-token-of-the-tests-0123456789"
 LOOPBACK = "127.0.0.1:0"
-NO_METRICS = cast(Metrics, None)
+
+
+def an_app(health: Health) -> ASGIApp:
+    return admin_app(health, cast(Metrics, None), None, SystemClock(), "1.2.3")
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def token_file(tmp_path: Path) -> Path:
 def serving(config: AdminConfig | None = None, app: ASGIApp | None = None, **failing: str) -> Iterator[Address]:
     """failing: reasons of checks of readiness, by name"""
     health = Health(live={"event_loop": lambda: ""}, ready={"gateway": lambda: ""} | {name: (lambda r=r: r) for name, r in failing.items()})
-    with AdminServer(config or AdminConfig(listen=LOOPBACK), app or admin_app(health, NO_METRICS)) as server:
+    with AdminServer(config or AdminConfig(listen=LOOPBACK), app or an_app(health)) as server:
         yield server.address
 
 
@@ -203,9 +207,10 @@ def test_a_client_that_does_not_take_its_answer_is_disconnected(monkeypatch: pyt
     async def long(scope: Scope, receive: Receive, send: Send) -> None:
         await Response(b"x" * whole)(scope, receive, send)
 
-    with serving(app=long) as address, socket.create_connection(address, 30) as client:
+    with AdminServer(AdminConfig(listen=LOOPBACK), long) as server, socket.create_connection(server.address, 30) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(0.5)
+        assert eventually(lambda: server.connections == 1)
+        assert eventually(lambda: server.connections == 0)
         taken = 0
         with suppress(ConnectionError):
             while some := client.recv(1 << 20):
@@ -294,7 +299,7 @@ def test_a_token_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, con
 
 def test_an_address_that_is_taken_is_an_error_in_words() -> None:
     with serving() as address, pytest.raises(UsageError, match="admin cannot listen on"):
-        AdminServer(AdminConfig(listen="{}:{}".format(*address)), admin_app(Health(live={}, ready={}), NO_METRICS))
+        AdminServer(AdminConfig(listen="{}:{}".format(*address)), an_app(Health(live={}, ready={})))
 
 
 # -- strangers -----------------------------------------------------------------------------------------------------

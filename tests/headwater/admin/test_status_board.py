@@ -30,6 +30,7 @@ class Stage:
         self.archived_to: dict[TopicPartition, int] = {}  # by the control log
         self.policy, self.errors = Policy(tail_after_ms=0), dict[TopicPartition, HeadwaterError]()
         self.unlookable: dict[TopicPartition, Exception] = {}
+        self.recovered = False
         self.looks: list[TopicPartition] = []
         sources = BoardSources(
             look=self._look,
@@ -38,6 +39,7 @@ class Stage:
             policy=lambda place: self.policy,
             trouble=self.errors.get,
             tail_age_ms=lambda *_: 0,
+            recovered=lambda _: self.recovered,
         )
         self.board = StatusBoard(sources, self.clock)
 
@@ -179,3 +181,9 @@ def test_a_round_leaves_most_of_the_time_to_others_and_ends_when_it_is_to(stage:
 
     stage.board.round(end)
     assert len(waited) == len(stage.board.entries()) == 1
+
+
+def test_a_recovered_directory_is_no_trouble_and_has_no_lag_of_ours(stage: Stage) -> None:
+    stage.recovered, stage.archived_to[ORDERS] = True, 1
+    stage.list_and_look()
+    assert stage.entry().status.state == "recovered"

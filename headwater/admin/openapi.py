@@ -1,0 +1,83 @@
+"""The admin port's OpenAPI document, made from the values that are answered."""
+
+from typing import Any
+
+import msgspec
+
+from headwater.admin.metrics import STATES
+from headwater.admin.problem import MEDIA_TYPE, Problem, ProblemCode
+from headwater.admin.status_page import LIMIT, LIMIT_MAX, StatusPage
+
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """OpenAPI 3.1. version: of the program."""
+    (page, problem), schemas = msgspec.json.schema_components([StatusPage, Problem], ref_template="#/components/schemas/{name}")
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Headwater",
+            "version": version,
+            "description": "A running agent, over its admin port. Every answer comes from memory and at once, whatever the store does.",
+        },
+        "security": [{"bearer": []}],
+        "paths": {
+            "/livez": {"get": _health("Is the process alive?", "event_loop")},
+            "/readyz": {"get": _health("Does all work that the agent was started for?", "store")},
+            "/metrics": {
+                "get": _operation(
+                    "Metrics in the form of Prometheus, or OpenMetrics where that is accepted",
+                    {"200": {"description": "Metrics: docs/metrics.md", "content": _TEXT | {"application/openmetrics-text": {}}}},
+                )
+            },
+            "/v1/status": {
+                "get": _operation(
+                    "Topics or partitions of the log directories, as the agent knows them, with the age of that knowledge",
+                    {"200": {"description": "One page", "content": {"application/json": {"schema": page}}}},
+                    _parameter("topic", {"type": "string"}, "A name, or a pattern with * and ?"),
+                    _parameter(
+                        "state", {"type": "array", "items": {"type": "string", "enum": list(STATES)}}, "Partitions in one of these states"
+                    ),
+                    _parameter("lag_above_s", {"type": "number", "minimum": 0}, "Partitions that lag longer, or whose lag is not known"),
+                    _parameter("partitions", {"type": "boolean", "default": False}, "A row for each partition, not for each topic"),
+                    _parameter("limit", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}, "Rows on the page"),
+                    _parameter("after", {"type": "string"}, "The next_after of the page before: TOPIC, or TOPIC:PARTITION with partitions"),
+                )
+            },
+            "/v1/openapi.json": {
+                "get": _operation(
+                    "This document", {"200": {"description": "OpenAPI", "content": {"application/json": {"schema": {"type": "object"}}}}}
+                )
+            },
+        },
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "Where admin.token_file is set"}},
+            "responses": {
+                "Problem": {
+                    "description": "An error; its codes: " + ", ".join(code.value for code in ProblemCode),
+                    "content": {MEDIA_TYPE: {"schema": problem}},
+                }
+            },
+        },
+    }
+
+
+def _operation(summary: str, responses: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": summary,
+        "parameters": list(parameters),
+        "responses": responses | {"default": {"$ref": "#/components/responses/Problem"}},
+    }
+
+
+def _parameter(name: str, schema: dict[str, Any], words: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": words}
+
+
+def _health(summary: str, check: str) -> dict[str, Any]:
+    done = {"200": {"description": "Yes", "content": _TEXT}, "503": {"description": "No; the checks by name", "content": _TEXT}}
+    verbose = _parameter("verbose", {"type": "boolean", "default": False}, "Each check by name, though all hold")
+    exclude = _parameter("exclude", {"type": "array", "items": {"type": "string"}}, f"Checks to leave out, such as {check}")
+    return _operation(summary, done, verbose, exclude) | {"security": [{}, {"bearer": []}]}

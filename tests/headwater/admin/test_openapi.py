@@ -1,0 +1,53 @@
+"""The OpenAPI document says what is answered: paths, parameters, and the shape of answers."""
+
+import inspect
+import re
+from typing import Any, cast
+
+import msgspec
+from starlette.routing import Route
+
+from headwater.admin import admin_routes
+from headwater.admin.admin_routes import admin_app
+from headwater.admin.health import Health
+from headwater.admin.metrics import Metrics
+from headwater.admin.openapi import openapi_document
+from headwater.admin.problem import ProblemCode
+from headwater_core.clock import SystemClock
+
+DOCUMENT = msgspec.json.decode(msgspec.json.encode(openapi_document("1.2.3")))
+
+
+def test_it_has_every_path_and_no_other() -> None:
+    app = admin_app(Health(live={}, ready={}), cast(Metrics, None), None, SystemClock(), "1.2.3")
+    assert {route.path for route in app.routes if isinstance(route, Route)} == set(DOCUMENT["paths"])
+    assert DOCUMENT["info"]["version"] == "1.2.3"
+
+
+def test_each_path_has_the_parameters_that_its_handler_knows() -> None:
+    source = inspect.getsource(admin_routes)
+    known = [re.findall(r'"(\w+)"', arguments) for arguments in re.findall(r"known\(request((?:, \"\w+\")*)\)", source)]
+    documented = [[each["name"] for each in path["get"]["parameters"]] for path in DOCUMENT["paths"].values() if path["get"]["parameters"]]
+    assert sorted(sorted(each) for each in known if each) == sorted(sorted(each) for each in documented)
+
+
+def test_every_reference_leads_somewhere() -> None:
+    references = re.findall(r'"\$ref":"#/([^"]+)"', msgspec.json.encode(DOCUMENT).decode())
+    assert references
+    for reference in references:
+        found: Any = DOCUMENT
+        for part in reference.split("/"):
+            found = found[part]
+        assert found
+
+
+def test_every_code_of_an_error_has_a_status_and_is_named() -> None:
+    words = DOCUMENT["components"]["responses"]["Problem"]["description"]
+    assert all(code.value in words and code.status >= 400 for code in ProblemCode)
+
+
+def test_the_fields_of_a_page_are_described() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    assert set(schemas) >= {"StatusPage", "StatusSum", "TopicRow", "PartitionRow", "Problem"}
+    assert "high_watermark" in schemas["PartitionRow"]["properties"]
+    assert set(schemas["StatusPage"]["required"]) == {"at_ms", "whole"}
