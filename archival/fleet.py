@@ -19,6 +19,7 @@ from archival.broker.broker_topics import BrokerTopics
 from archival.broker.broker_view import Broker
 from archival.broker.lagging_groups import LaggingGroups
 from archival.collection.collector import Border, Collected, Collector
+from archival.collection.handover import Handover
 from archival.collection.sightings import Sightings
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.known_pauses import KnownPauses
@@ -290,6 +291,9 @@ class ArchiverFleet:
             writer=equipment.writer,
         )
         self._collecting = threading.Lock()
+        self.handover = Handover(equipment.data_dir / "collected.json")
+        self.handed_over = self.handover.take()  # by the agent before this one
+        self._worked_on: set[PartitionId] = set()  # by steps that may have left objects which no commit lists
         self._rate = UploadRate(lambda: self.settings().upload_bytes_per_s, equipment.clock)
         self._releaser = Releaser(logs=self.logs, repository=equipment.repository, writer=equipment.writer, owned=equipment.owned)
         self._broker_releaser = (
@@ -494,8 +498,10 @@ class ArchiverFleet:
         self.look_at_pauses()
         policy = self.policy(log.partition.topic_partition, policy_for)
         interest = _Interest(self, archiver, log, policy_for, watch)
+        is_idle = False
         try:
             outcome = archiver.step(policy, seen, pace=UploadPermit(self._rate, interest.lost, self._equipment.wait))
+            is_idle = outcome.action == "idle"
         except UploadStopped as stopped:
             _log.info("upload_stopped", partition=str(log.partition), reason=str(stopped))
             raise
@@ -503,6 +509,9 @@ class ArchiverFleet:
             member.obstacle = Obstacle.of(error, log, archiver.head.next_offset if archiver.head else 0)
             member.read_again_s = self.clock.monotonic_s() + READ_AGAIN_S
             raise
+        finally:
+            if not is_idle:
+                self._worked_on.add(log.partition)
         head = archiver.head
         if head is not None and head is not before:
             member.confirmed_s = self.clock.monotonic_s()
@@ -560,7 +569,13 @@ class ArchiverFleet:
             permit = UploadPermit(self._rate, _Interest(self, archiver, log, policy_for, watch).lost, self._equipment.wait)
             is_older = member.older_s is not None and self.clock.monotonic_s() >= member.older_s
             passed = member.older_to if is_older else member.merged_to
-            outcome = archiver.merge(self.policy(place, policy_for), log, passed=passed, pace=permit, check=permit.check)
+            is_idle = False
+            try:
+                outcome = archiver.merge(self.policy(place, policy_for), log, passed=passed, pace=permit, check=permit.check)
+                is_idle = not (outcome.merged or outcome.more or outcome.comes_first)
+            finally:
+                if not is_idle:
+                    self._worked_on.add(log.partition)
             if outcome.merged and archiver.head:
                 member.confirmed_s = self.clock.monotonic_s()
                 self.committed(archiver.head)
@@ -699,6 +714,7 @@ class ArchiverFleet:
             present = set(self._identities.values())
             are_all = len(present) == len(places)
         self._drop(lambda partition: partition not in present)
+        self._worked_on &= present
         if self.broker_logs is not None:
             self.broker_logs.retain(places)
         if are_all:
@@ -766,6 +782,14 @@ class ArchiverFleet:
         """The partitions that this agent holds, and the versions of their manifests: as the control log knows them, so this is a hint."""
         known = self._equipment.control.state().partitions()
         return [(partition, state.manifest_version) for partition, state in known if state.owner == self._equipment.writer]
+
+    def take_worked_on(self, partition: PartitionId) -> bool:
+        """Has a step that ended since this was last called done anything, or failed? It may have left objects that no commit lists."""
+        try:
+            self._worked_on.remove(partition)
+        except KeyError:
+            return False
+        return True
 
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """Of the bucket's data objects. Raises what the store raises."""

@@ -1,18 +1,18 @@
 """The agent's rounds over the partitions that it holds: each is trimmed, and what nothing refers to any more is deleted.
 
-A round looks only where something may have changed: a commit since the last look, other settings, an orphan or an entry whose time has
-come, an unfinished upload. What is idle costs no request. After a start each partition is looked at once: an upload that was cut short
-leaves no other trace.
+A round looks only where something may have changed: a step that did something since the last look, other settings, an orphan or an
+entry whose time has come, an unfinished upload. What is idle costs no request, also after a restart: see `handover`. A round is spread over
+half of the interval, as a look at each of ten thousand partitions would else be a burst that others wait for.
 """
 
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from contextlib import suppress
 
 import structlog
 
 from archival.collection.collector import Collected
-from archival.config import ArchivalConfig
+from archival.collection.handover import CollectionLook, settings_digest
 from archival.fleet import ArchiverFleet
 from headwater_core.errors import Fenced, HeadwaterError, TransientError
 from headwater_core.objectstore.store import UnfinishedUpload
@@ -21,17 +21,10 @@ from manifests import keys
 
 ABANDONED_S = 3600.0  # a file of a directory store that nobody writes to any more
 FIRST_S = 600.0  # after a start: archiving comes first
+PAUSE_S = 1.0  # between two looks, at most
 _WAKE_S = 30.0  # settings may have changed
 
 log = structlog.get_logger()
-
-
-class _Look(NamedTuple):
-    """At what a partition was looked, by which settings, and when something may leave though nothing is committed."""
-
-    version: int
-    settings: ArchivalConfig
-    again_ms: int | None
 
 
 class Upkeep:
@@ -39,7 +32,7 @@ class Upkeep:
 
     def __init__(self, fleet: ArchiverFleet) -> None:
         self._fleet, self._clock = fleet, fleet.clock
-        self._looks: dict[PartitionId, _Look] = {}
+        self._looks: dict[PartitionId, CollectionLook] = dict(fleet.handed_over)
 
     def run(self, stop: threading.Event) -> None:
         """A round every `gc_interval_s`, until `stop` is set."""
@@ -50,9 +43,11 @@ class Upkeep:
                 continue
             due_s = self._clock.monotonic_s() + interval_s
             try:
+                pause_s = min(PAUSE_S, interval_s / 2 / max(1, len(self._fleet.held())))
                 for done in self.round(stop):
                     if done.error is not None:
                         _report(done.partition, done.error)
+                    stop.wait(pause_s)
             except Exception:  # a mistake of ours, which must not end all rounds
                 log.exception("collection_failed")
 
@@ -66,15 +61,25 @@ class Upkeep:
             if stop.is_set():
                 return
             begun = uploads.get(keys.data_prefix(partition), ())
-            settings = self._fleet.settings_for(partition.topic)  # before the look: what changes during it makes the next one due
+            settings = settings_digest(self._fleet.settings_for(partition.topic))  # what changes during the look makes the next one due
             look, now_ms = self._looks.get(partition), self._clock.now_ms()
+            if self._fleet.take_worked_on(partition):
+                look = None
             is_same = look is not None and (look.version, look.settings) == (version, settings)
             if look is not None and is_same and not begun and (look.again_ms is None or now_ms < look.again_ms):
                 continue
+            self._looks.pop(partition, None)
             done = self._fleet.collect(partition, uploads=begun, unasked=True, stop=stop.is_set)
             if done.error is None:
-                self._looks[partition] = _Look(done.version, settings, done.again_ms)
+                self._looks[partition] = CollectionLook(done.version, settings, done.again_ms)
             yield done
+
+    def hand_over(self) -> None:
+        """Leave the next agent on the data directory what it need not look at again. To be called when all steps have ended."""
+        fleet, held = self._fleet, dict(self._fleet.held())
+        looks = {each: look for each, look in self._looks.items() if held.get(each) == look.version and not fleet.take_worked_on(each)}
+        with suppress(HeadwaterError):  # the next one looks at each of them
+            fleet.handover.leave(looks)
 
     def _unfinished(self) -> dict[str, list[UnfinishedUpload]]:
         try:

@@ -30,6 +30,8 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
+from archival.collection.handover import CollectionLook, Handover, settings_digest
+from archival.config import ArchivalConfig
 from bench.partitions import WRITER, Partitions, a_batch
 from headwater_core.files import sync_path
 from headwater_core.objectstore.directory import DirectoryStore
@@ -190,6 +192,9 @@ def known(root: Path, count: int, idle_s: float, *, owned: bool) -> Iterator[Row
     partitions.roll(place, partitions.end)
     ends[place] = partitions.end + 10
     partitions.checkpoint(ends)
+    settings = settings_digest(ArchivalConfig(release=owned))  # as `running` has them
+    looked_at = {each: CollectionLook(version=1, settings=settings, again_ms=None) for each in partitions}
+    Handover(root / "data" / "collected.json").leave(looked_at)  # by an agent that has been there for hours, and was stopped
     with running(root, partitions.directory, owned=owned) as agent:
         began = agent.sample()
         topics = agent.topics()

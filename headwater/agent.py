@@ -96,11 +96,12 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
         vitals.listens.set()
         started(address)
 
+    upkeep = Upkeep(session.fleet) if session.fleet is not None else None
     try:
         async with agent_socket.serving(session.config.node.data_dir, answers.answer), asyncio.TaskGroup() as tasks:
             gateway = tasks.create_task(serve(logs, session.config.gateway, started=listening, meter=vitals.gateway))
             watched = tasks.create_task(manager.watched())
-            if session.fleet is not None and vitals.work is not None:
+            if session.fleet is not None and upkeep is not None and vitals.work is not None:
 
                 def committed(head: Head) -> None:
                     logs.update_manifest(head)
@@ -112,7 +113,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 session.live.changed = session.pauses.changed = scheduler.reconsider
                 answers.scheduler = scheduler
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
-                tasks.create_task(_run_in(collector, partial(Upkeep(session.fleet).run, stop)))
+                tasks.create_task(_run_in(collector, partial(upkeep.run, stop)))
             try:
                 received = await signalled
             finally:
@@ -124,6 +125,8 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
         for threads in (verbs, collector, archiver):
             await asyncio.to_thread(threads.shutdown)  # beside the loop, which still hears the second signal
         beating.cancel()
+    if upkeep is not None:
+        await asyncio.to_thread(upkeep.hand_over)
     log.info("agent_stopped", signal=received.name)
     return received
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from archival.config import ArchivalConfig
-from archival.upkeep import ABANDONED_S, Upkeep
+from archival.upkeep import ABANDONED_S, PAUSE_S, Upkeep
 from headwater_core.errors import TransientError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.store import UnfinishedUpload
@@ -23,6 +23,17 @@ from tests.headwater_core.segments.builders import a_segment
 
 LEASE_MS = 24 * 3600 * 1000
 NEVER = threading.Event()
+
+
+class FailingCommits(MemoryStore):
+    """Takes every object, and no head while it `refuses`."""
+
+    refuses = False
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        if self.refuses:
+            raise TransientError("slow down")
+        return super().replace(key, document, expected_tag=expected_tag)
 
 
 def partition(number: int = 0, topic: str = "soup") -> PartitionId:
@@ -61,6 +72,74 @@ def test_each_partition_is_looked_at_once_and_again_after_a_commit(tmp_path: Pat
     bench.turns()
     assert places(upkeep) == [1]
     assert places(upkeep) == []
+
+
+def test_a_restart_costs_nothing_where_the_agent_ended_in_good_order(tmp_path: Path) -> None:
+    store = MeteredStore(MemoryStore())
+    bench = Bench(tmp_path, store)
+    upkeep = archived(bench, 0, 1, 2)
+    key = orphan(bench, 2)
+    assert places(upkeep) == [0, 1, 2]
+    bench.broker.roll("soup", 1)
+    bench.scheduler.rescan()
+    bench.turns()
+    upkeep.hand_over()
+    bench.start()
+    upkeep = Upkeep(bench.fleet)
+    assert places(upkeep) == [1], "it has a commit that was not looked at"
+    store.reset()
+    assert places(upkeep) == []
+    assert store.calls == {"unfinished": 1}
+    bench.clock.advance(LEASE_MS)
+    assert places(upkeep) == [2]
+    assert key not in {info.key for info in bench.store.list("")}
+
+
+def test_after_a_kill_each_partition_is_looked_at(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    upkeep = archived(bench, 0, 1)
+    assert places(upkeep) == [0, 1]
+    upkeep.hand_over()
+    bench.start()  # and is killed, or was a command that archived once
+    bench.start()
+    assert places(Upkeep(bench.fleet)) == [0, 1]
+
+
+def test_a_step_that_failed_is_a_reason_to_look(tmp_path: Path) -> None:
+    """Its object may lie there, and no version tells of it: in the next round, and also when the agent ends before."""
+    bench = Bench(tmp_path, failing := FailingCommits())
+    upkeep = archived(bench, 0, 1)
+    assert places(upkeep) == [0, 1]
+
+    def fail() -> None:
+        bench.broker.roll("soup", 1)
+        failing.refuses = True
+        bench.scheduler.rescan()
+        bench.turns()
+        failing.refuses = False
+
+    fail()
+    upkeep.hand_over()
+    bench.start()
+    upkeep = Upkeep(bench.fleet)
+    assert places(upkeep) == [1]
+    bench.clock.advance(60_000)
+    bench.scheduler.rescan()
+    bench.turns()
+    assert bench.last_offset("soup", 1) == 39
+    assert places(upkeep) == [1]
+    fail()
+    assert places(upkeep) == [1]
+
+
+def test_looks_by_other_settings_are_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    upkeep = archived(bench, 0)
+    assert places(upkeep) == [0]
+    upkeep.hand_over()
+    bench.settings = replace(ArchivalConfig(), retention_bytes=1)
+    bench.start()
+    assert [done.trimmed_entries for done in Upkeep(bench.fleet).round(NEVER)] == [2]
 
 
 def test_a_partition_with_an_orphan_is_due_again_when_its_lease_is_over(tmp_path: Path) -> None:
@@ -291,6 +370,7 @@ def test_the_interval_counts_and_zero_is_never(tmp_path: Path) -> None:
     bench.settings = ArchivalConfig()
     waits.clear()
     upkeep.run(Stop())
+    assert PAUSE_S in waits, "between two looks"
     assert key not in {info.key for info in bench.store.list("")}
 
 
