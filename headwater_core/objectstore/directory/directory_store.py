@@ -69,11 +69,10 @@ class DirectoryStore:
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         self._names.check(self.url)
         for each in objects:
-            path = self._path(each.key)
-            if each.size_bytes > _WINDOW_BYTES and path.is_file():
+            if check_key(each.key) and each.size_bytes > _WINDOW_BYTES and self._path(each.key).is_file():
                 raise AlreadyExists(each.key)  # before the work; the link decides
         digests: list[str] = []
-        written: list[tuple[int, Path]] = []
+        written: list[tuple[int, str]] = []
         with contextlib.ExitStack() as files:
             for each in objects:
                 with self._translated(each.key):
@@ -223,45 +222,46 @@ class DirectoryStore:
         finally:
             os.close(fd)
 
-    def _private_file(self) -> contextlib.AbstractContextManager[tuple[int, Path]]:
+    def _private_file(self) -> contextlib.AbstractContextManager[tuple[int, str]]:
         self._prepare()
         return private_file(self._private)
 
     # Not `files.replace_file`: a name that is taken must be refused, writers race, and a failed sync stays on record (decision 0009).
 
-    def _publish(self, files: Sequence[tuple[Path, str]]) -> None:
+    def _publish(self, files: Sequence[tuple[str, str]]) -> None:
         """Give files that are on disk their keys as names. When one is refused, those before it are there, and durable too: the caller
         will find them."""
-        named: dict[Path, None] = {}
+        named: dict[str, None] = {}
         key = ""
         try:
             for partial, key in files:
                 with self._translated(key):
                     named[self._link(partial, key)] = None
         finally:
-            self._names.settle(key, *named)
+            self._names.settle(key, *map(Path, named))
 
-    def _link(self, partial: Path, key: str) -> Path:
+    def _link(self, partial: str, key: str) -> str:
         """Publish `partial` as `key`; its directory comes back. A delete may take the empty directory away again: then it retries."""
-        path = self._path(key)
+        path = f"{self._root}/{check_key(key)}"
+        directory = path.rpartition("/")[0]
         for _ in range(_LINK_ATTEMPTS):
             try:
                 os.link(partial, path)
             except FileExistsError:
-                if path.is_dir():
+                if os.path.isdir(path):
                     raise UsageError(f"{key}: other keys lie below it; a directory cannot hold both") from None
                 raise AlreadyExists(key) from None
             except FileNotFoundError:
-                if not partial.exists():
+                if not os.path.exists(partial):
                     raise TransientError(f"{key}: the partial file was removed") from None
-                self._names.make_directories(path.parent)
+                self._names.make_directories(Path(directory))
             except PermissionError as error:
                 if error.errno == errno.EPERM:
                     raise UsageError(f"{self.url}: this file system has no hard links, which creating without a race needs") from error
                 raise
             else:
                 milestones.reached("directory.named")
-                return path.parent
+                return directory
         raise TransientError(f"{key}: its directory keeps disappearing")
 
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
