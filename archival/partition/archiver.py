@@ -38,6 +38,7 @@ from headwater_core.errors import (
     HeadwaterError,
     ManifestChanged,
     NeedsReplacement,
+    NotFound,
     SourceChanged,
     SuspectedGap,
     TransientError,
@@ -196,6 +197,9 @@ class PartitionArchiver:
                 return self._step(policy, log)
             except CommitLost as error:
                 return Outcome(action="outrun", reason=str(error))
+            except CorruptData as error:
+                self._check_listed(error)
+                raise
             except (Fenced, UnknownOutcome, ManifestChanged, UnsupportedFormat):
                 self._held.doubt()
                 raise
@@ -264,6 +268,9 @@ class PartitionArchiver:
                 return self._merge(policy, log or self._source.look(), passed, check)
             except CommitLost as error:
                 return MergeOutcome(passed=passed, comes_first=True, reason=str(error))
+            except CorruptData as error:
+                self._check_listed(error)
+                raise
             except (Fenced, UnknownOutcome, ManifestChanged):
                 self._held.doubt()
                 raise
@@ -551,6 +558,12 @@ class PartitionArchiver:
         except (CorruptData, SuspectedGap, UnsupportedFormat):
             return None
         return more if isinstance(more, ScannedRun) else None
+
+    def _check_listed(self, error: CorruptData) -> None:
+        """An object that is gone is damage by the newest head alone: one that this agent was not told of may have let it go. Raises
+        ManifestChanged when there is another one."""
+        if isinstance(error.__cause__, NotFound) and self._held.reload():
+            raise ManifestChanged(f"{error.where} was replaced while it was read; ask again") from error
 
     def _is_outrun(self, head: Head) -> bool:
         """Has another commit come first, as the control log knows and the bucket confirms?"""
