@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import structlog
+
 from archival.plan.policy import Policy
 from archival.schedule.scheduler import Scheduler
 from headwater import __version__
@@ -15,12 +17,14 @@ from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.session import Session
 from headwater_core.clock import SystemClock
 from headwater_core.control.state import PartitionState
-from headwater_core.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError, UsageError
 from headwater_core.partition import PartitionId, TopicPartition
 from hydration.logs import Logs
 from manifests.head import Head
 
 STOP_S = 2.0  # for the board's thread: a disk may hang
+
+log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -63,7 +67,9 @@ class Vitals:
 
 @contextmanager
 def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
-    """For the time of a block, unless it is switched off. Raises UsageError when it cannot be opened."""
+    """For the time of a block, unless it is switched off. Raises UsageError when it cannot be opened where it was told to; an address that
+    nobody has set, and another process has, must not keep an agent from archiving.
+    """
     config = session.config.admin
     if not config.listen:
         yield
@@ -101,7 +107,15 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         ),
         SystemClock().monotonic_s,
     )
-    with AdminServer(config, admin_app(health, metrics, vitals.board, SystemClock(), __version__)), _kept(vitals.board):
+    try:
+        server = AdminServer(config, admin_app(health, metrics, vitals.board, SystemClock(), __version__))
+    except UsageError as error:
+        if any(key.startswith("admin.") for key in session.config.origins):
+            raise
+        log.error("admin_not_started", reason=str(error), consequence="this agent has no health, metrics or status; all else works")
+        yield
+        return
+    with server, _kept(vitals.board):
         yield
 
 

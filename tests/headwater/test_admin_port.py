@@ -1,11 +1,21 @@
 """The admin port of an agent that runs."""
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
+from structlog.testing import capture_logs
 
 from headwater.admin.status_page import StatusPage
+from headwater.admin_port import Vitals, open_admin_port
+from headwater.config import Config, load
 from headwater.replay import consume
+from headwater.session import open_session
+from headwater.wiring import open_logs
 from headwater_core.errors import UsageError
 from headwater_core.segments.log_dirs import LogDirs
 from tests.headwater.admin.client import Address, call
@@ -53,6 +63,29 @@ def test_it_can_be_switched_off_and_a_taken_one_is_an_error_in_words(stage: Stag
         agent.wait_for("gateway_started")
         assert agent.stop() == 0
         assert "admin_started" not in {each["event"] for each in agent.events}
+
+
+def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Stage) -> None:
+    """As after an update, on a machine with two agents."""
+    stage.bucket.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "{}:{}".format(*taken.getsockname())
+        told = load(None, {}, places(stage) | {"admin.listen": address})
+        with pytest.raises(UsageError, match="admin cannot listen"), opened(told):
+            pass
+        by_default = replace(load(None, {}, places(stage)), admin=told.admin)
+        with capture_logs() as logs, opened(by_default):
+            assert [each["event"] for each in logs if each["event"].startswith("admin")] == ["admin_not_started"]
+
+
+def places(stage: Stage) -> dict[str, object]:
+    return {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}"}
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[None]:
+    with open_session(config) as session, open_logs(config, session.bucket) as logs, open_admin_port(session, logs, Vitals.of(session)):
+        yield
 
 
 def test_other_machines_need_a_token(stage: Stage) -> None:
