@@ -88,10 +88,10 @@ class KafkaBroker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def format(self, cluster_id: str = "") -> str:
-        """Format the directory, as a new cluster unless it has an id; return that."""
+    def format(self, cluster_id: str = "", *more: str) -> str:
+        """Format the directory, as a new cluster unless it has an id; return that. `more`: arguments of kafka-storage."""
         cluster_id = cluster_id or base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[:22].replace("-", "A")
-        java_client().request("storage", "format", "-t", cluster_id, "-c", str(self._config))
+        java_client().request("storage", "format", "-t", cluster_id, "-c", str(self._config), *more)
         return cluster_id
 
     def start(self) -> None:

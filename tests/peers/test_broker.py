@@ -46,7 +46,8 @@ def test_what_is_rolled_is_archived_within_a_second(tmp_path: Path) -> None:
                     time.sleep(0.005)
                 waits.append(time.monotonic() - rolled_s)
                 shown = status(headwater, "soup:0")
-                assert shown["high_watermark"] > shown["last_offset"]  # the broker's word, not its checkpoint
+                assert shown["high_watermark"] > shown["last_offset"]
+                assert shown["high_watermark_source"] == "broker"
                 time.sleep(0.3)
             agent.stop()
     print(f"from roll to manifest: {[round(each, 3) for each in waits]} s")
@@ -166,10 +167,15 @@ def certificates(work: Path) -> tuple[Path, Path]:
 
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
 
-@pytest.mark.parametrize("security", ["SASL_PLAINTEXT", "SSL", "SASL_SSL"])
-def test_a_secured_broker_is_asked_and_deletes(tmp_path: Path, security: str) -> None:
+@pytest.mark.parametrize(
+    ("security", "mechanism", "login"),
+    [("SASL_PLAINTEXT", "SCRAM-SHA-512", SCRAM), ("SSL", "PLAIN", PLAIN), ("SASL_SSL", "PLAIN", PLAIN)],
+    ids=["SCRAM", "TLS", "PLAIN over TLS"],
+)
+def test_a_secured_broker_is_asked_and_deletes(tmp_path: Path, security: str, mechanism: str, login: str) -> None:
     """The plain listener stays for producers."""
     both, certificate = certificates(tmp_path)
     port, plain, controller = free_port(), free_port(), free_port()
@@ -177,8 +183,9 @@ def test_a_secured_broker_is_asked_and_deletes(tmp_path: Path, security: str) ->
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},OURS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OURS:{security}",
-        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
         "listener.name.ours.plain.sasl.jaas.config": f'{PLAIN} user_ada="open sesame";',
+        "listener.name.ours.scram-sha-512.sasl.jaas.config": f"{SCRAM};",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": both,
         "ssl.truststore.type": "PEM",
@@ -187,11 +194,12 @@ def test_a_secured_broker_is_asked_and_deletes(tmp_path: Path, security: str) ->
     }
     client = tmp_path / "client.properties"
     client.write_text(
-        f"security.protocol={security}\nssl.truststore.type=PEM\nssl.truststore.location={certificate}\nsasl.mechanism=PLAIN\n"
-        f'sasl.jaas.config={PLAIN} \\\n  username="ada" password="open sesame";\n'
+        f"security.protocol={security}\nssl.truststore.type=PEM\nssl.truststore.location={certificate}\nsasl.mechanism={mechanism}\n"
+        f'sasl.jaas.config={login} \\\n  username="ada" password="open sesame";\n'
     )
     broker = KafkaBroker(tmp_path / "kafka", tmp_path / "broker", properties=properties)
     broker.port, broker.bootstrap = plain, f"127.0.0.1:{plain}"
+    broker.format("", "--add-scram", 'SCRAM-SHA-512=[name="ada",password="open sesame"]')
     with broker:
         broker.create_topic("soup", 1, internal_segment_bytes=4096)
         headwater = release_of(broker, "headwater", "soup", bootstrap_servers=f"127.0.0.1:{port}", client_properties=str(client))
