@@ -19,20 +19,26 @@ _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # quick to s
 
 
 @cache
-def class_path() -> str:
-    """Kafka's jars and the compiled Peer class. The first call fetches 55 MB; later ones look once."""
+def kafka_jars() -> str:
+    """A class path. The first call fetches 55 MB; later ones look once."""
 
     def fetch(into: Path) -> None:
         command = ["mvn", "-B", "-q", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={into}"]
         subprocess.run(command, check=True, timeout=600)
 
-    jars, source = fetched("jars-4.3.1", fetch), _HERE / "Peer.java"
+    return f"{fetched('jars-4.3.1', fetch)}/*"
+
+
+@cache
+def class_path() -> str:
+    """Kafka's jars and the compiled Peer class."""
+    source = _HERE / "Peer.java"
 
     def compile_into(classes: Path) -> None:
-        subprocess.run(["javac", "-cp", f"{jars}/*", "-d", str(classes), str(source)], check=True, timeout=_PATIENCE_S)
+        subprocess.run(["javac", "-cp", kafka_jars(), "-d", str(classes), str(source)], check=True, timeout=_PATIENCE_S)
 
     classes = fetched(f"classes-{zlib.crc32(source.read_bytes()):08x}", compile_into)
-    return f"{classes}:{jars}/*"
+    return f"{classes}:{kafka_jars()}"
 
 
 class JavaClient:

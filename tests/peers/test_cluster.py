@@ -40,7 +40,7 @@ SEED = int(os.environ.get("CLUSTER_SEED", "3"))
 PLAIN, COMPACTED, REBORN = "plain.events", "stock.state", "reborn.orders"
 SHORT, BRIEF = "short.lived", "brief.audit"  # the archive keeps little of one, the brokers of the other
 RELEASED = (PLAIN, SHORT, REBORN)
-BRIEF_MS = 40_000  # archiving must not take longer, whatever was killed
+BRIEF_MS = 40_000 if CLUSTER_S <= 60 else 90_000  # archiving must not take longer, whatever was killed
 CAUGHT_UP_S = 180
 ARCHIVAL = 'gc_interval = "60s"\nreader_lease = "20s"\nsuperseded_retention = "30s"\nmerge_bytes = "64KiB"\nmerge_after = "2s"'
 TOPICS = "".join(f'[topics."{topic}"]\nrelease = true\n' + ('retention_bytes = "64KiB"\n' if topic == SHORT else "") for topic in RELEASED)
@@ -188,8 +188,9 @@ def bear(cluster: Cluster, acknowledged: Acknowledged, life: int) -> None:
         acknowledged.values.pop((REBORN, 0))
     broker.create_topic(REBORN, 1, 3, internal_segment_bytes=4_096)
     producer = a_producer(cluster)
-    for number in range(60):
-        producer.produce(REBORN, b"life %d, %d" % (life, number), partition=0, on_delivery=acknowledged.heard)
+    for _ in range(10):  # batches, which are some segments together
+        for number in range(6):
+            producer.produce(REBORN, b"life %d, %100d" % (life, number), partition=0, on_delivery=acknowledged.heard)
         producer.flush(60)
 
 
