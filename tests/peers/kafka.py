@@ -166,11 +166,15 @@ class KafkaBroker:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
-    def create_topic(self, name: str, partitions: int = 1, replicas: int = 1, **configs: str | float) -> None:
-        """`configs` with _ for . as in internal_segment_bytes=4096 (segment.bytes itself may not be below 1 MiB)."""
+    def create_topic(self, name: str, partitions: int = 1, replicas: int | list[list[int]] = 1, **configs: str | float) -> None:
+        """replicas  how many, or the brokers of each partition, the one that leads it first
+
+        `configs` with _ for . as in internal_segment_bytes=4096 (segment.bytes itself may not be below 1 MiB).
+        """
         config = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        placed = {"replication_factor": replicas} if isinstance(replicas, int) else {"replica_assignment": replicas}
         admin = self.admin  # held: its futures die with it
-        for future in admin.create_topics([NewTopic(name, partitions, replicas, config=config)]).values():
+        for future in admin.create_topics([NewTopic(name, partitions, config=config, **placed)]).values():
             future.result(30)
 
     def topics(self) -> list[str]:

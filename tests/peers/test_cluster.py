@@ -40,6 +40,8 @@ SEED = int(os.environ.get("CLUSTER_SEED", "3"))
 PLAIN, COMPACTED, REBORN = "plain.events", "stock.state", "reborn.orders"
 SHORT, BRIEF = "short.lived", "brief.audit"  # the archive keeps little of one, the brokers of the other
 RELEASED = (PLAIN, SHORT, REBORN)
+# Who leads, and who does when that one is away: never the broker whose agent cannot ask it to delete, and the other way round at first.
+PLACED = [[1, 2, 3], [3, 1, 2]]
 BRIEF_MS = 40_000 if CLUSTER_S <= 60 else 90_000  # archiving must not take longer, whatever was killed
 CAUGHT_UP_S = 180
 ARCHIVAL = 'gc_interval = "60s"\nreader_lease = "20s"\nsuperseded_retention = "30s"\nmerge_bytes = "64KiB"\nmerge_after = "2s"'
@@ -86,7 +88,7 @@ class Writer(threading.Thread):
                     heard = self._acknowledged.heard
                     self._producer.produce(PLAIN, value, partition=self._random.randrange(2), on_delivery=heard)
                     key = b"key-%d" % self._random.randrange(12)
-                    self._producer.produce(SHORT, value, partition=0, on_delivery=heard)
+                    self._producer.produce(SHORT, value, partition=self._random.randrange(2), on_delivery=heard)
                     self._producer.produce(COMPACTED, value, key, self._random.randrange(2), on_delivery=heard)
                     if number % 4 == 0:
                         self._producer.produce(BRIEF, value, partition=0, on_delivery=heard)
@@ -133,7 +135,7 @@ class Watching(threading.Thread):
         self._cluster = cluster
 
     def run(self) -> None:
-        places = [TopicPartition(PLAIN, 0), TopicPartition(PLAIN, 1), TopicPartition(SHORT, 0)]
+        places = [TopicPartition(topic, partition) for topic in (PLAIN, SHORT) for partition in range(2)]
         consumer = Consumer({"bootstrap.servers": self._cluster.bootstrap, "group.id": "watching", "log_level": 0})
         while not self.stop.wait(1):
             starts = {}
@@ -167,8 +169,8 @@ def a_producer(cluster: Cluster) -> Producer:
 
 def create_topics(cluster: Cluster) -> None:
     broker = cluster.brokers[0]
-    broker.create_topic(PLAIN, 2, 3, internal_segment_bytes=16_384)
-    broker.create_topic(SHORT, 1, 3, internal_segment_bytes=16_384)
+    broker.create_topic(PLAIN, 2, PLACED, internal_segment_bytes=16_384)
+    broker.create_topic(SHORT, 2, PLACED, internal_segment_bytes=16_384)
     broker.create_topic(BRIEF, 1, 3, internal_segment_bytes=16_384, retention_ms=BRIEF_MS)
     broker.create_topic(
         COMPACTED, 2, 3, internal_segment_bytes=8_192, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=0
