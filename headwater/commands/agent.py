@@ -23,8 +23,9 @@ def agent(config: "Config", reload: "Callable[[], Config]") -> int:
     """Archive and serve until stopped.
 
     Archives each segment of the log directories after the broker has sealed it. Serves archived and local records as one log on
-    a Kafka port. SIGTERM or Ctrl-C stops it. SIGHUP, or `headwater config reload`, makes it read the configuration again: what
-    stands under [archival] and [topics] is taken up at once.
+    a Kafka port. Answers /livez, /readyz, /metrics and /v1/status over HTTP on admin.listen, 127.0.0.1:9293 unless set otherwise.
+    SIGTERM or Ctrl-C stops it. SIGHUP, or `headwater config reload`, makes it read the configuration again: what stands under
+    [archival] and [topics] is taken up at once.
 
     \b
     Example:
