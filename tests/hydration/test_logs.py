@@ -96,8 +96,8 @@ def test_a_listing_reads_no_segments_and_only_what_has_changed(a_world: AWorld, 
     logs, reads = world.logs, list[str]()
     read = small_files.read_optional
 
-    def noted(path: Path) -> bytes | None:
-        reads.append(path.name)
+    def noted(path: str) -> bytes | None:
+        reads.append(Path(path).name)
         return read(path)
 
     monkeypatch.setattr(partition_directory, "_segments", lambda *_: pytest.fail("segments were listed"))

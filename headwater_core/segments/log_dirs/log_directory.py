@@ -36,12 +36,12 @@ class LogDirectory(NamedTuple):
 
         Raises UsageError when it is no log directory, CorruptData for a damaged file, Unauthorised and TransientError.
         """
-        properties = files.read(directory / checkpoints.META_PROPERTIES, checkpoints.decode_meta_properties)
+        properties = files.read(f"{directory}/{checkpoints.META_PROPERTIES}", checkpoints.decode_meta_properties)
         if properties is None:
             raise UsageError(f"{directory} is no Kafka log directory: it has no {checkpoints.META_PROPERTIES}")
 
         def offsets(name: str) -> Mapping[TopicPartition, int]:
-            return files.read_offsets(directory / name)
+            return files.read_offsets(f"{directory}/{name}")
 
         return cls(
             directory=directory,

@@ -121,7 +121,7 @@ def identify(path: Path, known: Identity | None, *, owned: bool) -> Identity:
     if known is not None and files is not None and known.files == files:
         return known
     try:
-        raw = read_optional(path / checkpoints.PARTITION_METADATA)
+        raw = read_optional(f"{path}/{checkpoints.PARTITION_METADATA}")
         topic_id = _decode_topic_id(path, raw) if raw else _topic_id(path, owned)
         newest = _epochs(path).newest
     except FileNotFoundError as error:
@@ -233,8 +233,7 @@ def _segments(directory: Path, owned: bool) -> _Listing:
 
 def _topic_id(directory: Path, owned: bool) -> str:
     """Raises SourceChanged while a broker may still have to write it: a moment after it has made the directory."""
-    path = directory / checkpoints.PARTITION_METADATA
-    raw = read_optional(path)
+    raw = read_optional(f"{directory}/{checkpoints.PARTITION_METADATA}")
     if raw:
         return _decode_topic_id(directory, raw)
     if time.time() < directory.stat().st_mtime + _YOUNG_S or not any(each.size_bytes for each in _segments(directory, owned).segments):
@@ -247,6 +246,6 @@ def _decode_topic_id(directory: Path, raw: bytes) -> str:
 
 
 def _epochs(directory: Path) -> EpochHistory:
-    path = directory / checkpoints.LEADER_EPOCHS
+    path = f"{directory}/{checkpoints.LEADER_EPOCHS}"
     raw = read_optional(path)
-    return EpochHistory() if raw is None else checkpoints.decode_epochs(raw, where=str(path))
+    return EpochHistory() if raw is None else checkpoints.decode_epochs(raw, where=path)

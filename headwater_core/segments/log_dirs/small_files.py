@@ -17,17 +17,21 @@ T = TypeVar("T")
 
 
 class SmallFiles:
-    """What small files hold, decoded once for each of their states: every look at one partition needs all of its directory's."""
+    """What small files hold, decoded once for each of their states: every look at one partition needs all of its directory's. They go by
+    plain names, since making a path takes as long as looking at the file."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, _SmallFile] = {}
-        self._decoders: dict[Path, checkpoints.OffsetsDecoder] = {}
+        self._known: dict[str, _SmallFile] = {}
+        self._decoders: dict[str, checkpoints.OffsetsDecoder] = {}
 
-    def read_offsets(self, path: Path) -> Mapping[TopicPartition, int]:
+    def read_offsets(self, path: str) -> Mapping[TopicPartition, int]:
         """An offset checkpoint, of which only what has changed is decoded; empty when it is not there."""
-        return self.read(path, self._decoders.setdefault(path, checkpoints.OffsetsDecoder()).decode) or {}
+        decoder = self._decoders.get(path)
+        if decoder is None:
+            decoder = self._decoders.setdefault(path, checkpoints.OffsetsDecoder())
+        return self.read(path, decoder.decode) or {}
 
-    def read(self, path: Path, decode: "Callable[..., T]") -> "T | None":
+    def read(self, path: str, decode: "Callable[..., T]") -> "T | None":
         """None when it is not there. `decode` is always the same for one path."""
         known, now = self._known.get(path), _stamp(path)
         if known and known.stamp and known.stamp == now:
@@ -36,7 +40,7 @@ class SmallFiles:
         if found is None:
             return None
         raw, stamp = found
-        value = known.value if known and known.raw == raw else decode(raw, where=str(path))
+        value = known.value if known and known.raw == raw else decode(raw, where=path)
         is_settled = time.time_ns() > stamp.modified_ns + SETTLED_NS
         self._known[path] = _SmallFile(stamp if is_settled else None, raw, value)
         return cast(T, value)
@@ -66,13 +70,13 @@ def is_directory(path: Path) -> bool:
         raise disk_error(error, path) from error
 
 
-def read_optional(path: Path) -> bytes | None:
+def read_optional(path: str) -> bytes | None:
     """A small file; None when it is not there."""
     found = _read_stamped(path)
     return None if found is None else found[0]
 
 
-def _read_stamped(path: Path) -> tuple[bytes, Stamp] | None:
+def _read_stamped(path: str) -> tuple[bytes, Stamp] | None:
     try:
         with io.FileIO(path) as file:  # without a buffer: every look at a partition reads two of them
             status = os.fstat(file.fileno())
@@ -80,19 +84,19 @@ def _read_stamped(path: Path) -> tuple[bytes, Stamp] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise disk_error(error, path) from error
+        raise disk_error(error, Path(path)) from error
     if raw is None:
-        raise CorruptData(str(path), 0, f"more than {checkpoints.FILE_BYTES_MAX} bytes")
+        raise CorruptData(path, 0, f"more than {checkpoints.FILE_BYTES_MAX} bytes")
     return raw, Stamp(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _stamp(path: str) -> Stamp | None:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise disk_error(error, path) from error
+        raise disk_error(error, Path(path)) from error
     return Stamp(status.st_ino, status.st_mtime_ns, status.st_size)
 
 

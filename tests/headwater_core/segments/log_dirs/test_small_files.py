@@ -44,9 +44,9 @@ def test_checkpoints_are_decoded_once_for_each_of_their_states(broker: Broker, m
         decoded += 1
         return decode(decoder, raw, where=where)
 
-    def noted(path: Path) -> tuple[bytes, small_files.Stamp] | None:
+    def noted(path: str) -> tuple[bytes, small_files.Stamp] | None:
         nonlocal opened
-        opened += path.parent == broker.root
+        opened += Path(path).parent == broker.root
         return read(path)
 
     monkeypatch.setattr(checkpoints.OffsetsDecoder, "decode", counted)
