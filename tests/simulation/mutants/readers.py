@@ -1,0 +1,71 @@
+"""Mistakes of readers."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from headwater_core.errors import (
+    CorruptData,
+    HeadwaterError,
+    NotFound,
+)
+from hydration.answers import AbortedFrom
+from hydration.archive.archive_transactions import Carried
+from hydration.archive.archived_runs import ArchivedRuns, missing
+from hydration.archive.manifest_view import ManifestView
+from hydration.local.epoch_check import EpochCheck
+from hydration.partition_transactions import PartitionTransactions
+from hydration.resumption import Resumable
+from hydration.scope import Span, Tier
+from manifests.entry import Entry
+from tests.simulation.mutants.mutant import mutant, patch_in
+
+
+@mutant("a reader of the local log takes its word on aborted transactions alone", theme="disks")
+def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
+    real = PartitionTransactions.aborted
+
+    def aborted(self: PartitionTransactions, served: Tier, view: Any, offsets: Span) -> Resumable[list[AbortedFrom]]:
+        if served is not Tier.LOCAL:
+            return (yield from real(self, served, view, offsets))
+        found, _ = yield from self._aborted_locally(view, offsets.start, offsets)
+        return sorted(
+            {AbortedFrom(each.producer_id, each.first_offset) for each in found}, key=lambda each: (each.first_offset, each.producer_id)
+        )
+
+    patch_in(stack, PartitionTransactions, "aborted", aborted)
+
+
+@mutant("a head that cannot be read is taken for an empty archive", theme="gaps")
+def no_head_is_an_empty_archive(stack: ExitStack) -> None:
+    real = ManifestView.load
+
+    def load(self: ManifestView) -> None:
+        try:
+            real(self)
+        except HeadwaterError:
+            self.update(None)
+
+    patch_in(stack, ManifestView, "load", load)
+
+
+@mutant("batches of a local log are not compared with the leader epochs of the look")
+def epochs_of_batches_ignored(stack: ExitStack) -> None:
+    patch_in(stack, EpochCheck, "check", lambda *_: None)
+
+
+@mutant("after a gap the archive's word on transactions is taken", theme="gaps")
+def nothing_carried_over_gaps(stack: ExitStack) -> None:
+    def carried(self: PartitionTransactions, view: Any) -> Resumable[Carried]:
+        yield from ()
+        return Carried(())
+
+    patch_in(stack, PartitionTransactions, "_carried", carried)
+
+
+@mutant("a reader takes what is gone for damage, whatever the head says by now", theme="recovered")
+def reader_calls_it_damage(stack: ExitStack) -> None:
+    def gone(self: ArchivedRuns, entry: Entry, error: NotFound) -> Resumable[CorruptData]:
+        yield from ()
+        return missing(entry, error)
+
+    patch_in(stack, ArchivedRuns, "_gone", gone)
