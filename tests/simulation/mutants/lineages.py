@@ -230,7 +230,7 @@ def holes_are_compactions(stack: ExitStack) -> None:
     patch_in(stack, LocalLog, "topic_policy_proves_compaction", property(lambda log: True))
 
 
-@mutant("a tail that was first seen before the clock was set back waits without end")
+@mutant("a tail that was first seen before the clock was set back waits without end", theme="even")
 def tails_trust_the_clock(stack: ExitStack) -> None:
     def age_ms(self: Tails, partition: PartitionId, next_offset: int) -> int:
         key, now = archival.partition.tails._key(partition), self._clock.now_ms()
