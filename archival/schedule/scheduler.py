@@ -159,14 +159,14 @@ class Scheduler:
         """Something may have happened to them."""
         with self._changed:
             self._queue.add(places)
-            self._changed.notify_all()
+            self._changed.notify()
 
     def reconsider(self) -> None:
         """Settings have changed: what had nothing to do may have something now, and more may be in hand. It may be called from a step."""
         with self._changed:
             self._quiet.clear()
             self._queue.add(self._glimpses)
-            self._changed.notify_all()
+            self._changed.notify()
 
     def _changed_since(self, partitions: Mapping[TopicPartition, Glimpse]) -> Collection[TopicPartition]:
         """Without those that had nothing to do when they were looked at, and to which nothing has happened since before that look."""
@@ -254,7 +254,7 @@ class Scheduler:
         finally:
             now_s = self._clock.monotonic_s()
             with self._changed:
-                self._changed.notify_all()
+                self._step_ended()
                 del self._in_hand[place]
                 self._merging.discard(place)
                 if turn.again_in_s is not None:
@@ -401,16 +401,22 @@ class Scheduler:
                 if place is not None:
                     if len(self._in_hand) >= len(self._workers):
                         self._start_worker(stop)
+                    self._changed.notify()  # more may be due, or be so later: one without work waits for as long as is right now
                     return place
                 wait_s = self._wait_s()
                 self._changed.wait(BLOCKED_S if wait_s == 0 else wait_s)
         return None
 
+    def _step_ended(self) -> None:
+        """Its worker looks for the next one by itself; only who waits for the last steps to end must hear of each."""
+        if self._ending:
+            self._changed.notify_all()
+
     def _put_back(self, place: TopicPartition, outcome: PartitionOutcome) -> bool:
         """Into the queue, where it belongs now; False when the outcome need not be reported."""
         now_s = self._clock.monotonic_s()
         with self._changed:
-            self._changed.notify_all()
+            self._step_ended()
             del self._in_hand[place]
             self._quiet.pop(place, None)
             if outcome.merge_in_s is not None:

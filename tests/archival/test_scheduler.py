@@ -664,6 +664,43 @@ def test_steps_that_hang_are_replaced_and_left_behind_at_the_end(hanging: Hangin
     assert not running.is_alive()
 
 
+def test_what_happens_to_one_partition_wakes_no_more_workers_than_it_needs(hanging: HangingWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most are without work, after a burst of it."""
+    scheduler, stop, pause, looked = Scheduler(hanging, clock=SystemClock(), random=Random(7)), threading.Event(), threading.Event(), 0
+    running = threading.Thread(target=scheduler.run, args=(OneRescan(), stop), daemon=True)
+    running.start()
+
+    def rest() -> None:
+        for _ in range(2000):
+            if len(scheduler) == 0:
+                return
+            pause.wait(0.01)
+        raise AssertionError("still at work")
+
+    for _ in range(WORKERS):
+        assert hanging.begun.acquire(timeout=20)
+    hanging.answers.set()
+    rest()
+    assert len(scheduler._workers) > WORKERS
+    take, before = scheduler._take, len(hanging.stepped)
+
+    def counted() -> TopicPartition | None:
+        nonlocal looked
+        looked += 1
+        return take()
+
+    pause.wait(0.1)
+    monkeypatch.setattr(scheduler, "_take", counted)
+    for _ in range(10):
+        scheduler.add([TopicPartition("sound", 0)])
+        rest()
+    stop.set()
+    running.join(20)
+    assert not running.is_alive()
+    assert len(hanging.stepped) == before + 10
+    assert looked <= 10 * 4 + len(scheduler._workers)  # it, another one for what may be due beside it, and it again after the step
+
+
 class WaitingWork(HangingWork):
     """Each step wants to be made again after a fifth of a second."""
 
