@@ -229,7 +229,7 @@ def test_the_seeds_reach_what_is_interesting() -> None:
 def test_a_planted_mistake_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     with planted(name):
-        assert any(run_seed(seed, theme=mutant.theme).violation for seed in range(mutant.seeds)), f"{mutant.what}: not caught"
+        assert any(run_seed(seed, theme=mutant.theme).violation for seed in mutant.seeds), f"{mutant.what}: not caught"
 
 
 def test_a_seed_replays_exactly_in_another_process() -> None:

@@ -65,7 +65,7 @@ def gc_reads_live_only(stack: ExitStack) -> None:
     patch_in(stack, archival.collection.collector, "listed_uids", lambda head: listed_uids(replace(head, superseded=())))
 
 
-@mutant("the archive's retention takes the newest run too", theme="trims")
+@mutant("the archive's retention takes the newest run too", theme="trims", noted=19)
 def trim_everything(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.trim, "_newest_run", lambda entries: 2**62)
 
@@ -81,7 +81,7 @@ def superseded_forgotten(stack: ExitStack) -> None:
 # Pauses
 
 
-@mutant("an agent that has not read what is paused takes it for nothing", theme="pauses")
+@mutant("an agent that has not read what is paused takes it for nothing", theme="pauses", noted=6)
 def pauses_unknown_are_none(plants: ExitStack) -> None:
     def now(self: KnownPauses) -> PauseList:
         return self._known or PauseList()

@@ -138,7 +138,7 @@ def forget_superseded(stack: ExitStack) -> None:
     patch_in(stack, PartitionArchiver, "_commit", commit)
 
 
-@mutant("what an unclean election makes count again is not archived again", theme="branches")
+@mutant("what an unclean election makes count again is not archived again", theme="branches", noted=10)
 def displaced_stays_so(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.replacement, "may_lack", lambda *_: ())
 

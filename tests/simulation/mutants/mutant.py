@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ class Mutant:
 
     rare     it takes hundreds of them
     in_race  it takes more than that: `test_races` leads to it
+    noted    a seed that found it; it is the first to be tried
     """
 
     name: str
@@ -23,19 +25,20 @@ class Mutant:
     rare: bool
     in_race: bool
     plant: Plant
+    noted: int
 
     @property
-    def seeds(self) -> int:
-        """Within so many it must be caught; a change anywhere shuffles what seeds do, so the limit is generous."""
-        return 5000 if self.rare else 500
+    def seeds(self) -> Iterator[int]:
+        """Within these it must be caught; a change anywhere shuffles what seeds do, so there are many, and a note may be out of date."""
+        return chain([self.noted], range(5000 if self.rare else 500))
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(what: str, *, theme: str | None = None, rare: bool = False, in_race: bool = False) -> Callable[[Plant], Plant]:
+def mutant(what: str, *, theme: str | None = None, rare: bool = False, in_race: bool = False, noted: int = 0) -> Callable[[Plant], Plant]:
     def listed(plant: Plant) -> Plant:
-        MUTANTS[plant.__name__] = Mutant(plant.__name__, what, theme, rare, in_race, plant)
+        MUTANTS[plant.__name__] = Mutant(plant.__name__, what, theme, rare, in_race, plant, noted)
         return plant
 
     return listed

@@ -59,7 +59,7 @@ def page_of_an_earlier_fence(stack: ExitStack) -> None:
     patch_in(stack, PageStore, "write", write)
 
 
-@mutant("a head names pages that the store did not confirm", theme="pages")
+@mutant("a head names pages that the store did not confirm", theme="pages", noted=47)
 def page_unconfirmed(stack: ExitStack) -> None:
     def put(store: Any, key: str, data: Any, size_bytes: int, digest: str) -> None:
         with suppress(AlreadyExists, UnknownOutcome):

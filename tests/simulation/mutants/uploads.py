@@ -50,7 +50,7 @@ def commit_unconfirmed(stack: ExitStack) -> None:
     patch_in(stack, headwater_core.objectstore.confirmed_put, "_confirm", lambda *_: True)
 
 
-@mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own", theme="even", rare=True)
+@mutant("keys carry base, last and fence only, and a key that is taken is taken for one's own", theme="even", rare=True, noted=4)
 def key_without_uid(stack: ExitStack) -> None:
     real = Uploads.new_entry
 
