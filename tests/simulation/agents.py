@@ -99,7 +99,7 @@ class Agent:
                 open_segment=self._open,
                 runs_max=3 if self.world.result.seed % 4 == 0 else 1,
             )
-            self._archivers[partition] = PartitionArchiver(partition, equipment, open_layout("segment"))
+            self._archivers[partition] = WatchedArchiver(partition, equipment, open_layout("segment"))
         return self._archivers[partition]
 
     def _open(self, segment: LocalSegment) -> BinaryIO:
@@ -287,6 +287,19 @@ class Agent:
     def land(self) -> str:
         self.store.land(1)
         return f"    a delayed write of {self.name} arrives"
+
+
+class WatchedArchiver(PartitionArchiver):
+    """I28: what is uploaded, and may still be committed, is not thrown away for a collection that can wait."""
+
+    def amend(self, change: Callable[[Head], Head], *, discards: bool = False) -> Head:
+        def watched(head: Head) -> Head:
+            after = change(head)
+            if after is not head and self.is_waiting and not discards:
+                raise Violation(f"I28 what waits for its commit under fence {head.fence} has to be uploaded again")
+            return after
+
+        return super().amend(watched, discards=discards)
 
 
 class Task:

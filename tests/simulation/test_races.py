@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from headwater_core.errors import TransientError
+from headwater_core.partition import PartitionId
 from hydration.answers import Isolation
 from manifests import keys
-from manifests.page import page_key
+from manifests.page import Item, PageRef, page_key
+from manifests.page_store import PageStore
 from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults
 from tests.simulation.agents import Agent, Task
 from tests.simulation.brokers import Replica
@@ -448,6 +452,43 @@ def released_before_a_gap_is_filled(stage: Stage) -> None:
     stage.resume(stage.a)
 
 
+def collected_while_an_upload_waits(stage: Stage) -> None:
+    """The bucket has refused to list it for now."""
+    stage.write(6, stage.first)
+    stage.brokers.follow()
+    stage.archive_all(stage.a)
+    stage.write(stage.first.end + 4, stage.first)
+    stage.brokers.roll(stage.first)
+    stage.brokers.follow()
+    stage.brokers.write_checkpoint()
+    stage.start(lambda: stage.a.archive(None), stage.a, until="archive.uploaded")
+    stage.resume(stage.a, until="replace")
+    stage.a.store.faults = Faults(refused=1)
+    stage.resume(stage.a)
+    stage.a.store.faults = NO_FAULTS
+    stage.a.collect()
+    stage.resume(stage.a)
+
+
+def collected_without_a_page(stage: Stage) -> None:
+    """The store does not give it in time; everything else it does."""
+    if stage.retention.reader_lease_s:
+        raise NotToThePoint
+    stage.grow(20)
+    stage.a.kill()  # now it has no page in memory
+    stage.archive_all(stage.a)
+    real, pages = PageStore.read, stage.a.repository._pages
+
+    def read(self: PageStore, partition: PartitionId, ref: PageRef) -> tuple[Item, ...]:
+        if self is pages:
+            raise TransientError("timed out")
+        return real(self, partition, ref)
+
+    with patch.object(PageStore, "read", read):
+        stage.a.collect()
+        stage.resume(stage.a)
+
+
 RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (deposed_while_it_releases, "release_without_in_sync_set", PLAIN),
     (leads_again_while_it_releases, "release_without_stamp", PLAIN),
@@ -471,6 +512,8 @@ RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (revived_from_pages, "revived_from_the_head_alone", PAGED),
     (revived_from_pages, "revived_stays_superseded", PAGED),
     (released_before_a_gap_is_filled, "release_by_the_head_alone", PAGED),
+    (collected_while_an_upload_waits, "gc_does_not_wait", PLAIN),
+    (collected_without_a_page, "gc_skips_unreadable", PAGED),
 ]
 
 

@@ -1,6 +1,7 @@
 """Mistakes about collection, the archive's retention, and pauses."""
 
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace as dataclass_replace
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +27,11 @@ from archival.collection.collector import Collector
 from archival.collection.orphans import listed_uids, packed, stored_objects
 from archival.collection.sightings import Seen, Sightings
 from archival.known_pauses import KnownPauses
+from archival.partition.archiver import PartitionArchiver
+from headwater_core.errors import CorruptData, TransientError
 from headwater_core.partition import PartitionId
+from manifests.entry import Entry
+from manifests.entry_tree import EntryBag
 from manifests.head import Head
 from manifests.pause_list import PauseList
 from tests.simulation.mutants.mutant import mutant, patch_in
@@ -58,6 +63,28 @@ def gc_reads_head_only(stack: ExitStack) -> None:
         return {packed(item.uid) for bag in (head.entries, head.superseded) for item in bag.items}
 
     patch_in(stack, archival.collection.collector, "listed_uids", listed)
+
+
+@mutant("gc takes a page that it cannot read for an empty one", theme="pages", in_race=True)
+def gc_skips_unreadable(stack: ExitStack) -> None:
+    def add(found: set[bytes], bag: EntryBag) -> None:
+        for item in bag.items:
+            found.add(packed(item.uid))
+            if not isinstance(item, Entry):
+                with suppress(CorruptData, TransientError):
+                    add(found, EntryBag(bag.pages.read(item), bag.pages))
+
+    patch_in(stack, archival.collection.orphans, "_add_listed", add)
+
+
+@mutant("gc does not wait for what is uploaded and not committed", theme="trims", in_race=True)
+def gc_does_not_wait(stack: ExitStack) -> None:
+    real = PartitionArchiver.amend
+
+    def amend(self: PartitionArchiver, change: Callable[[Head], Head], *, discards: bool = False) -> Head:
+        return real(self, change, discards=True)
+
+    patch_in(stack, PartitionArchiver, "amend", amend)
 
 
 @mutant("gc spares what is live", theme="collected")
