@@ -20,7 +20,7 @@ from manifests.topic_survey import survey_topics
 from tests.peers.kafka import free_port
 
 ROOT = Path(__file__).parents[2]
-_OFTEN = 'seal_timeout = "1s"\nrescan = "1s"'
+OFTEN = 'seal_timeout = "1s"\nrescan = "1s"'
 
 
 class Headwater:
@@ -46,7 +46,7 @@ owned = {str(owned).lower()}
 [store]
 {store or f'url = "file://{self.bucket}"'}
 [archival]
-{archival or _OFTEN}
+{archival or OFTEN}
 [hydration]
 cache_bytes = "64MiB"
 [control]

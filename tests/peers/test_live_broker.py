@@ -1,6 +1,7 @@
 """A broker that rolls, compacts, restarts and dies while the agent runs ends up archived completely."""
 
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 
 import recovery
 from headwater.wiring import open_bucket
-from tests.peers.agent import Agent, Headwater
+from manifests.head import Head
+from tests.peers.agent import OFTEN, Agent, Headwater
 from tests.peers.java_client import JavaRead, java_consume
 from tests.peers.kafka import KafkaBroker, expect_same, produce
 
@@ -81,3 +83,37 @@ def test_everything_a_live_broker_wrote_is_archived_and_comes_back(tmp_path: Pat
             assert latest(found, COMPACTED) == latest(wanted, COMPACTED)
             offsets = {record["offset"] for record in of(found, COMPACTED)}
             assert {record["offset"] for record in of(wanted, COMPACTED)} <= offsets  # what was compacted since may be there still
+
+
+def test_a_compacted_archive_becomes_as_small_as_its_log(tmp_path: Path) -> None:
+    """Where that is requested, and without a word that the log has lacking in the archive."""
+    rng = random.Random(8)
+    headwater = Headwater(tmp_path / "headwater", tmp_path / "kafka", archival=f"{OFTEN}\nmin_saved_percent = 40")
+    fast = {"log.cleaner.backoff.ms": 200, "log.segment.delete.delay.ms": 500, "log.cleaner.min.cleanable.ratio": 0.01}
+    with KafkaBroker(tmp_path / "kafka", tmp_path / "broker", properties=fast) as broker, Agent(headwater) as agent:
+        broker.create_topic(
+            COMPACTED, 1, internal_segment_bytes=2048, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=0
+        )
+        producer, until_s = broker.producer(), time.monotonic() + 120
+        agent.address()
+        replaced: Head | None = None
+        while replaced is None or not replaced.superseded:
+            keys = [b"key-%d" % rng.randrange(8) for _ in range(20)]
+            produce(producer, COMPACTED, [rng.randbytes(150) for _ in keys], keys=keys)
+            assert time.monotonic() < until_s, "nothing was replaced"
+            time.sleep(0.5)  # so that the archive is ahead of the cleaner
+            replaced = headwater.heads().get((COMPACTED, 0)) if headwater.bucket.exists() else None
+        wanted = java_consume(broker.bootstrap, [COMPACTED], "read_committed")
+        agent.caught_up({place: end for place, (_, end) in wanted.bounds.items()})
+        agent.stop()
+    assert '"event": "runs_replaced"' in agent.log_text()
+    assert "needs replacement" not in agent.log_text()
+    before = list(replaced.superseded)
+    after = [each for each in replaced.entries if each.last_offset <= before[-1].last_offset]
+    assert sum(each.live_bytes for each in after) <= 0.6 * sum(each.live_bytes for each in before)
+    bucket = open_bucket(headwater.config)
+    recovery.apply(recovery.plan(bucket.manifests, [COMPACTED]), tmp_path / "recovered", bucket.store)
+    with KafkaBroker(tmp_path / "recovered", tmp_path / "second", compaction=False) as second:
+        found = java_consume(second.bootstrap, [COMPACTED], "read_committed")
+        assert found.bounds == wanted.bounds
+        assert latest(found, COMPACTED) == latest(wanted, COMPACTED)
