@@ -95,7 +95,10 @@ def with_look(looks: Sequence[CleanerLook], look: CleanerLook) -> tuple[CleanerL
         kept[-1] = replace(kept[-1], epochs=())
     kept.append(look)
     if len(kept) > LOOKS_MAX:
-        del kept[min(range(1, len(kept) - 1), key=lambda at: _room_ms(kept, at) / max(look.seen_ms - kept[at].seen_ms, 1))]
+        leaves = min(range(1, len(kept) - 1), key=lambda at: _room_ms(kept, at) / max(look.seen_ms - kept[at].seen_ms, 1))
+        known = [each.delete_retention_ms for each in kept[leaves - 1 : leaves + 1] if each.delete_retention_ms is not None]
+        kept[leaves - 1] = replace(kept[leaves - 1], delete_retention_ms=min(known, default=None))
+        del kept[leaves]
     return tuple(kept)
 
 

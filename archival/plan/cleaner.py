@@ -45,12 +45,14 @@ class CleanerLook(msgspec.Struct, frozen=True):
     """How far the cleaner had got, and up to where it might go, at `seen_ms` or later.
 
     epochs  the log's history then; only the last look at a log keeps it
+    delete_retention_ms  the topic's then, or the least until the look after this one; None: not known
     """
 
     cleaned_to: int
     sealed_to: int
     seen_ms: int
     epochs: tuple[EpochStart, ...] = ()
+    delete_retention_ms: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cleaned_to <= self.sealed_to:
@@ -69,7 +71,7 @@ def look_at(log: LocalLog, before: CleanerLook | None, seen_ms: int) -> CleanerL
         kept_to = before.sealed_to if parts_at is None else parts_at
         cleaned_to, sealed_to = max(cleaned_to, min(before.cleaned_to, kept_to)), max(sealed_to, min(before.sealed_to, kept_to))
         epochs = epochs or before.epochs
-    return CleanerLook(cleaned_to, sealed_to, seen_ms, epochs)
+    return CleanerLook(cleaned_to, sealed_to, seen_ms, epochs, log.delete_retention_ms)
 
 
 def clean_below(log: LocalLog) -> int:
@@ -141,11 +143,11 @@ def overtaken(
     cleaned_to = look_at(log, looks[-1] if looks else None, now_ms).cleaned_to
     if cleaned_to <= floor:
         return ""
-    retention_ms = log.delete_retention_ms or 0
     dated = [look for look in looks if look.seen_ms <= now_ms + CLOCK_STEP_MS]
-    if any(look.sealed_to <= floor and now_ms - look.seen_ms < retention_ms for look in dated):
+    if any(look.sealed_to <= floor and now_ms - look.seen_ms < _least_retention_ms(log, dated, look.seen_ms) for look in dated):
         return ""
     at_floor_ms = max((look.seen_ms for look in dated if look.cleaned_to <= floor), default=None)
+    retention_ms = _least_retention_ms(log, dated, at_floor_ms or 0)
     if at_floor_ms is not None and now_ms - at_floor_ms < retention_ms // 2:
         return ""
     since = "was never seen" if at_floor_ms is None else f"was last seen {max(now_ms - at_floor_ms, 0) // 1000} s ago"
@@ -158,3 +160,9 @@ def overtaken(
         "and keep the keys that were "
         f'deleted in between: stale_keys_below = {cleaned_to} under [topics."{log.partition.topic}"]'
     )
+
+
+def _least_retention_ms(log: LocalLog, looks: Sequence[CleanerLook], since_ms: int) -> int:
+    """The least that `delete.retention.ms` has been since then. A raised one holds for what is cleaned for the first time after that."""
+    known = [look.delete_retention_ms for look in looks if look.seen_ms >= since_ms and look.delete_retention_ms is not None]
+    return min([log.delete_retention_ms or 0, *known])

@@ -366,6 +366,14 @@ def test_a_retention_that_ends_while_a_run_is_read_stops_it(directory: Directory
         ((CleanerLook(11, 20, DAY_MS + DAY_MS // 2),), True),
         ((CleanerLook(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS),), False),
         ((CleanerLook(10, 10, DAY_MS * 3 // 2 + CLOCK_STEP_MS + 1),), True),  # a clock that has been put back
+        (
+            (CleanerLook(10, 10, DAY_MS, delete_retention_ms=DAY_MS // 2),),
+            True,
+        ),  # it was raised since: what was cleaned before went earlier
+        ((CleanerLook(10, 10, DAY_MS, delete_retention_ms=DAY_MS // 2 + 1),), False),
+        ((CleanerLook(10, 10, DAY_MS), CleanerLook(11, 20, DAY_MS + 1, delete_retention_ms=1)), True),
+        ((CleanerLook(9, 10, DAY_MS - 1, delete_retention_ms=1), CleanerLook(10, 10, DAY_MS)), False),  # before the look that proves it
+        ((CleanerLook(10, 20, DAY_MS * 3 // 2 - 1, delete_retention_ms=2),), True),
     ],
 )
 def test_what_a_look_proves(looks: tuple[CleanerLook, ...], stops: bool) -> None:
@@ -399,7 +407,7 @@ def test_a_log_that_begins_again_was_never_cleaned() -> None:
     looks = CleanerLooks(None, ManualClock())
     looks.saw(a_compacted_log(0, 10, 20, cleaned_to=20), 0)
     looks.saw(replace(a_compacted_log(0, cleaned_to=None), compacted=True, epochs=EpochHistory.of([(1, 0)])), 1)
-    assert looks.of(PARTITION)[-1] == CleanerLook(0, 0, 1, (EpochStart(1, 0),))
+    assert looks.of(PARTITION)[-1] == CleanerLook(0, 0, 1, (EpochStart(1, 0),), DAY_MS)
 
 
 def test_what_compaction_has_not_passed_is_archived_without_looks() -> None:
@@ -420,7 +428,7 @@ def test_looks_are_kept_across_restarts_and_a_damaged_file_only_loses_them(tmp_p
     log = a_compacted_log(0, 10, cleaned_to=10)
     looks.saw(log, clock.now_ms())
     looks.save()
-    assert CleanerLooks(path, clock).of(log.partition) == (CleanerLook(10, 10, clock.now_ms(), (EpochStart(0, 0),)),)
+    assert CleanerLooks(path, clock).of(log.partition) == (CleanerLook(10, 10, clock.now_ms(), (EpochStart(0, 0),), DAY_MS),)
     clock.advance(KEEP_MS)
     looks.save()
     assert CleanerLooks(path, clock).of(log.partition) == ()
@@ -438,14 +446,14 @@ def test_looks_survive_a_power_loss(tmp_path: Path) -> None:
     with disk.watching():
         looks.save()
     left = CleanerLooks(disk.after_power_loss(tmp_path / "left") / "cleaners.json", clock)
-    assert left.of(log.partition) == (CleanerLook(10, 10, clock.now_ms(), (EpochStart(0, 0),)),)
+    assert left.of(log.partition) == (CleanerLook(10, 10, clock.now_ms(), (EpochStart(0, 0),), DAY_MS),)
 
 
 def test_looks_that_cannot_be_saved_stop_nothing(tmp_path: Path) -> None:
     looks = CleanerLooks(tmp_path / "missing" / "cleaners.json", ManualClock(at_ms=5))
     looks.saw(a_compacted_log(0, 10, cleaned_to=10), 5)
     looks.save()
-    assert looks.of(PARTITION) == (CleanerLook(10, 10, 5, (EpochStart(0, 0),)),)
+    assert looks.of(PARTITION) == (CleanerLook(10, 10, 5, (EpochStart(0, 0),), DAY_MS),)
 
 
 def test_logs_that_are_not_compacted_are_not_remembered() -> None:
@@ -475,6 +483,16 @@ def test_however_long_a_log_is_looked_at_the_latest_looks_lie_densely() -> None:
         for age in (5, 60, 6 * 60, 12 * 60):  # what was seen so long ago is remembered by a look that is not much older
             assert any(minute - 2 * age <= each.cleaned_to <= minute - age for each in kept)
     assert kept[0] == CleanerLook(0, 1, 0)
+
+
+def test_a_look_that_leaves_hands_its_retention_to_the_one_before() -> None:
+    kept: tuple[CleanerLook, ...] = ()
+    for minute in range(3 * LOOKS_MAX):
+        kept = with_look(kept, CleanerLook(minute, minute + 1, minute * 60_000, delete_retention_ms=1 if minute == 5 else DAY_MS))
+    assert min(each.delete_retention_ms or 0 for each in kept) == 1
+    assert [each.delete_retention_ms for each in kept if each.seen_ms > 5 * 60_000] == [DAY_MS] * sum(
+        each.seen_ms > 300_000 for each in kept
+    )
 
 
 @pytest.mark.parametrize(("retention_ms", "refresh_ms"), [(None, REFRESH_MS), (0, REFRESH_MS), (DAY_MS, REFRESH_MS), (60_000, 15_000)])
