@@ -10,7 +10,9 @@ comes back. Where can one be missing that would delete something archived? Not b
 archived; and not below `clean_to`, since a cleaning that passes both the value and its tombstone drops the value at once: it would
 not have been there to be archived. So nothing is missing as long as the checkpoint has not passed the greater of the two, the
 *floor*; and nothing for `delete.retention.ms` after a cleaning that passes it began. In a run that ends at or below `clean_to` nothing
-is missing however long ago that was passed: what is archived holds nothing that a tombstone of the run would end.
+is missing however long ago that was passed: what is archived holds nothing that a tombstone of the run would end. A transaction that
+is open where the run begins is another matter: its records may have been read before newer ones of their keys came, and its marker
+is gone once they are.
 
 No file says when a cleaning began. One that passes the floor had not ended when the checkpoint was last seen at or below it, and
 had not begun when the active segment was (the cleaner leaves that alone). The second is proof. After the first only half of the
@@ -121,6 +123,12 @@ def holds_records(head: Head) -> bool:
     return head.entries.objects > 0
 
 
+def _is_open(head: Head) -> bool:
+    """Is a transaction open at the end of what is archived?"""
+    last = head.entries[-1]
+    return last.gap or last.open_from is not None
+
+
 def overtaken(
     log: LocalLog,
     head: Head,
@@ -137,7 +145,7 @@ def overtaken(
     stale_keys_below  a person's consent: deletions that are missing below this offset may be
     end               of a run, where that alone is to be listed
     """
-    if not holds_records(head) or (end is not None and end <= head.clean_to):
+    if not holds_records(head) or (end is not None and end <= head.clean_to and not _is_open(head)):
         return ""
     floor = max(first, head.clean_to, stale_keys_below or 0)
     cleaned_to = look_at(log, looks[-1] if looks else None, now_ms).cleaned_to

@@ -276,6 +276,15 @@ def test_a_run_that_was_clean_before_is_listed_however_long_ago_that_was() -> No
     assert overtaken(log, head, 10, (), 0, stale_keys_below=None, end=21)
 
 
+@pytest.mark.parametrize(("open_from", "stops"), [(None, False), (5, True)])
+def test_the_marker_of_a_transaction_that_is_open_before_a_run_may_be_gone_from_it(open_from: int | None, stops: bool) -> None:
+    """Its record was read before a newer one of its key came; once the record was cleaned, its marker went after the retention."""
+    log = a_compacted_log(0, 10, 20, 30, cleaned_to=30)
+    before = an_entry(0, 9)
+    head = a_head(msgspec.structs.replace(before, open_from=open_from), clean_to=20)
+    assert bool(overtaken(log, head, 10, (CleanerLook(20, 30, 0),), 3 * DAY_MS, stale_keys_below=None, end=20)) == stops
+
+
 def test_a_person_may_consent_to_keep_deleted_keys(directory: Directory) -> None:
     agent = Agent(directory.root, delete_retention_ms=DAY_MS)
     a_deletion_that_the_log_forgets(directory, agent)
