@@ -66,11 +66,14 @@ def plan_smaller(log: LocalLog, head: Head, high_watermark: int, min_saved_perce
     """Where that saves at least `min_saved_percent` of what the cleaner has passed of the archive, all that is live is archived again.
 
     Only where the log lacks nothing but what is archived in a later record of its key: its cleaner has a checkpoint, the log holds all that
-    the archive does, and all that a cleaning could have read (what is sealed, and what came from former leaders) is archived. And only when
-    what the replacement before has left is forgotten, so that the archive never holds more than two copies for that.
+    the archive does, and all that a cleaning could have read (what is sealed, and what came from former leaders) is archived. Not beside
+    another broker than the leader: how far that one's cleaner has read in its own epoch is not known. And only when what the replacement
+    before has left is forgotten, so that the archive never holds more than two copies for that.
     """
     cleaned_to = clean_below(log)
     if min_saved_percent is None or not cleaned_to or high_watermark < head.next_offset or not holds_what_was_cleaned(log, head):
+        return None
+    if log.leadership is None or not log.leadership.is_ours:
         return None
     if log.start_offset > head.start_offset or head.entries.gaps or head.superseded:
         return None

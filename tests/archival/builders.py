@@ -131,13 +131,15 @@ def fill(directory: Directory, *bases: int, end: int, epoch: int = 0) -> bytes:
 
 @dataclass(frozen=True)
 class LogsWithRetention:
-    """Log directories beside a metadata log that tells how long tombstones are kept."""
+    """Log directories of the leader's, beside a metadata log that tells how long tombstones are kept."""
 
     dirs: LogDirs
     delete_retention_ms: int
 
     def look(self, partition: TopicPartition) -> LocalLog:
-        return replace(self.dirs.look(partition), compacted=True, delete_retention_ms=self.delete_retention_ms)
+        log = self.dirs.look(partition)
+        leadership = led_by(1, log.epochs.starts[-1].epoch if log.epochs.starts else 0)
+        return replace(log, compacted=True, delete_retention_ms=self.delete_retention_ms, leadership=leadership)
 
 
 @dataclass

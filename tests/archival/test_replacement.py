@@ -27,7 +27,7 @@ from manifests.entry_tree import EntryTree
 from manifests.head import Head
 from manifests.page import reference
 from manifests.repository import ManifestRepository
-from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log, batches_of, ranges
+from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, a_log, batches_of, led_by, ranges
 from tests.headwater_core.segments.builders import Producer, a_batch, a_marker, a_record
 from tests.manifests import builders
 from tests.manifests.builders import a_gap
@@ -353,7 +353,7 @@ def test_a_draft_keeps_nothing_that_ends_before_the_start() -> None:
 
 def a_shrunk_log(*sizes: tuple[int, int], start: int = 0, cleaned_to: int | None = None, hw: int = 45) -> LocalLog:
     """Segments by base offset and bytes; the last one is the active one, and the cleaner has passed all others."""
-    log = a_log(*(base for base, _ in sizes), hw=hw, start=start, compacted=True)
+    log = a_log(*(base for base, _ in sizes), hw=hw, start=start, compacted=True, leadership=led_by(1, 0))
     segments = tuple(replace(each, size_bytes=size) for each, (_, size) in zip(log.segments, sizes, strict=True))
     return replace(log, segments=segments, cleaned_to=sizes[-1][0] if cleaned_to is None else cleaned_to)
 
@@ -381,6 +381,9 @@ SMALL = a_shrunk_log((0, 150), (40, 900))
         (1, a_shrunk_log((0, 150), (40, 0), (50, 900), cleaned_to=40), LARGE, False),  # what is sealed is not archived yet
         (1, replace(SMALL, epochs=EpochHistory.of(((0, 0), (1, 41)))), LARGE, False),  # nor what a former leader's cleaner may have read
         (1, replace(SMALL, high_watermark=39), LARGE, False),
+        (1, replace(SMALL, leadership=led_by(2, 0)), LARGE, False),  # nor what this one's cleaner has read
+        (1, replace(SMALL, leadership=led_by(-1, 0)), LARGE, False),
+        (1, replace(SMALL, leadership=None), LARGE, False),
         (1, SMALL, structs.replace(LARGE, superseded=(an_entry(0, 9),)), False),  # what was replaced before is listed still
         (1, SMALL, a_head(*tuple(LARGE.entries)[:3], a_gap(30, 39), leader_epoch=0), False),
         (1, SMALL, a_head(leader_epoch=0, start_offset=40, last_offset=39), False),
