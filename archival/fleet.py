@@ -498,7 +498,8 @@ class ArchiverFleet:
         self.look_at_pauses()
         policy = self.policy(log.partition.topic_partition, policy_for)
         interest = _Interest(self, archiver, log, policy_for, watch)
-        is_idle = False
+        is_idle, was_worked_on = False, log.partition in self._worked_on
+        self._worked_on.add(log.partition)  # now: the process may end while a disk holds up the step
         try:
             outcome = archiver.step(policy, seen, pace=UploadPermit(self._rate, interest.lost, self._equipment.wait))
             is_idle = outcome.action == "idle"
@@ -512,6 +513,8 @@ class ArchiverFleet:
         finally:
             if not is_idle:
                 self._worked_on.add(log.partition)
+            elif not was_worked_on:
+                self._worked_on.discard(log.partition)
         head = archiver.head
         if head is not None and head is not before:
             member.confirmed_s = self.clock.monotonic_s()
@@ -714,7 +717,6 @@ class ArchiverFleet:
             present = set(self._identities.values())
             are_all = len(present) == len(places)
         self._drop(lambda partition: partition not in present)
-        self._worked_on &= present
         if self.broker_logs is not None:
             self.broker_logs.retain(places)
         if are_all:
@@ -722,6 +724,7 @@ class ArchiverFleet:
             self._topics.retain(present)
             for gone in self.announcer.retire_absent(present, self._equipment.writer):
                 self._sightings.forget(gone)
+                self._worked_on.discard(gone)
 
     def save(self) -> None:
         """Write down what must outlive the process. Raises DiskFull and TransientError."""
@@ -832,6 +835,7 @@ class ArchiverFleet:
                     self.committed(archiver.head)
                 return done
         except Exception as error:
+            self._worked_on.add(partition)
             return Collected(partition=partition, error=self.trouble(partition.topic_partition, error))
 
     def _retention_of(self, partition: PartitionId) -> ArchivalConfig:

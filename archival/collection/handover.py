@@ -56,7 +56,11 @@ class Handover:
         """It is gone then, whatever happens to this process. What is damaged or not there is empty; so is what cannot be removed."""
         try:
             content = self._path.read_bytes()
-            self._path.unlink()
+            try:
+                self._path.unlink()
+            except OSError:
+                self._path.write_bytes(b"")  # nor may the process after this one believe it
+                raise
             sync_path(self._path.parent)
             document = msgspec.json.decode(content, type=_Document)
             if document.format != _FORMAT:

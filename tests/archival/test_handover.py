@@ -53,6 +53,20 @@ def test_what_cannot_be_removed_is_not_believed(tmp_path: Path) -> None:
     assert Handover(path).take() == {}
 
 
+def test_what_could_not_be_removed_is_not_believed_later_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that could not remove it works on, and may be killed."""
+    handover = Handover(tmp_path / "collected.json")
+    handover.leave(LOOKS)
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        assert handover.take() == {}
+    assert handover.take() == {}
+
+
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handover = Handover(tmp_path / "collected.json")
 

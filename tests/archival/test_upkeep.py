@@ -132,6 +132,23 @@ def test_a_step_that_failed_is_a_reason_to_look(tmp_path: Path) -> None:
     assert places(upkeep) == [1]
 
 
+def test_a_collection_that_failed_is_a_reason_to_look(tmp_path: Path) -> None:
+    """A command's, too: it may have written pages for a commit that did not come about."""
+    bench = Bench(tmp_path, failing := FailingCommits())
+    upkeep = archived(bench, 0, 1)
+    orphan(bench, 1, fence=1)
+    assert places(upkeep) == [0, 1]
+    assert places(upkeep) == []
+    orphan(bench, 1, fence=3, uid="e" * 32)
+    failing.refuses = True
+    assert bench.fleet.collect(partition(1)).error is None, "there is nothing of its own fence"
+    assert places(upkeep) == []
+    orphan(bench, 1, fence=2, uid="d" * 32)
+    assert bench.fleet.collect(partition(1)).error is not None
+    failing.refuses = False
+    assert places(upkeep) == [1]
+
+
 def test_looks_by_other_settings_are_none(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     upkeep = archived(bench, 0)
