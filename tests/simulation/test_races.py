@@ -502,7 +502,6 @@ RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (lost_its_disk_and_remembers, "stop_on_an_old_head", PLAIN),
     (silent_about_a_dead_run, "cut_takes_all", PLAIN),
     (silent_about_a_dead_run, "proven_by_the_next_entry", PLAIN),
-    (page_collected_before_an_archiver_reads_it, "missing_page_is_damage", PAGED),
     (page_collected_before_an_archiver_reads_it, "archiver_keeps_an_old_head", PAGED),
     (page_collected_before_a_reader_reads_it, "missing_page_is_damage", PAGED),
     (page_collected_before_a_reader_reads_it, "reader_keeps_an_old_head", PAGED),
