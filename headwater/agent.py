@@ -21,6 +21,7 @@ from archival.schedule.watch import Watch
 from archival.upkeep import Upkeep
 from headwater import __version__, agent_socket
 from headwater.admin.checks import BEAT_S, Heartbeat
+from headwater.admin.store_probe import StoreProbe
 from headwater.admin_port import Vitals, open_admin_port
 from headwater.collection import CollectionRequest, collection_rows
 from headwater.config import Config
@@ -58,6 +59,7 @@ def run(
     with (
         open_session(config, patient=True, reload=reload) as session,
         open_logs(config, session.bucket, indexed=True, patient=True) as logs,
+        StoreProbe(session.bucket.store, session.bucket.meter).probing(),
         open_admin_port(session, logs, vitals := Vitals.of(session)),
     ):
         try:

@@ -43,7 +43,7 @@ def agent_health(
 
 
 def _store_failure(store: StoreMeter) -> str:
-    """A store that is not called, because nothing is to be done, is as it was when it was."""
+    """A store that is not called, because nothing is to be done, is as it was when it was; a failing one StoreProbe asks again."""
     health = store.health()
     if health.failing_s > STORE_LATE_S:
         return f"no answer for {health.failing_s:.0f} s: {health.reason}"

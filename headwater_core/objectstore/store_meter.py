@@ -75,7 +75,8 @@ class StoreMeter:
             if is_answer:
                 self._answered_at_s, self._failing_from_s, self._reason = now_s, None, ""
             elif is_trouble:
-                self._failing_from_s = now_s - seconds if self._failing_from_s is None else self._failing_from_s
+                if self._failing_from_s is None:  # others may have been answered while this one waited
+                    self._failing_from_s = max(now_s - seconds, float("-inf") if self._answered_at_s is None else self._answered_at_s)
                 self._reason = str(error)
 
     def counts(self) -> dict[str, OperationCount]:

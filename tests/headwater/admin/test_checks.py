@@ -62,6 +62,7 @@ def test_a_store_may_fail_for_a_while_before_readiness_drops_and_says_why() -> N
     stage = Stage()
     stage.meter.record("get", 0.1)
     stage.fleet.listing()
+    stage.clock.advance(5_000)
     stage.meter.record("get", 5.0, error=TransientError("connection refused"))
     assert stage.unready() == {}
     stage.clock.advance(26_000)

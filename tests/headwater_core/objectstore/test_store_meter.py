@@ -52,14 +52,22 @@ def test_each_call_counts_once_with_its_bytes(store: MeteredStore, meter: StoreM
 def test_what_is_absent_is_an_answer_and_what_does_not_answer_is_an_error(meter: StoreMeter, clock: ManualClock) -> None:
     meter.record("get", 0.1, error=NotFound("absent"))
     assert meter.health().answered_s == 0
+    clock.advance(30_000)
     for error in (TransientError("silence"), Unauthorised("refused")):
         meter.record("get", 30, error=error)
     clock.advance(5_000)
     health = meter.health()
-    assert (health.answered_s, health.failing_s, health.reason) == (5, 35, "refused")
+    assert (health.answered_s, health.failing_s, health.reason) == (35, 35, "refused")
     assert meter.counts()["get"].errors == 2
     meter.record("get", 0.1)
     assert meter.health() == (0, 0, "")
+
+
+def test_a_long_call_that_fails_does_not_hide_that_others_were_answered_meanwhile(meter: StoreMeter, clock: ManualClock) -> None:
+    meter.record("get", 0.1)
+    clock.advance(1_000)
+    meter.record("put", 300, error=TransientError("timed out"))
+    assert meter.health() == (1, 1, "timed out")
 
 
 @pytest.mark.parametrize("error", [SourceChanged("the log changed"), KeyboardInterrupt()])
