@@ -18,7 +18,7 @@ from manifests.head import Head
 
 CHECKPOINTS = "by default it writes one every 5 s"
 
-_NEEDS = ("needs replacement", "needs upgrade")  # what such an error begins with
+NEEDS = ("needs replacement", "needs upgrade")  # what such an error begins with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def status_of(
             "cannot be archived again; it stays as it is, and archiving continues. A replica with these offsets repairs it when it leads"
         )
     if trouble:
-        state, reason = next((name for name in _NEEDS if trouble.startswith(f"{name}: ")), "stopped"), trouble
+        state, reason = stopped_by(trouble), trouble
     return PartitionStatus(
         topic=partition.topic,
         partition=partition.partition,
@@ -138,6 +138,11 @@ def status_of(
         high_watermark_source=origin.source.value if log and log.high_watermark is not None else "",
         high_watermark_age_s=origin.age_s if log and log.high_watermark is not None else None,
     )
+
+
+def stopped_by(trouble: str) -> str:
+    """The state of a partition that this has stopped."""
+    return next((name for name in NEEDS if trouble.startswith(f"{name}: ")), "stopped")
 
 
 def _state(

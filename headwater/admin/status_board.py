@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from archival.fleet import PASSES, ArchiverFleet
-from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
+from archival.partition_status import NEEDS, KnownHead, PartitionStatus, backlog, status_of, stopped_by
 from archival.plan.policy import Policy
-from archival.plan.role import Standby, archiving_role
+from archival.plan.role import Acting, Standby, archiving_role
 from headwater_core.clock import Clock
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
@@ -33,6 +34,14 @@ UNMEASURED = ("standby", "recovered")  # another agent archives it, or no broker
 log = structlog.get_logger()
 
 
+class HeadVerdict(NamedTuple):
+    """What only a head could say: this replica, in that role, archives nothing of it. It holds until the head or the role changes."""
+
+    role: Acting | Standby
+    state: str
+    reason: str
+
+
 @dataclass(slots=True)
 class BoardEntry:
     """
@@ -40,6 +49,7 @@ class BoardEntry:
     at_s      when that was, and `now_s` when it was last seen to be so, on the monotonic clock
     glimpse   how the log looked from outside before the look
     is_sized  is the archive's size known, by a head?
+    verdict   the head's, which outlives it: archivers with nothing to do are dropped
     """
 
     status: PartitionStatus
@@ -47,6 +57,7 @@ class BoardEntry:
     now_s: float
     glimpse: Glimpse | None = None
     is_sized: bool = False
+    verdict: HeadVerdict | None = None
 
     def lag_s(self, now_s: float) -> float | None:
         """What waits has become older since the look."""
@@ -194,7 +205,8 @@ class StatusBoard:
         partition, sources = log.partition, self._sources
         place = partition.topic_partition
         error, policy = sources.trouble(place), sources.policy(place)
-        trouble = str(error) if error is not None and not isinstance(error, PASSES) else ""
+        passes = error is None or isinstance(error, PASSES)
+        trouble = "" if passes else str(error)
         offsets = sources.offsets(partition) if held is None else None
         if held is not None or (offsets is None and error is None and place in self._reasons):
             head = held.head if held is not None else None  # none: a step has found none
@@ -208,11 +220,15 @@ class StatusBoard:
                 trouble=trouble,
             )
             status = replace(status, known_age_s=held.age_s if held is not None else 0.0)
-            return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=True)
-        return self._by_offsets(log, offsets, policy, trouble or str(error or ""), at_s)
+            verdict = HeadVerdict(archiving_role(log), status.state, status.reason)
+            is_final = not trouble and status.state in ("behind", *NEEDS)
+            return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=True, verdict=verdict if is_final else None)
+        return self._by_offsets(log, offsets, policy, trouble, str(error) if error is not None and passes else "", at_s)
 
-    def _by_offsets(self, log: LocalLog, offsets: PartitionState | None, policy: Policy, trouble: str, at_s: float) -> BoardEntry:
-        """Without a head: by the control log's word, or as unknown."""
+    def _by_offsets(
+        self, log: LocalLog, offsets: PartitionState | None, policy: Policy, trouble: str, passing: str, at_s: float
+    ) -> BoardEntry:
+        """Without a head: by the control log's word, or as unknown. `passing` is a trouble that passes by itself."""
         place = log.partition.topic_partition
         status = replace(
             _NOTHING,
@@ -224,17 +240,13 @@ class StatusBoard:
         )
         acting = archiving_role(log)
         if offsets is None:
-            state, reason = ("standby", acting.reason) if isinstance(acting, Standby) else ("unknown", trouble or "not looked at yet")
+            state, reason = "unknown", passing or "not looked at yet"
+            if isinstance(acting, Standby):
+                state, reason = "standby", acting.reason
+            elif trouble:
+                state, reason = stopped_by(trouble), trouble
             return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s, log.glimpse)
         lag = backlog(log, offsets.last_offset + 1)
-        if isinstance(acting, Standby):
-            state, reason = "standby", acting.reason
-        elif trouble:
-            state, reason = "stopped", trouble
-        elif lag is not None and lag.size_bytes == 0:
-            state, reason = "archived", "all that is committed is archived"
-        else:
-            state, reason = ("paused" if policy.is_paused else "waiting"), policy.off or self._reasons.get(place, "its turn comes")
         before = self._entries.get(place)
         last_offset = offsets.last_offset if offsets.last_offset >= 0 else None
         is_as_before = (
@@ -243,6 +255,20 @@ class StatusBoard:
             and (before.status.topic_id, before.status.last_offset, before.status.archive_start)
             == (status.topic_id, last_offset, offsets.start_offset)
         )
+        verdict = before.verdict if before is not None and is_as_before else None
+        if verdict is not None and verdict.role != acting:
+            verdict = None
+        if isinstance(acting, Standby):
+            state, reason = "standby", acting.reason
+        elif trouble:
+            state, reason = stopped_by(trouble), trouble
+        elif verdict is not None:
+            state, reason = verdict.state, verdict.reason
+        elif lag is not None and lag.size_bytes == 0:
+            state, reason = "archived", "all that is committed is archived"
+        else:
+            state = "paused" if policy.is_paused else "waiting"
+            reason = policy.off or passing or self._reasons.get(place, "its turn comes")
         status = replace(
             status,
             archive_start=offsets.start_offset,
@@ -254,7 +280,7 @@ class StatusBoard:
             state=state,
             reason=reason,
         )
-        return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=is_as_before)
+        return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=is_as_before, verdict=verdict)
 
 
 _NOTHING = PartitionStatus(

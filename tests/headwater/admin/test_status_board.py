@@ -10,12 +10,13 @@ from archival.partition_status import KnownHead
 from archival.plan.policy import Policy
 from headwater.admin.status_board import BoardEntry, BoardSources, StatusBoard
 from headwater_core.control.state import PartitionState
-from headwater_core.errors import CorruptData, HeadwaterError, NotFound, TransientError
+from headwater_core.errors import CorruptData, HeadwaterError, NeedsReplacement, NotFound, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
 from tests.fixtures import private_copy
 from tests.headwater_core.manual_clock import ManualClock
+from tests.manifests.builders import a_head, an_entry
 
 ORDERS = TopicPartition("orders.in", 0)
 OLD_S = 1_600_000_000
@@ -136,6 +137,49 @@ def test_what_has_stopped_says_why(stage: Stage) -> None:
     stage.errors[ORDERS] = CorruptData("a segment", 7, "bit rot")
     stage.list_and_look()
     assert (stage.entry().status.state, stage.entry().status.reason) == ("stopped", "a segment, byte 7: bit rot")
+
+
+def test_what_has_stopped_before_anything_was_archived_says_so_too(stage: Stage) -> None:
+    stage.archived_to.clear()
+    stage.errors[ORDERS] = CorruptData("a segment", 7, "bit rot")
+    stage.list_and_look()
+    assert (stage.entry().status.state, stage.entry().status.reason) == ("stopped", "a segment, byte 7: bit rot")
+
+
+def test_what_a_person_has_to_do_is_named_without_a_head(stage: Stage) -> None:
+    stage.errors[ORDERS] = NeedsReplacement("needs replacement: compaction went past the archive")
+    stage.list_and_look()
+    assert stage.entry().status.state == "needs replacement"
+    stage.archived_to.clear()
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert stage.entry().status.state == "needs replacement"
+
+
+def test_what_passes_by_itself_has_stopped_nothing(stage: Stage) -> None:
+    stage.archived_to[ORDERS] = 1
+    stage.errors[ORDERS] = TransientError("the store is silent")
+    stage.list_and_look()
+    assert (stage.entry().status.state, stage.entry().status.reason) == ("waiting", "the store is silent")
+
+
+def test_a_partition_that_is_behind_stays_so_after_its_head_was_dropped_until_the_archive_goes_on(stage: Stage) -> None:
+    partition = stage.dirs.look(ORDERS).partition
+    head = a_head(an_entry(0, 3, partition=partition), partition=partition, leader_epoch=99)
+    stage.heads[partition] = KnownHead(head, 0.0)
+    stage.archived_to[ORDERS] = head.next_offset
+    stage.list_and_look()
+    known = stage.entry().status
+    assert known.state == "behind"
+    stage.heads.clear()
+    for _ in range(2):
+        stage.board.happened([ORDERS])
+        stage.board.round()
+        assert (stage.entry().status.state, stage.entry().status.reason) == ("behind", known.reason)
+    stage.archived_to[ORDERS] += 1
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert stage.entry().status.state == "waiting"
 
 
 def test_a_look_that_fails_for_now_leaves_what_was_known_and_is_repeated(stage: Stage) -> None:
