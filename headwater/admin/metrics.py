@@ -149,11 +149,12 @@ class AgentCollector(Collector):
         )
         measured = [entry for entry in entries if entry.status.state not in UNMEASURED]
         lags = [lag for entry in measured if (lag := entry.lag_s(now_s)) is not None]
-        yield _gauge(
-            "headwater_archive_worst_lag_seconds",
-            "How long the oldest committed record that is not archived has waited.",
-            max(lags, default=0.0),
+        worst = GaugeMetricFamily(
+            "headwater_archive_worst_lag_seconds", "How long the oldest committed record that is not archived has waited.", labels=()
         )
+        if lags:
+            worst.add_metric((), max(lags))
+        yield worst
         yield _gauge("headwater_archive_unknown_lag_partitions", "Partitions whose lag is not known.", len(measured) - len(lags))
         yield _gauge(
             "headwater_status_age_seconds",
@@ -179,13 +180,18 @@ class AgentCollector(Collector):
         shown = sorted(topics)[:TOPICS_MAX]
         seconds = GaugeMetricFamily("headwater_archive_lag_seconds", "The worst partition's lag of each topic.", labels=("topic",))
         sizes = GaugeMetricFamily("headwater_archive_lag_bytes", "What is committed and not archived of each topic.", labels=("topic",))
+        unknown = GaugeMetricFamily(
+            "headwater_topic_unknown_lag_partitions", "Partitions of each topic whose lag is not known.", labels=("topic",)
+        )
         for topic in shown:
             lags = [lag for entry in topics[topic] if (lag := entry.lag_s(now_s)) is not None]
+            unknown.add_metric((topic,), len(topics[topic]) - len(lags))
             if lags:
                 seconds.add_metric((topic,), max(lags))
                 sizes.add_metric((topic,), sum(entry.status.lag_bytes or 0 for entry in topics[topic]))
         yield seconds
         yield sizes
+        yield unknown
         yield _gauge(
             "headwater_topics_without_series", "Topics beyond the limit, which have no series of their own.", len(topics) - len(shown)
         )

@@ -31,6 +31,8 @@ ROUND_S = 1.0  # a partition is looked at once in that time, however much happen
 WORK_SHARE = 0.1  # of the time, so that ten thousand partitions that change at once do not hold up the Kafka port
 UNMEASURED = ("standby", "recovered")  # another agent archives it, or no broker writes it: there is no lag of ours
 
+_NOT_YET = "not looked at yet"
+
 log = structlog.get_logger()
 
 
@@ -129,7 +131,7 @@ class StatusBoard:
         return len(self._due)
 
     def listed(self, listing: Listing, began_s: float) -> None:
-        """A listing that began then: what looks as it did is as it was; all else is due."""
+        """A listing that began then: what looks as it did is as it was; all else is due, and unknown if it was never looked at."""
         with self._lock:
             for place, glimpse in listing.partitions.items():
                 entry = self._entries.get(place)
@@ -137,6 +139,8 @@ class StatusBoard:
                     entry.now_s = max(entry.now_s, began_s)
                 else:
                     self._due[place] = None
+                    if entry is None:
+                        self._entries[place] = _unreadable(place, "unknown", _NOT_YET, began_s)
 
     def happened(self, places: Iterable[TopicPartition]) -> None:
         with self._lock:
@@ -189,17 +193,16 @@ class StatusBoard:
             return
         except TransientError as error:  # it changes just now, or its disk hangs: what was known stays, and becomes older
             self.happened([place])
-            entry = self._unreadable(place, "unknown", error, began_s)
             with self._lock:
-                self._entries.setdefault(place, entry)
+                known = self._entries.get(place)
+                if known is None or (known.glimpse is None and known.status.state == "unknown"):
+                    seen_s = began_s if known is None else known.now_s
+                    self._entries[place] = _unreadable(place, "unknown", str(error), seen_s)
             return
         except HeadwaterError as error:
-            entry = self._unreadable(place, "stopped", error, began_s)
+            entry = _unreadable(place, "stopped", str(error), began_s)
         with self._lock:
             self._entries[place] = entry
-
-    def _unreadable(self, place: TopicPartition, state: str, error: HeadwaterError, at_s: float) -> BoardEntry:
-        return BoardEntry(replace(_NOTHING, topic=place.topic, partition=place.partition, state=state, reason=str(error)), at_s, at_s)
 
     def _entry(self, log: LocalLog, held: KnownHead | None, at_s: float) -> BoardEntry:
         partition, sources = log.partition, self._sources
@@ -240,7 +243,7 @@ class StatusBoard:
         )
         acting = archiving_role(log)
         if offsets is None:
-            state, reason = "unknown", passing or "not looked at yet"
+            state, reason = "unknown", passing or _NOT_YET
             if isinstance(acting, Standby):
                 state, reason = "standby", acting.reason
             elif trouble:
@@ -300,3 +303,7 @@ _NOTHING = PartitionStatus(
     state="unknown",
     reason="",
 )
+
+
+def _unreadable(place: TopicPartition, state: str, reason: str, at_s: float) -> BoardEntry:
+    return BoardEntry(replace(_NOTHING, topic=place.topic, partition=place.partition, state=state, reason=reason), at_s, at_s)

@@ -109,7 +109,7 @@ def test_metrics_say_when_everything_is_archived(stage: Stage) -> None:
         assert found["headwater_store_failing_seconds"] == 0
         assert found['headwater_check_ok{check="store"}'] == 1
         assert found["headwater_defects_total"] == 0
-        assert found["headwater_uploads_in_flight"] == 0
+        assert eventually(lambda: metrics(address)["headwater_uploads_in_flight"] == 0)
         assert found["process_resident_memory_bytes"] > 10 << 20
         list(consume(agent.wait_for("gateway_started")["listen"], committed=False, keep=lambda topic: topic == "orders.in"))
         assert eventually(lambda: metrics(address)['headwater_gateway_request_seconds_count{api="fetch"}'] > 0)

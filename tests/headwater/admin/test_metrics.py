@@ -122,6 +122,16 @@ def test_the_worst_lag_is_over_all_and_a_topics_over_its_own_partitions() -> Non
     assert stage.value("headwater_partition_archive_lag_bytes", topic="orders", partition="1") == 7
 
 
+def test_a_lag_that_is_not_known_is_none_and_no_other_partition_hides_it() -> None:
+    unknown = [a_status("orders", number, state="unknown", lag_bytes=None, lag_s=None) for number in range(3)]
+    names = {each.name for each in Stage(*unknown).samples()}
+    assert not names & {"headwater_archive_worst_lag_seconds", "headwater_archive_lag_seconds", "headwater_archive_lag_bytes"}
+    stage = Stage(*unknown, a_status("orders", 3, lag_bytes=5, lag_s=1.0), a_status("cooks", 0))
+    assert stage.value("headwater_archive_worst_lag_seconds") == 2
+    assert stage.value("headwater_topic_unknown_lag_partitions", topic="orders") == 3
+    assert stage.value("headwater_topic_unknown_lag_partitions", topic="cooks") == 0
+
+
 def test_partitions_are_counted_by_state_and_the_stalled_by_reason() -> None:
     failures: dict[TopicPartition, HeadwaterError] = {TopicPartition("orders", 1): CorruptData("a file", 0, "cut")}
     stage = Stage(
@@ -182,6 +192,7 @@ def test_a_thousand_topics_have_series_and_a_name_with_quotes_breaks_none() -> N
     stage = Stage(*(a_status(f"t{number:04}", 0, lag_bytes=1, lag_s=float(number)) for number in range(1200)), partitions=False)
     samples = stage.samples()
     assert len([each for each in samples if each.name == "headwater_archive_lag_seconds"]) == 1000
+    assert len([each for each in samples if each.name == "headwater_topic_unknown_lag_partitions"]) == 1000
     assert stage.value("headwater_topics_without_series") == 200
     assert stage.value("headwater_archive_worst_lag_seconds") > 1199
 

@@ -86,6 +86,18 @@ def test_every_partition_of_a_listing_gets_a_status(stage: Stage) -> None:
     assert (status.state, status.lag_bytes, status.lag_s) == ("archived", 0, 0.0)
 
 
+def test_what_is_listed_is_unknown_until_it_was_looked_at_and_becomes_older(stage: Stage) -> None:
+    stage.board.listed(stage.dirs.listing(), stage.clock.monotonic_s())
+    began_s = stage.clock.monotonic_s()
+    assert {(each.status.topic, each.status.partition) for each in stage.board.entries()} == set(stage.dirs.listing().partitions)
+    assert (stage.entry().status.state, stage.entry().status.lag_s, stage.entry().status.reason) == ("unknown", None, "not looked at yet")
+    stage.clock.advance(5_000)
+    stage.unlookable[ORDERS] = TransientError("the disk hangs")
+    stage.board.listed(stage.dirs.listing(), stage.clock.monotonic_s())
+    stage.board.round()
+    assert (stage.entry().status.reason, stage.entry().now_s) == ("the disk hangs", began_s)
+
+
 def test_what_looks_as_it_did_is_not_looked_at_again_and_is_as_young_as_the_listing(stage: Stage) -> None:
     stage.list_and_look()
     before = len(stage.looks)
@@ -216,7 +228,8 @@ def test_what_is_not_retained_is_forgotten(stage: Stage) -> None:
 def test_a_defect_at_one_partition_leaves_the_others_to_be_looked_at(stage: Stage) -> None:
     stage.unlookable[ORDERS] = ZeroDivisionError("a defect")
     stage.list_and_look()
-    assert len(stage.board.entries()) == len(stage.dirs.listing().partitions) - 1
+    unseen = [each.status for each in stage.board.entries() if each.glimpse is None]
+    assert [(each.topic, each.partition, each.state) for each in unseen] == [(*ORDERS, "unknown")]
 
 
 def test_a_round_leaves_most_of_the_time_to_others_and_ends_when_it_is_to(stage: Stage) -> None:
@@ -228,7 +241,7 @@ def test_a_round_leaves_most_of_the_time_to_others_and_ends_when_it_is_to(stage:
         return True
 
     stage.board.round(end)
-    assert len(waited) == len(stage.board.entries()) == 1
+    assert len(waited) == len(stage.looks) == 1
 
 
 def test_a_recovered_directory_is_no_trouble_and_has_no_lag_of_ours(stage: Stage) -> None:
