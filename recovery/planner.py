@@ -9,6 +9,7 @@ from headwater_core.errors import CorruptData, UnsupportedFormat, UsageError, Ve
 from headwater_core.partition import check_cluster_id
 from manifests.entry import Entry
 from manifests.head import Head
+from manifests.page import PageRef
 from manifests.topic import PARTITIONS_MAX
 from recovery.discovery import ArchivedTopic, Found
 from recovery.recovery_plan import (
@@ -251,14 +252,14 @@ def plan_partition(head: Head, before_ms: int | None = None, retention_bytes: in
     dropped = _expired(live, before_ms, retention_bytes)
     kept = _from_first_record(live[dropped:])
     start = max(head.start_offset, kept[0].base_offset) if kept else head.next_offset
-    everything = (*head.entries, *head.superseded)
+    everything = (*head.entries, *_of_dead_branches(head))
     open_from = next((entry.open_from for entry in reversed(kept) if not entry.gap), None)
     return PartitionPlan(
         partition=head.partition,
         start_offset=start,
         next_offset=head.next_offset,
-        leader_epoch=max(0, head.leader_epoch, *(epoch for entry in everything for epoch, _ in entry.epochs)),
-        max_producer_id=max((entry.max_producer_id for entry in everything if not _is_made_up(entry)), default=-1),
+        leader_epoch=max(0, head.leader_epoch, *map(_newest_epoch, everything)),
+        max_producer_id=max((each.max_producer_id for each in everything if not _is_made_up(each)), default=-1),
         manifest_version=head.version,
         entries=tuple(kept),
         below_retention=dropped,
@@ -271,9 +272,25 @@ def _from_first_record(entries: Sequence[Entry]) -> list[Entry]:
     return list(dropwhile(lambda entry: entry.gap, entries))
 
 
-def _is_made_up(entry: Entry) -> bool:
+def _of_dead_branches(head: Head) -> Sequence[Entry | PageRef]:
+    """Their entries, which are not recovered; new epochs and producer ids begin above theirs. Where a page of them is damaged, what the
+    head lists itself, with the sums of its pages: the partition is sound all the same. Raises CorruptData when those do not say it."""
+    try:
+        return tuple(head.superseded)
+    except CorruptData:
+        if any(isinstance(each, PageRef) and each.spans is None for each in head.superseded.items):
+            raise
+        return head.superseded.items
+
+
+def _newest_epoch(item: Entry | PageRef) -> int:
+    epochs = [epoch for epoch, _ in item.epochs] if isinstance(item, Entry) else [span.epoch for span in item.spans or ()]
+    return max(epochs, default=0)
+
+
+def _is_made_up(item: Entry | PageRef) -> bool:
     """It holds a producer id that no coordinator gave: new ids do not begin above it."""
-    return entry.max_producer_id > PRODUCER_ID_MAX
+    return item.max_producer_id > PRODUCER_ID_MAX
 
 
 def _expired(entries: Sequence[Entry], before_ms: int | None, retention_bytes: int | None) -> int:
@@ -297,7 +314,7 @@ def _producer_notes(topic: ArchivedTopic, planned: TopicPlan) -> Iterable[str]:
     for number, head in sorted(topic.heads.items()):
         if number not in recovered:
             continue
-        if made_up := [entry.max_producer_id for entry in (*head.entries, *head.superseded) if _is_made_up(entry)]:
+        if made_up := [each.max_producer_id for each in (*head.entries, *_of_dead_branches(head)) if _is_made_up(each)]:
             yield (
                 f"{topic.manifest.topic}:{number} holds producer id {max(made_up)}, which no coordinator gave: "
                 "new ids do not begin above it"

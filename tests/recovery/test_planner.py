@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headwater_core.epochs import EpochStart
 from headwater_core.errors import CorruptData, HeadwaterError, ManifestChanged, TransientError, UsageError, VerificationFailed
-from manifests.entry_tree import EntryTree
+from manifests.entry_tree import EntryTree, SupersededEntries
 from manifests.head import Head
 from manifests.page import Item, PageRef, reference
 from recovery.discovery import ArchivedTopic, Found
@@ -223,6 +224,22 @@ def a_paged_head(error: HeadwaterError, partition: int = 0) -> Head:
     below = reference([an_entry(0, 9, partition=partition)], uid="f" * 32, level=0, fence=1, size_bytes=1, digest="crc64nvme:" + "0" * 16)
     entries = EntryTree((below, an_entry(10, 19, partition=partition)), Unreadable(error))
     return replace(a_head(an_entry(0, 19), partition=partition), entries=entries)
+
+
+def test_a_damaged_page_of_dead_branches_costs_no_record() -> None:
+    """Its reference says what new epochs and producer ids must be above."""
+    dead = [an_entry(0, 9, epochs=(EpochStart(6, 0),), max_producer_id=4000)]
+    page = reference(dead, uid="f" * 32, level=0, fence=1, size_bytes=1, digest="crc64nvme:" + "0" * 16)
+
+    def plan_with(ref: PageRef, error: HeadwaterError) -> PartitionPlan:
+        return plan_partition(replace(a_head(an_entry(0, 9), leader_epoch=5), superseded=SupersededEntries((ref,), Unreadable(error))))
+
+    damaged = plan_with(page, CorruptData("a page", 0, "flipped"))
+    assert (bases(damaged), damaged.leader_epoch, damaged.max_producer_id) == ([0], 6, 4000)
+    with pytest.raises(CorruptData):
+        plan_with(replace(page, spans=None), CorruptData("a page", 0, "flipped"))
+    with pytest.raises(TransientError):
+        plan_with(page, TransientError("timed out"))
 
 
 @pytest.mark.parametrize("error", [TransientError("timed out"), ManifestChanged("replaced")])
