@@ -227,9 +227,15 @@ def test_the_seeds_reach_what_is_interesting() -> None:
     "name", [pytest.param(name, marks=pytest.mark.slow if mutant.rare else ()) for name, mutant in MUTANTS.items() if not mutant.in_race]
 )
 def test_a_planted_mistake_is_caught(name: str) -> None:
+    """By a seed that violates nothing without it, as a few are known to (docs/design.md, "Known, not mended")."""
     mutant = MUTANTS[name]
-    with planted(name):
-        assert any(run_seed(seed, theme=mutant.theme).violation for seed in mutant.seeds), f"{mutant.what}: not caught"
+
+    def is_caught(seed: int) -> bool:
+        with planted(name):
+            violation = run_seed(seed, theme=mutant.theme).violation
+        return bool(violation) and not run_seed(seed, theme=mutant.theme).violation
+
+    assert any(map(is_caught, mutant.seeds)), f"{mutant.what}: not caught"
 
 
 def test_a_seed_replays_exactly_in_another_process() -> None:

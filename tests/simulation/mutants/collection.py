@@ -57,7 +57,7 @@ def no_lease(stack: ExitStack) -> None:
     patch_in(stack, Sightings, "see", see)
 
 
-@mutant("gc spares what the head lists itself", theme="pages")
+@mutant("gc spares what the head lists itself", theme="pages", noted=32)
 def gc_reads_head_only(stack: ExitStack) -> None:
     def listed(head: Head) -> set[bytes]:
         return {packed(item.uid) for bag in (head.entries, head.superseded) for item in bag.items}
@@ -87,7 +87,7 @@ def gc_does_not_wait(stack: ExitStack) -> None:
     patch_in(stack, PartitionArchiver, "amend", amend)
 
 
-@mutant("gc spares what is live", theme="collected")
+@mutant("gc spares what is live", theme="collected", noted=93)
 def gc_reads_live_only(stack: ExitStack) -> None:
     patch_in(stack, archival.collection.collector, "listed_uids", lambda head: listed_uids(replace(head, superseded=())))
 
@@ -97,7 +97,7 @@ def trim_everything(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.trim, "_newest_run", lambda entries: 2**62)
 
 
-@mutant("what dead branches have left is forgotten at once", theme="collected")
+@mutant("what dead branches have left is forgotten at once", theme="collected", noted=93)
 def superseded_forgotten(stack: ExitStack) -> None:
     def outlived(collector: Collector, head: Head, settings: Any, *, remember: bool) -> Any:
         return {archival.collection.collector._name(entry) for entry in head.superseded}

@@ -37,7 +37,7 @@ def incarnations_mixed(stack: ExitStack) -> None:
     patch_in(stack, PartitionSource, "look", look)
 
 
-@mutant("current.json always turns to the last writer", theme="incarnations")
+@mutant("current.json always turns to the last writer", theme="incarnations", noted=118)
 def name_always_turns(stack: ExitStack) -> None:
     def turn(held: Current | None, seen: Any, *_: Any) -> Current | None:
         if held is not None and held.topic_id == seen.topic_id:

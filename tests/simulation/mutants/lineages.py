@@ -128,7 +128,7 @@ def stop_on_an_old_head(stack: ExitStack) -> None:
     patch_in(stack, PartitionArchiver, "_stop", stop)
 
 
-@mutant("a cut drops the dead branch from the head at once", theme="lineage")
+@mutant("a cut drops the dead branch from the head at once", theme="lineage", noted=64)
 def forget_superseded(stack: ExitStack) -> None:
     real = PartitionArchiver._commit
 
@@ -166,7 +166,7 @@ def one_look(stack: ExitStack) -> None:
     patch_in(stack, PartitionSource, "look_again", lambda self, log, *_, **__: log)
 
 
-@mutant("what is archived after a filled gap keeps what it recorded of transactions before", theme="gaps", rare=True)
+@mutant("what is archived after a filled gap keeps what it recorded of transactions before", theme="gaps", rare=True, noted=1147)
 def refill_keeps_followers(stack: ExitStack) -> None:
     patch_in(stack, Branches, "reindex", lambda _, entries, following, fence: Division(following, EntryTree()))
 

@@ -36,7 +36,7 @@ from manifests.head import Head
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("neighbours are merged across a gap", theme="merged branches")
+@mutant("neighbours are merged across a gap", theme="merged branches", noted=58)
 def merge_across_a_gap(stack: ExitStack) -> None:
     def takes(group: Any, entry: Entry, layout: str) -> bool:
         return not entry.gap and bool(entry.epochs) and group.size_bytes + entry.live_bytes <= group.target_bytes
@@ -66,7 +66,7 @@ def merge_forgets_transactions(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.merger, "_is_sum", lambda *_: True)
 
 
-@mutant("a merge is committed before its object is confirmed", theme="merges")
+@mutant("a merge is committed before its object is confirmed", theme="merges", noted=11)
 def merge_unconfirmed(stack: ExitStack) -> None:
     real = archival.partition.merger.Merger.merge
 
@@ -96,7 +96,7 @@ def merge_of_other_bytes(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.merger, "_is_sum", lambda *_: True)
 
 
-@mutant("what compaction went past is archived again before its cleaner has returned", theme="forgotten")
+@mutant("what compaction went past is archived again before its cleaner has returned", theme="forgotten", noted=437)
 def replaced_for_nothing(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.replacement, "clean_below", lambda log: 2**62)
 
@@ -110,7 +110,7 @@ def replaced_in_part(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.step_plan, "plan_overtaken", plan)
 
 
-@mutant("what only the archive holds is replaced to save space", theme="shrinks")
+@mutant("what only the archive holds is replaced to save space", theme="shrinks", noted=24)
 def saved_without_the_oldest(stack: ExitStack) -> None:
     real = archival.plan.replacement.plan_smaller
 

@@ -47,7 +47,7 @@ from manifests.repository import ManifestRepository
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("a page that was confirmed for an earlier claim is used again", theme="pages")
+@mutant("a page that was confirmed for an earlier claim is used again", theme="pages", noted=47)
 def page_of_an_earlier_fence(stack: ExitStack) -> None:
     real = PageStore.write
     confirmed: dict[tuple[Any, ...], PageRef] = {}

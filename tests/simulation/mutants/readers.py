@@ -20,7 +20,7 @@ from manifests.entry import Entry
 from tests.simulation.mutants.mutant import mutant, patch_in
 
 
-@mutant("a reader of the local log takes its word on aborted transactions alone", theme="disks")
+@mutant("a reader of the local log takes its word on aborted transactions alone", theme="disks", noted=313)
 def aborted_by_the_local_log_alone(stack: ExitStack) -> None:
     real = PartitionTransactions.aborted
 
@@ -48,12 +48,12 @@ def no_head_is_an_empty_archive(stack: ExitStack) -> None:
     patch_in(stack, ManifestView, "load", load)
 
 
-@mutant("batches of a local log are not compared with the leader epochs of the look")
+@mutant("batches of a local log are not compared with the leader epochs of the look", noted=87)
 def epochs_of_batches_ignored(stack: ExitStack) -> None:
     patch_in(stack, EpochCheck, "check", lambda *_: None)
 
 
-@mutant("after a gap the archive's word on transactions is taken", theme="gaps")
+@mutant("after a gap the archive's word on transactions is taken", theme="gaps", noted=51)
 def nothing_carried_over_gaps(stack: ExitStack) -> None:
     def carried(self: PartitionTransactions, view: Any) -> Resumable[Carried]:
         yield from ()

@@ -36,13 +36,13 @@ from tests.simulation.requests import SimulatedConnection
 # Release
 
 
-@mutant("release compares offsets only", theme="lineage")
+@mutant("release compares offsets only", theme="lineage", noted=423)
 def release_no_lineage(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.release, "branches_at", lambda *_: None)
     patch_in(stack, archival.partition.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
 
 
-@mutant("release ignores the in-sync set and what the head says of leader epochs", theme="lineage", rare=True)
+@mutant("release ignores the in-sync set and what the head says of leader epochs", theme="lineage", rare=True, noted=1292)
 def as_designed_release(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.release, "_refusal", lambda log, head, writer, acting: "" if head.writer == writer else "another's")
 

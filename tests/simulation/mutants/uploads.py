@@ -145,7 +145,7 @@ def reuse_upload(stack: ExitStack) -> None:
     patch_in(stack, PartitionArchiver, "_commit", commit)
 
 
-@mutant("the loser of a commit deletes its object, having looked at the head only by version", theme="gaps")
+@mutant("the loser of a commit deletes its object, having looked at the head only by version", theme="gaps", noted=151)
 def loser_deletes(stack: ExitStack) -> None:
     real = PartitionArchiver._commit
 
