@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 import structlog
@@ -45,6 +45,7 @@ from headwater_core.files import error_kind
 from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.disk import Progressed
 from headwater_core.segments.local_log import Glimpse, LocalLog
 from headwater_core.segments.log_dirs import Listing, LogDirs
 from manifests import keys
@@ -52,6 +53,7 @@ from manifests.head import Head
 from manifests.repository import ManifestRepository
 from manifests.topic import Owner
 
+T = TypeVar("T")
 _log = structlog.get_logger()
 
 LOOK_S = 1.0  # between two looks, while an upload is in flight, whether its partition is still there
@@ -346,6 +348,10 @@ class ArchiverFleet:
         log = self._equipment.dirs.look(place)
         said = self.broker_logs.watermarks([log], ask=False).get(log.partition) if self.broker_logs is not None else None
         return log if said is None else replace(log, high_watermark=said.offset)
+
+    def read(self, log: LocalLog, work: Callable[[Progressed], T]) -> T:
+        """See LogDirs.read."""
+        return self._equipment.dirs.read(log, work)
 
     def releases(self) -> dict[PartitionId, ReleaseRecord]:
         """What was released at the broker, of the partitions for which that was tried."""

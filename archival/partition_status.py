@@ -1,5 +1,6 @@
 """The status of one partition: what is local, what is archived, how far the archive is behind the log, and why."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from archival.partition.source import open_segment
@@ -93,6 +94,7 @@ def status_of(
     cached_bytes: int = 0,
     trouble: str = "",
     origin: WatermarkOrigin | None = None,
+    progressed: Callable[[], object] = lambda: None,
 ) -> PartitionStatus:
     """state: `archived` (nothing is left to do), `due` (a pass would do something), `waiting` (for a seal, or for time), `paused` (by
     command), `standby` (another replica archives), `behind` (the archive has followed a newer leader epoch than this log),
@@ -100,13 +102,14 @@ def status_of(
     `needs upgrade` by name.
 
     origin  of the log's high watermark; None: its broker's checkpoint, of unknown age
+    progressed  see backlog
     """
     lag: ArchiveLag | None = None
     state, reason = "archive-only", "no local log here"
     origin = origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None)
     if log is not None:
         try:
-            lag = backlog(log, head.next_offset if head else 0)
+            lag = backlog(log, head.next_offset if head else 0, progressed)
             state, reason = _state(log, head, lag, policy, tail_age_ms, origin)
         except HeadwaterError as error:
             trouble = trouble or str(error)
@@ -169,10 +172,11 @@ def _caught_up(origin: WatermarkOrigin) -> str:
     return f"caught up with {origin}" + (f"; {CHECKPOINTS}" if origin.source is WatermarkSource.CHECKPOINT else "")
 
 
-def backlog(log: LocalLog, archive_end: int) -> ArchiveLag | None:
+def backlog(log: LocalLog, archive_end: int, progressed: Callable[[], object] = lambda: None) -> ArchiveLag | None:
     """What is committed at or past offset `archive_end`; None while nothing says what is committed.
 
-    Read from batch headers and file sizes alone; a file that changes meanwhile is counted as it was seen. Raises SourceChanged,
+    Read from batch headers and file sizes alone; a file that changes meanwhile is counted as it was seen. `progressed` is called while
+    its disk answers. Raises SourceChanged,
     CorruptData and what open_segment raises.
     """
     if log.high_watermark is None:
@@ -188,11 +192,12 @@ def backlog(log: LocalLog, archive_end: int) -> ArchiveLag | None:
         with open_segment(segment) as file:
             where = str(segment.path)
             if segment.base_offset < first:
-                start = locate(file, first, 0, end, where=where)
+                start = locate(file, first, 0, end, where=where, progressed=progressed)
             if next_base is None or next_base > log.high_watermark:
-                end = locate(file, log.high_watermark, start, end, where=where)
+                end = locate(file, log.high_watermark, start, end, where=where, progressed=progressed)
             if oldest_ms is None and start < end:
                 _, header = next(headers(file, start, end, where=where))
                 oldest_ms = header.first_timestamp_ms if header.first_timestamp_ms >= 0 else None
         size_bytes += end - start
+        progressed()
     return ArchiveLag(size_bytes=size_bytes, oldest_ms=oldest_ms)

@@ -9,6 +9,7 @@ listing.
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from headwater_core.clock import Clock
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.disk import DiskHangs, Progressed
 from headwater_core.segments.local_log import Glimpse, LocalLog
 from headwater_core.segments.log_dirs import Listing
 from manifests.head import Head
@@ -73,6 +75,7 @@ class BoardSources:
     """Where a look gets what it needs; nothing of it waits for a store or a broker.
 
     look     at a log. Raises what LogDirs.look does
+    read     does work that reads a log's files, as LogDirs.read
     heads    that are held, all at once
     offsets  by the control log
     policy   what may be archived, as far as that is known
@@ -82,6 +85,7 @@ class BoardSources:
     """
 
     look: Callable[[TopicPartition], LocalLog]
+    read: Callable[[LocalLog, Callable[[Progressed], BoardEntry]], BoardEntry]
     heads: Callable[[], Mapping[PartitionId, KnownHead]]
     offsets: Callable[[PartitionId], PartitionState | None]
     policy: Callable[[TopicPartition], Policy]
@@ -99,6 +103,7 @@ class BoardSources:
 
         return cls(
             look=fleet.look,
+            read=fleet.read,
             heads=fleet.heads,
             offsets=offsets,
             policy=policy,
@@ -176,6 +181,8 @@ class StatusBoard:
             began_s = self.clock.monotonic_s()
             try:
                 self._look(place, heads, began_s)
+            except DiskHangs:
+                continue  # the time went by without work; other disks may answer
             except Exception:
                 log.exception("status_not_updated", partition=str(place))
             if wait((self.clock.monotonic_s() - began_s) * (1 / WORK_SHARE - 1)):
@@ -184,9 +191,7 @@ class StatusBoard:
     def _look(self, place: TopicPartition, heads: Mapping[PartitionId, KnownHead], began_s: float) -> None:
         try:
             log = self._sources.look(place)
-            entry = self._entry(log, heads.get(log.partition), began_s)
-            if entry.status.state != "stopped" and self._sources.recovered(log.directory.parent):
-                entry.status = replace(entry.status, state="recovered", reason="read-only until a broker starts on it")
+            entry = self._sources.read(log, partial(self._seen, log, heads.get(log.partition), began_s))
         except NotFound:
             with self._lock:
                 self._entries.pop(place, None)
@@ -198,13 +203,22 @@ class StatusBoard:
                 if known is None or (known.glimpse is None and known.status.state == "unknown"):
                     seen_s = began_s if known is None else known.now_s
                     self._entries[place] = _unreadable(place, "unknown", str(error), seen_s)
+            if isinstance(error, DiskHangs):
+                raise
             return
         except HeadwaterError as error:
             entry = _unreadable(place, "stopped", str(error), began_s)
         with self._lock:
             self._entries[place] = entry
 
-    def _entry(self, log: LocalLog, held: KnownHead | None, at_s: float) -> BoardEntry:
+    def _seen(self, log: LocalLog, held: KnownHead | None, at_s: float, progressed: Progressed) -> BoardEntry:
+        """In a thread of the log's disk, which may hang."""
+        entry = self._entry(log, held, at_s, progressed)
+        if entry.status.state != "stopped" and self._sources.recovered(log.directory.parent):
+            entry.status = replace(entry.status, state="recovered", reason="read-only until a broker starts on it")
+        return entry
+
+    def _entry(self, log: LocalLog, held: KnownHead | None, at_s: float, progressed: Progressed) -> BoardEntry:
         partition, sources = log.partition, self._sources
         place = partition.topic_partition
         error, policy = sources.trouble(place), sources.policy(place)
@@ -221,15 +235,16 @@ class StatusBoard:
                 tail_age_ms=sources.tail_age_ms(partition, head.next_offset, log.high_watermark) if head is not None else 0,
                 now_ms=self.clock.now_ms(),
                 trouble=trouble,
+                progressed=progressed,
             )
             status = replace(status, known_age_s=held.age_s if held is not None else 0.0)
             verdict = HeadVerdict(archiving_role(log), status.state, status.reason)
             is_final = not trouble and status.state in ("behind", *NEEDS)
             return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=True, verdict=verdict if is_final else None)
-        return self._by_offsets(log, offsets, policy, trouble, str(error) if error is not None and passes else "", at_s)
+        return self._by_offsets(log, offsets, policy, trouble, str(error) if error is not None and passes else "", at_s, progressed)
 
     def _by_offsets(
-        self, log: LocalLog, offsets: PartitionState | None, policy: Policy, trouble: str, passing: str, at_s: float
+        self, log: LocalLog, offsets: PartitionState | None, policy: Policy, trouble: str, passing: str, at_s: float, progressed: Progressed
     ) -> BoardEntry:
         """Without a head: by the control log's word, or as unknown. `passing` is a trouble that passes by itself."""
         place = log.partition.topic_partition
@@ -249,7 +264,7 @@ class StatusBoard:
             elif trouble:
                 state, reason = stopped_by(trouble), trouble
             return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s, log.glimpse)
-        lag = backlog(log, offsets.last_offset + 1)
+        lag = backlog(log, offsets.last_offset + 1, progressed)
         before = self._entries.get(place)
         last_offset = offsets.last_offset if offsets.last_offset >= 0 else None
         is_as_before = (

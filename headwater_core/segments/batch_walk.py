@@ -54,11 +54,15 @@ def headers(file: BinaryIO, start: int, end: int, *, where: str) -> Iterator[tup
         position, last_offset = position + LENGTH_FROM + length, base + delta
 
 
-def locate(file: BinaryIO, offset: int, start: int, end: int, *, where: str) -> int:
-    """The position of the first batch in file[start:end] that reaches `offset`; `end` when none does. Headers only."""
+def locate(file: BinaryIO, offset: int, start: int, end: int, *, where: str, progressed: Callable[[], object] = lambda: None) -> int:
+    """The position of the first batch in file[start:end] that reaches `offset`; `end` when none does. Headers only.
+
+    progressed  is called with each
+    """
     for position, header in headers(file, start, end, where=where):
         if header.last_offset >= offset:
             return position
+        progressed()
     return end
 
 

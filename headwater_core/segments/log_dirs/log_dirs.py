@@ -255,6 +255,10 @@ class LogDirs:
         self._places.pop(topic_partition, None)
         raise NotFound(f"{topic_partition} is in none of {', '.join(map(str, self._dirs))}")
 
+    def read(self, log: LocalLog, work: Callable[[Progressed], T]) -> T:
+        """What `work`, which reads files of `log`, returns or raises; DiskHangs when their disk does not answer: see Disk.ask."""
+        return self._disks[log.directory.parent].ask(("files", log.partition), work)
+
     def glimpse(self, topic_partition: TopicPartition) -> Glimpse | None:
         """How one partition looks from outside, where it was last found; None where that is not known. Raises what the disk raises."""
         directory = self._places.get(topic_partition)

@@ -1,17 +1,20 @@
 """The status of each partition, kept in memory: what is looked at again, what becomes older, what is known without a store."""
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from archival.partition_status import KnownHead
 from archival.plan.policy import Policy
+from headwater.admin import status_board
 from headwater.admin.status_board import BoardEntry, BoardSources, StatusBoard
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import CorruptData, HeadwaterError, NeedsReplacement, NotFound, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
+from headwater_core.segments.disk import DiskHangs, Progressed
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
 from tests.fixtures import private_copy
@@ -35,10 +38,11 @@ class Stage:
         self.archived_to: dict[TopicPartition, int] = {}  # by the control log
         self.policy, self.errors = Policy(tail_after_ms=0), dict[TopicPartition, HeadwaterError]()
         self.unlookable: dict[TopicPartition, Exception] = {}
-        self.recovered = False
+        self.recovered, self.hanging = False, set[TopicPartition]()
         self.looks: list[TopicPartition] = []
         sources = BoardSources(
             look=self._look,
+            read=self._read,
             heads=self._heads,
             offsets=self._offsets,
             policy=lambda place: self.policy,
@@ -53,6 +57,12 @@ class Stage:
         if place in self.unlookable:
             raise self.unlookable[place]
         return self.dirs.look(place)
+
+    def _read(self, log: LocalLog, work: Callable[[Progressed], BoardEntry]) -> BoardEntry:
+        if log.partition.topic_partition in self.hanging:
+            self.clock.advance(3_000)
+            raise DiskHangs("its disk has not answered")
+        return self.dirs.read(log, work)
 
     def _heads(self) -> Mapping[PartitionId, KnownHead]:
         return self.heads
@@ -205,6 +215,36 @@ def test_a_look_that_fails_for_now_leaves_what_was_known_and_is_repeated(stage: 
     del stage.unlookable[ORDERS]
     stage.board.round()
     assert stage.entry() is not known
+
+
+def test_a_disk_that_hangs_while_files_are_read_holds_up_no_other_partition(stage: Stage) -> None:
+    stage.list_and_look()
+    known, places, waited = stage.entry(), list(stage.dirs.listing().partitions), list[float]()
+    stage.hanging.add(ORDERS)
+    stage.board.happened([ORDERS, *places])
+    before = len(stage.looks)
+    stage.board.round(waited.append)
+    assert stage.looks[before:] == [ORDERS, *(each for each in places if each != ORDERS)]
+    assert sum(waited) == 0  # nothing has worked for three seconds
+    assert (stage.entry() is known, stage.board.unseen) == (True, 1)
+
+
+def test_files_are_read_in_the_threads_of_their_disk(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, go_on = threading.Event(), threading.Event()
+    stage.dirs = LogDirs(stage.dirs.dirs, patience_s=0.05)
+
+    def hang(*_: object) -> None:
+        there.set()
+        assert go_on.wait(30)
+
+    monkeypatch.setattr(status_board, "backlog", hang)
+    stage.board.happened([ORDERS])
+    try:
+        stage.board.round()
+        assert there.is_set()
+        assert "its disk has not answered" in stage.entry().status.reason
+    finally:
+        go_on.set()
 
 
 def test_a_directory_that_is_damaged_or_gone(stage: Stage) -> None:
