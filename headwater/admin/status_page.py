@@ -55,7 +55,8 @@ class StatusSum(msgspec.Struct, frozen=True, kw_only=True):
     """Several partitions.
 
     states        how many are in which state
-    lag_bytes, lag_s  the sum, and the longest, of those whose lag is known. Partitions that another agent archives count in neither
+    lag_bytes, lag_s  the sum, and the longest, of those whose lag is known; null: of none. Partitions that another agent archives count
+                  in neither
     unknown_lags  partitions whose lag is not known
     worst         the partition that lags longest; null: none does
     archived_bytes    of those whose archive's size is known
@@ -64,8 +65,8 @@ class StatusSum(msgspec.Struct, frozen=True, kw_only=True):
 
     partitions: int
     states: dict[str, int]
-    lag_bytes: int
-    lag_s: float
+    lag_bytes: int | None
+    lag_s: float | None
     unknown_lags: int
     worst: str | None
     archived_bytes: int
@@ -156,7 +157,7 @@ def _is_measured(entry: BoardEntry) -> bool:
 def _sum(entries: Iterable[BoardEntry], now_s: float) -> StatusSum:
     """In one pass: there may be ten thousand."""
     states: Counter[str] = Counter()
-    lag_bytes = unknown_lags = archived_bytes = 0
+    lag_bytes = known_lags = unknown_lags = archived_bytes = 0
     lag_s, worst, seen_s = 0.0, None, now_s
     for entry in entries:
         status = entry.status
@@ -170,14 +171,15 @@ def _sum(entries: Iterable[BoardEntry], now_s: float) -> StatusSum:
         if lag is None:
             unknown_lags += 1
             continue
+        known_lags += 1
         lag_bytes += status.lag_bytes or 0
         if lag > lag_s:
             lag_s, worst = lag, status
     return StatusSum(
         partitions=states.total(),
         states=dict(sorted(states.items())),
-        lag_bytes=lag_bytes,
-        lag_s=round(lag_s, 3),
+        lag_bytes=lag_bytes if known_lags else None,
+        lag_s=round(lag_s, 3) if known_lags else None,
         unknown_lags=unknown_lags,
         worst=f"{worst.topic}:{worst.partition}" if worst is not None else None,
         archived_bytes=archived_bytes,
