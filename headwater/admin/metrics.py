@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import (
     InfoMetricFamily,
     Metric,
 )
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from archival.schedule.scheduler import SchedulerLoad
@@ -102,12 +103,11 @@ class Metrics:
 
     def render(self, accept: str) -> MetricsText:
         """accept: the header, which chooses OpenMetrics or the older text form"""
-        encode, media_type = choose_encoder(accept[:1000])
+        newer = "application/openmetrics-text" in accept[:1000].lower()
+        media_type = openmetrics.CONTENT_TYPE_LATEST if newer else CONTENT_TYPE_PLAIN_0_0_4
         made_s, body = self._rendered.get(media_type, (float("-inf"), b""))
         if self._monotonic_s() - made_s >= FRESH_S:
-            body = encode(self._registry)
-            if len(self._rendered) >= 8:  # forms are few; whoever names others does not fill the memory
-                self._rendered.clear()
+            body = openmetrics.generate_latest(self._registry) if newer else generate_latest(self._registry)  # type: ignore[no-untyped-call]
             self._rendered[media_type] = (self._monotonic_s(), body)
         return MetricsText(body, media_type)
 

@@ -188,6 +188,18 @@ def test_whatever_a_client_accepts_it_gets_something(accept: str) -> None:
     assert Stage().metrics.render(accept).body
 
 
+def test_versions_that_a_client_names_make_no_more_forms_than_two() -> None:
+    stage = Stage()
+    kinds = ("application/openmetrics-text", "text/plain")
+    versions = ("", "abc", "0.0.1", "0.0.4", "1.0.0", "2.0.0", *(f"1.0.{n}" for n in range(20)))
+    found = {stage.metrics.render(f"{kind}; version={version}") for kind in kinds for version in versions}
+    assert {each.media_type for each in found} == {
+        "text/plain; version=0.0.4; charset=utf-8",
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    }
+    assert len(found) == 2
+
+
 def test_a_thousand_topics_have_series_and_a_name_with_quotes_breaks_none() -> None:
     stage = Stage(*(a_status(f"t{number:04}", 0, lag_bytes=1, lag_s=float(number)) for number in range(1200)), partitions=False)
     samples = stage.samples()
