@@ -26,19 +26,22 @@ class Credentials:
     def __init__(self, config: AdminConfig) -> None:
         self._config = config
         self._seen = self._stamps()
+        self._refused = ""  # why the files as they are now cannot be used
         self.token, self.tls = self._load()
 
     def reload(self) -> None:
         """Take up files that have changed. What is not whole is reported, and the former stays."""
         stamps = self._stamps()
-        if stamps == self._seen:
+        if stamps == self._seen and not self._refused:
             return
-        self._seen = stamps
         try:
             self.token, self.tls = self._load()
         except UsageError as error:
-            log.error("admin_credentials_refused", reason=str(error), consequence="those that were loaded before stay in use")
+            if str(error) != self._refused:
+                log.error("admin_credentials_refused", reason=str(error), consequence="those that were loaded before stay in use")
+            self._refused = str(error)
         else:
+            self._seen, self._refused = stamps, ""  # not before: other rights on a file, which may mend it, change no stamp
             log.info("admin_credentials_reloaded")
 
     def _load(self) -> tuple[bytes | None, ssl.SSLContext | None]:
