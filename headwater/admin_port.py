@@ -14,10 +14,11 @@ from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
 from headwater.admin.status_board import BoardSources, StatusBoard
 from headwater.gateway.gateway_meter import GatewayMeter
+from headwater.gateway.server import CannotListen
 from headwater.session import Session
 from headwater_core.clock import SystemClock
 from headwater_core.control.state import PartitionState
-from headwater_core.errors import HeadwaterError, UsageError
+from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId, TopicPartition
 from hydration.logs import Logs
 from manifests.head import Head
@@ -109,8 +110,8 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     )
     try:
         server = AdminServer(config, admin_app(health, metrics, vitals.board, SystemClock(), __version__))
-    except UsageError as error:
-        if any(key.startswith("admin.") for key in session.config.origins):
+    except CannotListen as error:
+        if "admin.listen" in session.config.origins:
             raise
         log.error("admin_not_started", reason=str(error), consequence="this agent has no health, metrics or status; all else works")
         yield

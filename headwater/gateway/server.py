@@ -143,6 +143,10 @@ async def serve(
     await gateway.run()
 
 
+class CannotListen(UsageError):
+    """The address is taken, or not one of this machine."""
+
+
 def listen(address: str, name: str = "gateway") -> socket.socket:
     """A listening socket at "host:port". Raises UsageError, which names who cannot listen there."""
     host, port = split_address(address)
@@ -158,7 +162,7 @@ def listen(address: str, name: str = "gateway") -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise UsageError(f"{name} cannot listen on {address}: {error.strerror or error}") from error
+        raise CannotListen(f"{name} cannot listen on {address}: {error.strerror or error}") from error
     return listener
 
 

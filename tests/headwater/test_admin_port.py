@@ -73,7 +73,7 @@ def test_an_address_that_nobody_has_set_keeps_no_agent_from_archiving(stage: Sta
         told = load(None, {}, places(stage) | {"admin.listen": address})
         with pytest.raises(UsageError, match="admin cannot listen"), opened(told):
             pass
-        by_default = replace(load(None, {}, places(stage)), admin=told.admin)
+        by_default = replace(load(None, {}, places(stage) | {"admin.partition_metrics": "true"}), admin=told.admin)
         with capture_logs() as logs, opened(by_default):
             assert [each["event"] for each in logs if each["event"].startswith("admin")] == ["admin_not_started"]
 
