@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from headwater.admin.problem import MEDIA_TYPE, ProblemCode, problem_body
 
 REQUEST_S = 10.0  # from its first byte, or the begin of the connection, to its last one
-TAKING_S = 10.0  # for a client to take what is ready for it, whenever the buffers are full
+TAKING_S = 10.0  # a client that takes nothing of what is ready for it in that time is gone
 IDLE_S = 75  # without a request; a scraper comes back each minute or sooner
 HEAD_BYTES_MAX = 16 << 10  # of a request line and its headers
 
@@ -26,14 +26,16 @@ class AdminConnection(H11Protocol):
         super().__init__(config, state, {}, asyncio.get_running_loop())
         self._lost = lost
         self._arrival: asyncio.TimerHandle | None = None  # runs while a request is expected to arrive
-        self._departure: asyncio.TimerHandle | None = None  # runs while the client does not take its answer
+        self._look: asyncio.TimerHandle | None = None  # the next one at what the client has not taken
+        self._left_bytes: int | None = None  # by it at the last look; None: there was nothing to take
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._arrival = self.loop.call_later(REQUEST_S, self._abort)
+        self._look = self.loop.call_later(TAKING_S, self._look_at_taking)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._arrival, self._departure):
+        for timer in (self._arrival, self._look):
             if timer is not None:
                 timer.cancel()
         self._unset_keepalive_if_required()
@@ -49,15 +51,16 @@ class AdminConnection(H11Protocol):
         elif self._arrival is None:
             self._arrival = self.loop.call_later(REQUEST_S, self._abort)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._departure = self.loop.call_later(TAKING_S, self._abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._departure is not None:
-            self._departure.cancel()
-            self._departure = None
+    def _look_at_taking(self) -> None:
+        """A connection that is being closed stays open until the client has taken the last answer; and of one whose buffers are not full
+        no event tells that nothing leaves them."""
+        left = self.transport.get_write_buffer_size()
+        is_awaited = left > 0 or self.transport.is_closing()
+        if is_awaited and self._left_bytes is not None and left >= self._left_bytes:
+            self._abort()
+            return
+        self._left_bytes = left if is_awaited else None
+        self._look = self.loop.call_later(TAKING_S, self._look_at_taking)
 
     def send_400_response(self, msg: str) -> None:
         """What arrived is no HTTP, or its head is too long."""

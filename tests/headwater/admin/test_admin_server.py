@@ -1,5 +1,6 @@
 """The admin port over real sockets: who may call it, what it refuses, and what a client that misbehaves can do."""
 
+import asyncio
 import gc
 import random
 import socket
@@ -13,11 +14,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
+from uvicorn.server import ServerState
 
 from headwater.admin import admin_connection, admin_server
+from headwater.admin.admin_connection import AdminConnection
 from headwater.admin.admin_routes import admin_app
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
@@ -216,6 +220,81 @@ def test_a_client_that_does_not_take_its_answer_is_disconnected(monkeypatch: pyt
             while some := client.recv(1 << 20):
                 taken += len(some)
         assert taken < whole
+
+
+def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_connection, "TAKING_S", 1.0)
+    whole = 48 << 20
+
+    async def long(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(b"x" * whole)(scope, receive, send)
+
+    with AdminServer(AdminConfig(listen=LOOPBACK), long) as server, socket.create_connection(server.address, 30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        taken = 0
+        while some := client.recv(1 << 20):
+            taken += len(some)
+            time.sleep(0.06)
+        assert taken > whole
+
+
+class Untaken(asyncio.Transport):
+    """To a client that reads nothing: `left_bytes` stay in the buffer, less than would stop writing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_bytes, self.closes = 0, False
+        self.written, self.aborted = asyncio.Event(), asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self.left_bytes
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.left_bytes += len(data)
+        self.written.set()
+
+    def is_closing(self) -> bool:
+        return self.closes
+
+    def close(self) -> None:
+        self.closes = True
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+@pytest.mark.parametrize(("left_bytes", "closes"), [(672, True), (672, False), (0, True)])
+def test_a_connection_is_not_held_by_what_its_client_leaves_in_the_buffers(
+    left_bytes: int, closes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor by the end of a connection that the client does not take."""
+    monkeypatch.setattr(admin_connection, "TAKING_S", 0.02)
+
+    async def held() -> None:
+        config = uvicorn.Config(an_app(Health(live={}, ready={})), lifespan="off", log_config=None)
+        config.load()
+        transport = Untaken()
+        connection = AdminConnection(config, ServerState(), lambda: None)
+        connection.connection_made(transport)
+        connection.data_received(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.wait_for(transport.written.wait(), 30)
+        transport.left_bytes, transport.closes = left_bytes, closes
+        await asyncio.wait_for(transport.aborted.wait(), 8)  # an unanswered request would end it after ten
+        connection.connection_lost(None)
+
+    asyncio.run(held())
+
+
+def test_a_connection_from_which_all_was_taken_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_connection, "TAKING_S", 0.05)
+    with serving() as address, socket.create_connection(address, 30) as client:
+        for _ in range(2):
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            received = b""
+            while not received.endswith(b"ok"):
+                received += (some := client.recv(65536))
+                assert some
+            time.sleep(0.3)
 
 
 def test_one_connection_too_many_is_closed_at_once_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
