@@ -1,6 +1,7 @@
 """The verbs' tables on terminals of several widths: a number, a name or a state is never cut."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -134,11 +135,16 @@ def test_names_longer_than_the_window_are_not_cut(site: Site, tmp_path: Path) ->
     assert all(f"  {row['name']}\n" in cached.text for row in files)
 
 
+def without_ages(text: str) -> str:
+    """Two commands, one after the other, find the same a moment older."""
+    return re.sub(r"[0-9.]+ s ago", "a while ago", text)
+
+
 def test_one_partition_is_shown_with_its_reason(site: Site) -> None:
     row = next(row for row in site.rows("status") if row["state"] == "archived")
     screen = site.shown(80, "status", f"{row['topic']}:{row['partition']}")
     check_whole(screen, 80, [[row["topic"], row["partition"], archive_end(row), row["high_watermark"], "archived"]])
-    assert row["reason"] in " ".join(screen.text.split())
+    assert without_ages(row["reason"]) in without_ages(" ".join(screen.text.split()))
 
 
 def test_a_watched_status_is_drawn_again_until_it_is_interrupted(site: Site) -> None:
