@@ -39,7 +39,7 @@ from headwater_core.segments.log_dirs import Glimpse, Listing
 
 log = structlog.get_logger()
 
-QUIET_S = 600.0  # how long a partition to which nothing seems to happen is taken for idle
+QUIET_S = 3600.0  # how long a partition to which nothing seems to happen is taken for idle: ten thousand are three looks a second
 STOP_S = 1.0  # for workers without a step to end
 BLOCKED_S = 1.0  # then it is seen again whether a step has become late, where more is due than may be in hand
 REMIND_S = 60.0
