@@ -18,8 +18,8 @@ class EpochSpan(NamedTuple):
 def spans_of_entry(entry: Entry) -> tuple[EpochSpan, ...]:
     """None for a gap, and for an entry that does not know its epochs."""
     if len(entry.epochs) == 1:  # nearly all: this is done for each entry of a head
-        (start,) = entry.epochs
-        return (EpochSpan(start.epoch, start.first_offset, entry.last_offset, True),)
+        ((epoch, first),) = entry.epochs
+        return (EpochSpan(epoch, first, entry.last_offset, True),)
     ends = (*(first - 1 for _, first in entry.epochs[1:]), entry.last_offset)
     last = len(entry.epochs) - 1
     return tuple(EpochSpan(epoch, first, end, at == last) for at, ((epoch, first), end) in enumerate(zip(entry.epochs, ends, strict=False)))
