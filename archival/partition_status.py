@@ -12,7 +12,7 @@ from archival.plan.step_plan import next_steps
 from archival.plan.steps import Idle, Stop
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError
-from headwater_core.partition import PartitionId
+from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batch_walk import headers, locate
 from headwater_core.segments.local_log import LocalLog
 from manifests.head import Head
@@ -81,6 +81,27 @@ class PartitionStatus:
     store_try_ms: int | None = None
     high_watermark_source: str = ""
     high_watermark_age_s: float | None = None
+
+    @classmethod
+    def unknown(cls, place: TopicPartition, state: str, reason: str) -> "PartitionStatus":
+        """Of a partition of which no more is known."""
+        return cls(
+            topic=place.topic,
+            partition=place.partition,
+            topic_id="",
+            archive_start=None,
+            local_start=None,
+            last_offset=None,
+            high_watermark=None,
+            lag_bytes=None,
+            lag_s=None,
+            archived_bytes=0,
+            objects=0,
+            cached_bytes=0,
+            known_age_s=None,
+            state=state,
+            reason=reason,
+        )
 
 
 def status_of(

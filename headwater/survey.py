@@ -209,7 +209,7 @@ def survey_each(
             trouble=trouble,
         )
     for place, problem in sorted(unreadable.items()):
-        nothing = replace(_NOTHING, topic=place.topic, partition=place.partition, reason=problem)
+        nothing = PartitionStatus.unknown(place, "stopped", problem)
         yield Surveyed(status=nothing, policy=policy_for(config.archival_for(place.topic)), trouble=problem)
     if answers.error:
         raise answers.error
@@ -399,25 +399,6 @@ class _BucketAnswers:
             if isinstance(answer, Exception):
                 raise answer
             return answer
-
-
-_NOTHING = PartitionStatus(
-    topic="",
-    partition=0,
-    topic_id="",
-    archive_start=None,
-    local_start=None,
-    last_offset=None,
-    high_watermark=None,
-    lag_bytes=None,
-    lag_s=None,
-    archived_bytes=0,
-    objects=0,
-    cached_bytes=0,
-    known_age_s=None,
-    state="stopped",
-    reason="",
-)
 
 
 def _bucket(config: Config) -> Bucket | None:

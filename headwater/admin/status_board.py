@@ -249,9 +249,7 @@ class StatusBoard:
         """Without a head: by the control log's word, or as unknown. `passing` is a trouble that passes by itself."""
         place = log.partition.topic_partition
         status = replace(
-            _NOTHING,
-            topic=log.partition.topic,
-            partition=log.partition.partition,
+            PartitionStatus.unknown(place, "unknown", ""),
             topic_id=log.partition.topic_id,
             local_start=log.start_offset,
             high_watermark=log.high_watermark,
@@ -301,24 +299,5 @@ class StatusBoard:
         return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=is_as_before, verdict=verdict)
 
 
-_NOTHING = PartitionStatus(
-    topic="",
-    partition=0,
-    topic_id="",
-    archive_start=None,
-    local_start=None,
-    last_offset=None,
-    high_watermark=None,
-    lag_bytes=None,
-    lag_s=None,
-    archived_bytes=0,
-    objects=0,
-    cached_bytes=0,
-    known_age_s=None,
-    state="unknown",
-    reason="",
-)
-
-
 def _unreadable(place: TopicPartition, state: str, reason: str, at_s: float) -> BoardEntry:
-    return BoardEntry(replace(_NOTHING, topic=place.topic, partition=place.partition, state=state, reason=reason), at_s, at_s)
+    return BoardEntry(PartitionStatus.unknown(place, state, reason), at_s, at_s)
