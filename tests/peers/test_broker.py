@@ -133,7 +133,6 @@ def test_what_is_archived_is_deleted_at_the_broker_and_read_all_the_same(tmp_pat
             assert "cleanup.policy is compact alone" in status(headwater, "table:0")["release_reason"]
             assert log_start(broker, "table") == 0
             agent.stop()
-            assert agent.log_text().count("broker_unavailable") == agent.log_text().count("broker_answered")  # where it was met at all
             assert agent.log_text().count("segments_released") >= 3
 
 
