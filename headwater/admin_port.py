@@ -68,8 +68,8 @@ class Vitals:
 
 @contextmanager
 def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
-    """For the time of a block, unless it is switched off. Raises UsageError when it cannot be opened where it was told to; an address that
-    nobody has set, and another process has, must not keep an agent from archiving.
+    """For the time of a block, unless it is switched off. Raises UsageError when a configured address, token or certificate cannot be used.
+    The default address, where another process has it, must not keep an agent from archiving.
     """
     config = session.config.admin
     if not config.listen:

@@ -560,7 +560,7 @@ class PartitionArchiver:
         return more if isinstance(more, ScannedRun) else None
 
     def _check_listed(self, error: CorruptData) -> None:
-        """An object that is gone is damage by the newest head alone: one that this agent was not told of may have let it go. Raises
+        """An object that is gone is damage by the newest head alone: one that this agent does not know yet may have let it go. Raises
         ManifestChanged when there is another one."""
         if isinstance(error.__cause__, NotFound) and self._held.reload():
             raise ManifestChanged(f"{error.where} was replaced while it was read; ask again") from error

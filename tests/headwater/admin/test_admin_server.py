@@ -294,7 +294,7 @@ def test_a_connection_from_which_all_was_taken_stays(monkeypatch: pytest.MonkeyP
             while not received.endswith(b"ok"):
                 received += (some := client.recv(65536))
                 assert some
-            time.sleep(0.3)
+            time.sleep(0.3)  # for some looks at what is left
 
 
 def test_one_connection_too_many_is_closed_at_once_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
