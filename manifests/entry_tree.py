@@ -226,9 +226,15 @@ class EntryTree(EntryBag):
 
 
 class SupersededEntries(EntryBag):
-    """The entries of dead branches. Pages that left the live list as a whole may hold gaps, which say nothing here."""
+    """The entries of dead branches. Pages that left the live list as a whole may hold gaps, which say nothing here.
+
+    items  references first, then entries, each by offset: the same set is always written the same way
+    """
 
     __slots__ = ()
+
+    def __init__(self, items: Iterable[Item] = (), pages: PageReader = NO_PAGES) -> None:
+        super().__init__(sorted(items, key=lambda each: (isinstance(each, Entry), each.base_offset, each.uid)), pages)
 
     def __iter__(self) -> Iterator[Entry]:
         return (each for each in super().__iter__() if not each.gap)
@@ -245,15 +251,15 @@ class SupersededEntries(EntryBag):
         """These, and what has left the live list; of a tree, pages as a whole."""
         more = dead.items if isinstance(dead, EntryTree) else tuple(dead)
         pages = dead.pages if isinstance(dead, EntryTree) and self.pages is NO_PAGES else self.pages
-        return SupersededEntries(_in_order([*self.items, *_without_gaps(more)]), pages)
+        return SupersededEntries([*self.items, *_without_gaps(more)], pages)
 
     def without(self, entry: Entry) -> "SupersededEntries":
         """These but for `entry`, which is one of them."""
-        return SupersededEntries(_in_order(self._without(self.items, entry)), self.pages)
+        return SupersededEntries(self._without(self.items, entry), self.pages)
 
     def filtered(self, stays: Callable[[Entry], bool]) -> "SupersededEntries":
         """Those that stay. Reads every page; one of which all stay is not written again."""
-        return SupersededEntries(_in_order(self._filtered(self.items, stays)), self.pages)
+        return SupersededEntries(self._filtered(self.items, stays), self.pages)
 
     def _filtered(self, items: Iterable[Item], stays: Callable[[Entry], bool]) -> list[Item]:
         kept: list[Item] = []
@@ -283,11 +289,6 @@ class SupersededEntries(EntryBag):
 
 def _without_gaps(items: Iterable[Item]) -> list[Item]:
     return [each for each in items if isinstance(each, PageRef) or not each.gap]
-
-
-def _in_order(items: Iterable[Item]) -> list[Item]:
-    """References first, then entries, each by offset: the same set is always written the same way."""
-    return sorted(items, key=lambda each: (isinstance(each, Entry), each.base_offset, each.uid))
 
 
 def refers_to(entries: EntryBag, ref: PageRef) -> bool:

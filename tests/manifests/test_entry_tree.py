@@ -11,7 +11,7 @@ from manifests.entry import OFFSET_MAX, Entry
 from manifests.entry_tree import NO_PAGES, EntryTree, SupersededEntries, refers_to
 from manifests.epoch_spans import join_spans, spans_of_entry
 from manifests.page import Item, PageRef
-from tests.manifests.builders import a_gap, an_entry
+from tests.manifests.builders import DIGEST, a_gap, an_entry
 from tests.manifests.trees import Pages, grown
 
 
@@ -113,6 +113,15 @@ def test_some_of_a_bag_stay(branch: list[Entry], more: list[Entry], data: st.Dat
     assert sorted(left, key=repr) == sorted((each for each in bag if each.uid not in gone), key=repr)
     if not gone:
         assert (left, pages.written) == (bag, written), "nothing is written again"
+
+
+def test_a_bag_is_in_order_however_its_pages_came() -> None:
+    """A page is written after others that begin behind it: a filter that drops nothing must not move it."""
+    early, late = (
+        PageRef(uid=f"{at:032x}", level=0, fence=1, base_offset=at, last_offset=9, entries=1, size_bytes=1, digest=DIGEST) for at in (0, 1)
+    )
+    entries = [an_entry(3, 3), an_entry(9, 9)]
+    assert SupersededEntries([entries[1], late, entries[0], early]).items == (early, late, *entries)
 
 
 def a_deep_tree(pages: Pages, count: int = 60) -> EntryTree:
