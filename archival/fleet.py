@@ -2,10 +2,8 @@
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple, TypeVar, cast
@@ -23,6 +21,7 @@ from archival.collection.handover import Handover
 from archival.collection.sightings import Sightings
 from archival.config import ArchivalConfig, ArchiveMode
 from archival.known_pauses import KnownPauses
+from archival.members import Member, Members
 from archival.obstacle import Obstacle
 from archival.partition.announcer import Announcer
 from archival.partition.archiver import ArchiverEquipment, MergeOutcome, PartitionArchiver
@@ -46,7 +45,7 @@ from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.disk import Progressed
-from headwater_core.segments.local_log import Glimpse, LocalLog
+from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import Listing, LogDirs
 from manifests import keys
 from manifests.head import Head
@@ -57,8 +56,6 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 
 LOOK_S = 1.0  # between two looks, while an upload is in flight, whether its partition is still there
-RESTING_MAX = 500  # archivers without work that keep their heads, for partitions that are rolled often
-RESTING_BYTES_MAX = 4 << 20  # of the same, as compressed documents; decoded they take some ten times that
 READ_AGAIN_S = 900.0  # what was found damaged, though it looks the same: a bad cable may have been replaced
 GLIMPSE_S = 60.0  # after a look, how the log looks from outside shows whether it has changed: longer than from one listing to the next
 COMMIT_S, COMMIT_MAX_S = 0.1, 5.0  # after a roll, until followers have the last records; as long as the broker's checkpoint takes
@@ -131,49 +128,6 @@ class StepFailure(NamedTuple):
 
     error: HeadwaterError
     since_ms: int
-
-
-@dataclass(slots=True)
-class _Member:
-    """One partition: its archiver, and what is known beside it.
-
-    archiver      None while it has nothing to do, and was dropped to make room
-    users         how many steps are in hand
-    rest          while its last step had nothing to do
-    glimpse       how it looked from outside before a step that will have had nothing to do until something happens to the log
-    glimpse_until_s  when to look at the log again, though it looks the same
-    is_swept      have side files that a crash of a release left been looked for?
-    obstacle      what kept its last step from archiving until the log changes; read again at `read_again_s` even so
-    confirmed_s   when the bucket last said what the archiver's head says; None before it did
-    released      what its broker has deleted
-    warn_again_s  not to be warned of again before
-    commit_waits  how often in a row its broker said that a sealed segment is not committed yet
-    merge_known   is it known when to look for neighbours to merge?
-    merged_to     below this offset nothing will have to be merged, unless in pages that are older; None: not looked at yet
-    older_to      of those pages: below this offset nothing will have to be merged; None: they have been looked at, or there are none
-    older_s       when those pages are looked at; None: that is not known yet
-    """
-
-    archiver: PartitionArchiver | None = None
-    users: int = 0
-    rest: Rest | None = None
-    glimpse: Glimpse | None = None
-    glimpse_until_s: float = 0.0
-    is_swept: bool = False
-    obstacle: Obstacle | None = None
-    read_again_s: float = 0.0
-    confirmed_s: float | None = None
-    released: ReleaseRecord = field(default_factory=ReleaseRecord)
-    commit_waits: int = 0
-    warn_again_s: float = 0.0
-    merge_known: bool = False
-    merged_to: int | None = None
-    older_to: int | None = 0
-    older_s: float | None = None
-
-    def forget_merges(self) -> None:
-        """What is live may be others' below what was looked at."""
-        self.merged_to, self.older_to, self.older_s = None, 0, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,12 +264,9 @@ class ArchiverFleet:
             else None
         )
         self._lagging_groups = LaggingGroups(equipment.broker, equipment.clock) if equipment.broker is not None else None
-        self._lock = threading.Lock()  # of both tables, held for moments
-        self._members: dict[PartitionId, _Member] = {}
-        self._resting: OrderedDict[PartitionId, PartitionArchiver] = OrderedDict()  # that may be dropped, the one used last at the end
-        self._resting_bytes = 0
+        self._members = Members(self._new_archiver)
+        self._turns = threading.Lock()
         self._older_s = float("-inf")  # the last turn that was given to read older pages for merges
-        self._identities: dict[TopicPartition, PartitionId] = {}  # as last looked at
 
     @property
     def troubles(self) -> dict[TopicPartition, str]:
@@ -324,12 +275,10 @@ class ArchiverFleet:
 
     def heads(self) -> dict[PartitionId, KnownHead]:
         """The heads that archivers hold, and how old that knowledge is: of those that have something to do, and the last that had."""
-        with self._lock:
-            members = dict(self._members)
         now_s = self.clock.monotonic_s()
         return {
             partition: KnownHead(head, round(now_s - (now_s if member.confirmed_s is None else member.confirmed_s), 3))
-            for partition, member in members.items()
+            for partition, member in self._members.known().items()
             if (archiver := member.archiver) is not None and (head := archiver.head) is not None
         }
 
@@ -355,8 +304,7 @@ class ArchiverFleet:
 
     def releases(self) -> dict[PartitionId, ReleaseRecord]:
         """What was released at the broker, of the partitions for which that was tried."""
-        with self._lock:
-            return {partition: replace(member.released) for partition, member in self._members.items() if member.released.reason}
+        return {partition: replace(member.released) for partition, member in self._members.known().items() if member.released.reason}
 
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
@@ -404,13 +352,13 @@ class ArchiverFleet:
 
     def _step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch, end: int | None, again: bool) -> PartitionOutcome:
         started_s = self.clock.monotonic_s()
-        member: _Member | None = None
+        member: Member | None = None
         log: LocalLog | None = None
         try:
             if not again and (still := self._unchanged(place, policy_for)) is not None:
                 return still
             log = self.logs.look(place)
-            with self._in_hand(log.partition) as member:
+            with self._members.in_hand(log.partition) as member:
                 if not again and (rest := self._still_at_rest(member, log, policy_for)) is not None:
                     done = PartitionOutcome(place=place, reason=rest.reason, quiet=rest.is_quiet(log))
                 elif member.obstacle and not again and started_s < member.read_again_s and member.obstacle.remains(log):
@@ -427,14 +375,12 @@ class ArchiverFleet:
         if member is not None and log is not None:
             self._warn_of_retention(member, log)
         elapsed_s = round(self.clock.monotonic_s() - started_s, 3)
-        return replace(done, last_offset=_last_offset(member), elapsed_s=elapsed_s)
+        return replace(done, last_offset=member.last_offset if member is not None else None, elapsed_s=elapsed_s)
 
     def _unchanged(self, place: TopicPartition, policy_for: PolicyFor) -> PartitionOutcome | None:
         """What its last step came to, where it was looked at a moment ago, had nothing to do, and looks the same from outside. A roll makes
         a partition due several times: by itself, by the checkpoints after it, and by the next listing."""
-        with self._lock:
-            identity = self._identities.get(place)
-            member = self._members.get(identity) if identity is not None else None
+        member = self._members.at(place)
         if member is None or member.rest is None or member.glimpse is None or self.clock.monotonic_s() >= member.glimpse_until_s:
             return None
         if self._releases(self.settings_for(place.topic)) or self.policy(place, policy_for) != member.rest.policy:
@@ -442,11 +388,11 @@ class ArchiverFleet:
         glimpse = self._equipment.dirs.glimpse(place)
         if glimpse is None or not glimpse.is_as(member.glimpse):
             return None
-        return PartitionOutcome(place=place, reason=member.rest.reason, quiet=True, last_offset=_last_offset(member))
+        return PartitionOutcome(place=place, reason=member.rest.reason, quiet=True, last_offset=member.last_offset)
 
-    def _warn_of_retention(self, member: _Member, log: LocalLog) -> None:
+    def _warn_of_retention(self, member: Member, log: LocalLog) -> None:
         """What the broker deletes before it is archived is lost."""
-        last, now_s = _last_offset(member), self.clock.monotonic_s()
+        last, now_s = member.last_offset, self.clock.monotonic_s()
         next_offset = log.start_offset if last is None else max(last + 1, log.start_offset)
         if now_s < member.warn_again_s or isinstance(archiving_role(log), Standby):
             return
@@ -462,7 +408,7 @@ class ArchiverFleet:
             reason=f"the broker's retention {when} to delete offsets from {next_offset} on, which are not archived yet",
         )
 
-    def _still_at_rest(self, member: _Member, log: LocalLog, policy_for: PolicyFor) -> Rest | None:
+    def _still_at_rest(self, member: Member, log: LocalLog, policy_for: PolicyFor) -> Rest | None:
         """How it is seen that there is nothing to do, without the head; None where a step has to see that."""
         partition, rest, settings = log.partition, member.rest, self.settings_for(log.partition.topic)
         policy, is_known = self.policy(partition.topic_partition, policy_for), rest is not None or member.archiver is not None
@@ -484,7 +430,7 @@ class ArchiverFleet:
             return None
         return Rest.by_hint(log, known.last_offset + 1, policy)
 
-    def _again_s(self, member: _Member, log: LocalLog) -> float | None:
+    def _again_s(self, member: Member, log: LocalLog) -> float | None:
         """When to look again at a log that is sealed and will soon be committed. No event says so; the broker's checkpoint does, later."""
         if self.broker_logs is None or not awaits_commit(log):
             member.commit_waits = 0
@@ -493,9 +439,9 @@ class ArchiverFleet:
         again_s = COMMIT_S * 2.0 ** min(member.commit_waits - 1, 10)
         return again_s if again_s <= COMMIT_MAX_S else None
 
-    def _advance(self, member: _Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
+    def _advance(self, member: Member, log: LocalLog, policy_for: PolicyFor, watch: StepWatch, end: int | None) -> PartitionOutcome:
         settings = self.settings_for(log.partition.topic)
-        archiver = self._archiver_of(member, log.partition)
+        archiver = self._members.archiver(member, log.partition)
         seen = log
         if end is not None and log.high_watermark is not None and log.high_watermark > end:
             seen = replace(log, high_watermark=end)
@@ -551,11 +497,6 @@ class ArchiverFleet:
             member.rest = Rest.of(seen, head, policy, outcome.reason, self._equipment.writer)
         return done
 
-    def _archiver_of(self, member: _Member, partition: PartitionId) -> PartitionArchiver:
-        with self._lock:
-            member.archiver = member.archiver or self._new_archiver(partition)
-            return member.archiver
-
     def merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
         """Merge the next small neighbours of one partition, with at most one commit. Raises nothing that a partition can be the reason of:
         archiving goes on without merges, so they are no trouble of the partition's."""
@@ -573,8 +514,8 @@ class ArchiverFleet:
 
     def _merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
         log = self.logs.look(place)
-        with self._in_hand(log.partition) as member:
-            archiver = self._archiver_of(member, log.partition)
+        with self._members.in_hand(log.partition) as member:
+            archiver = self._members.archiver(member, log.partition)
             permit = UploadPermit(self._rate, _Interest(self, archiver, log, policy_for, watch).lost, self._equipment.wait)
             is_older = member.older_s is not None and self.clock.monotonic_s() >= member.older_s
             passed = member.older_to if is_older else member.merged_to
@@ -594,7 +535,7 @@ class ArchiverFleet:
                 return MergeTurn(None)
             return MergeTurn(self._merge_again_in_s(member, outcome, archiver.head, is_older=is_older))
 
-    def _merge_again_in_s(self, member: _Member, outcome: MergeOutcome, head: Head | None, *, is_older: bool) -> float | None:
+    def _merge_again_in_s(self, member: Member, outcome: MergeOutcome, head: Head | None, *, is_older: bool) -> float | None:
         """What is in pages since before the start, or the claim, is looked at later, one partition's after the other's: else ten thousand
         partitions would have all their pages read at once, an hour after a start."""
         if is_older:
@@ -617,7 +558,7 @@ class ArchiverFleet:
 
     def _older_turn_s(self) -> float:
         """When the next partition may have older pages read: up to ten of them (see merge_plan.LOOKED_AT_MAX)."""
-        with self._lock:
+        with self._turns:
             self._older_s = max(self._older_s + OLDER_EVERY_S, self.clock.monotonic_s())
             return self._older_s
 
@@ -628,7 +569,7 @@ class ArchiverFleet:
         """Beside a broker only where that is requested: consumers may not know yet where to read what it has deleted."""
         return settings.release is not False if self._equipment.owned else bool(settings.release)
 
-    def _is_released(self, member: _Member, log: LocalLog, next_offset: int) -> bool:
+    def _is_released(self, member: Member, log: LocalLog, next_offset: int) -> bool:
         """Is nothing left to release, as far as a look shows?"""
         if self._equipment.owned:
             return not _is_beyond_first(log, next_offset)
@@ -639,7 +580,7 @@ class ArchiverFleet:
         return not any(end < following.base_offset <= next_offset for following in log.segments[1:])
 
     def _release_at_broker(
-        self, releaser: BrokerReleaser, member: _Member, archiver: PartitionArchiver, log: LocalLog, done: PartitionOutcome
+        self, releaser: BrokerReleaser, member: Member, archiver: PartitionArchiver, log: LocalLog, done: PartitionOutcome
     ) -> PartitionOutcome:
         """What fails is tried again later: neither this partition's archiving nor any other waits for it."""
         record, head, now_s = member.released, archiver.head, self.clock.monotonic_s()
@@ -667,7 +608,7 @@ class ArchiverFleet:
         record.released(release)
         return replace(done, released_bytes=release.size_bytes)
 
-    def _may_release(self, member: _Member, log: LocalLog) -> bool:
+    def _may_release(self, member: Member, log: LocalLog) -> bool:
         """Is it worth asking the bucket? Not for an idle log, apart from the first time: side files may be left from a crash."""
         if not member.is_swept:
             member.is_swept = True
@@ -682,9 +623,7 @@ class ArchiverFleet:
         try:
             self.logs.look(place)
         except NotFound:
-            with self._lock:
-                gone = self._identities.pop(place, None)
-            self._drop(lambda partition: partition == gone)
+            self._members.forget(place)
             return PartitionOutcome(place=place, reason="gone", gone=True)
         except Exception as error:
             return PartitionOutcome(place=place, error=self.trouble(place, error))
@@ -717,15 +656,10 @@ class ArchiverFleet:
         """
         for place in [each for each in self.failures.copy() if each not in places and each != LOG_DIRS]:
             self.failures.pop(place, None)
-        with self._lock:
-            for place in [each for each in self._identities if each not in places]:
-                del self._identities[place]
-            present = set(self._identities.values())
-            are_all = len(present) == len(places)
-        self._drop(lambda partition: partition not in present)
+        present = self._members.retain(places)
         if self.broker_logs is not None:
             self.broker_logs.retain(places)
-        if are_all:
+        if len(present) == len(places):
             self.tails.retain(present)
             self._topics.retain(present)
             for gone in self.announcer.retire_absent(present, self._equipment.writer):
@@ -738,54 +672,14 @@ class ArchiverFleet:
         self.tails.save()
 
     def _identify(self, place: TopicPartition) -> PartitionId | None:
-        with self._lock:
-            identity = self._identities.get(place)
+        identity = self._members.identity(place)
         if identity is None:
             try:
                 identity = self.logs.look(place).partition
             except HeadwaterError:
                 return None
-            with self._lock:
-                self._identities[place] = identity
+            self._members.identify(identity)
         return identity
-
-    @contextmanager
-    def _in_hand(self, partition: PartitionId) -> Iterator[_Member]:
-        """The one member of `partition`, and its archiver, whose lock is what keeps two steps, and release, apart: kept while in use."""
-        with self._lock:
-            self._identities[partition.topic_partition] = partition
-            member = self._members.setdefault(partition, _Member())
-            member.users += 1
-            self._hold(partition)
-        try:
-            yield member
-        finally:
-            with self._lock:
-                member.users -= 1
-                if not member.users and member.rest is not None and member.archiver is not None:
-                    self._let_rest(partition, member.archiver)
-
-    @contextmanager
-    def archiver_of(self, partition: PartitionId) -> Iterator[PartitionArchiver]:
-        """The one archiver of `partition`, for what needs no log; there need not be one. Where nothing else wants it, it is dropped."""
-        with self._lock:
-            is_new = partition not in self._members
-            member = self._members.setdefault(partition, _Member())
-            member.users += 1
-            self._hold(partition)
-            had_none = member.archiver is None
-            archiver = member.archiver = member.archiver or self._new_archiver(partition)
-        try:
-            yield archiver
-        finally:
-            with self._lock:
-                member.users -= 1
-                if not member.users and had_none and not archiver.is_waiting:
-                    member.archiver, member.confirmed_s = None, None
-                    if is_new and member.rest is None:
-                        del self._members[partition]
-                elif not member.users and member.rest is not None:
-                    self._let_rest(partition, archiver)
 
     def held(self) -> list[tuple[PartitionId, int]]:
         """The partitions that this agent holds, and the versions of their manifests: as the control log knows them, so this is a hint."""
@@ -825,7 +719,7 @@ class ArchiverFleet:
         Raises nothing that a partition can be the reason of: the outcome says it.
         """
         try:
-            with self._collecting, self.archiver_of(partition) as archiver:
+            with self._collecting, self._members.archiver_of(partition) as archiver:
                 settings, kept_from = self._retention_of(partition), self._kept_from(partition)
                 done = self._collector.collect(
                     archiver,
@@ -880,28 +774,6 @@ class ArchiverFleet:
     def _new_archiver(self, partition: PartitionId) -> PartitionArchiver:
         return PartitionArchiver(partition, self._shared, open_layout(self.settings_for(partition.topic).layout))
 
-    def _hold(self, partition: PartitionId) -> None:
-        """It must not be dropped. The caller has the lock."""
-        archiver = self._resting.pop(partition, None)
-        self._resting_bytes -= archiver.head_bytes if archiver is not None else 0
-
-    def _let_rest(self, partition: PartitionId, archiver: PartitionArchiver) -> None:
-        """It may be dropped, and those that have rested longest are, beyond the limits. The caller has the lock."""
-        self._hold(partition)
-        self._resting[partition] = archiver
-        self._resting_bytes += archiver.head_bytes
-        while self._resting and (len(self._resting) > RESTING_MAX or self._resting_bytes > RESTING_BYTES_MAX):
-            longest = next(iter(self._resting))
-            self._hold(longest)
-            if (member := self._members.get(longest)) is not None:
-                member.archiver, member.confirmed_s = None, None
-
-    def _drop(self, is_gone: Callable[[PartitionId], bool]) -> None:
-        with self._lock:
-            for partition in [each for each, member in self._members.items() if is_gone(each) and not member.users]:
-                self._hold(partition)
-                del self._members[partition]
-
 
 def _sooner(*waits: float | None) -> float | None:
     return min((each for each in waits if each is not None), default=None)
@@ -910,11 +782,3 @@ def _sooner(*waits: float | None) -> float | None:
 def _is_beyond_first(log: LocalLog, next_offset: int) -> bool:
     """Is the first segment sealed, and archived up to its end?"""
     return len(log.segments) > 1 and log.segments[1].base_offset <= next_offset
-
-
-def _last_offset(member: _Member | None) -> int | None:
-    if member is None:
-        return None
-    if member.archiver is not None and member.archiver.head is not None:
-        return member.archiver.head.last_offset
-    return member.rest.next_offset - 1 if member.rest is not None and member.rest.next_offset else None

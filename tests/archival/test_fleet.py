@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 from structlog.testing import capture_logs
 
-from archival import fleet
+from archival import fleet, members
 from archival.archive_pass import archive_all
 from archival.broker.broker_view import CommittedEnd, GroupOffset, LeaderLog, PinnedBroker
 from archival.config import ArchivalConfig, ArchiveMode
@@ -76,7 +76,7 @@ def test_owned_segments_leave_while_the_partition_continues(tmp_path: Path) -> N
 
 
 def test_an_idle_round_costs_the_store_nothing_however_few_heads_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "RESTING_MAX", 2)
+    monkeypatch.setattr(members, "RESTING_MAX", 2)
     store = MeteredStore(MemoryStore())
     bench = Bench(tmp_path, store)
     bench.broker.partition("soup", *range(9), segments=3)
@@ -93,7 +93,7 @@ def test_an_idle_round_costs_the_store_nothing_however_few_heads_are_held(tmp_pa
 def test_a_partition_whose_head_was_dropped_is_archived_for_the_price_of_reading_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "RESTING_BYTES_MAX", 0)
+    monkeypatch.setattr(members, "RESTING_BYTES_MAX", 0)
     store = MeteredStore(MemoryStore(), log_calls=100)
     bench = Bench(tmp_path, store)
     bench.broker.partition("soup", *range(9), segments=3)
@@ -186,7 +186,7 @@ def test_what_is_gone_leaves_nothing(bench: Bench) -> None:
         bench.scheduler.rescan()
         bench.turns()
     assert bench.fleet.troubles == {}
-    assert {each.topic for each in bench.fleet._members} == {"soup"}
+    assert {each.topic for each in bench.fleet._members.known()} == {"soup"}
     tails = json.loads((bench.root / "state" / "tails.json").read_bytes())
     assert len(tails) <= 1
     assert len(bench.fleet._topics._topics) == 1
@@ -254,14 +254,14 @@ def test_one_listing_that_misses_a_partition_forgets_nothing(bench: Bench) -> No
     bench.scheduler.rescan()
     bench.turns()
     directory = bench.broker.directory("soup", 0)
-    members = dict(bench.fleet._members)
+    known = bench.fleet._members.known()
     directory.rename(directory.with_name("aside"))
     bench.scheduler.rescan()
     directory.with_name("aside").rename(directory)
     bench.turns()
     bench.scheduler.rescan()
     bench.turns()
-    assert bench.fleet._members == members
+    assert bench.fleet._members.known() == known
     assert len(list(bench.control.state().partitions())) == 2
 
 

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from archival.fleet import ArchiverFleet, PartitionOutcome
+from archival.members import Members
 from archival.schedule.due_queue import PAUSE_MAX_S, DueQueue
 from archival.schedule.store_breaker import PROBE_MAX_S
 from headwater_core.errors import CorruptData, DiskFull, Unauthorised, UnknownOutcome
@@ -171,7 +172,7 @@ class Town:
             if head is None or head.next_offset < committed:
                 raise Violation(f"I26 {place} is archived up to {head and head.last_offset} of {committed}")
         archiving = self.bench.fleet
-        kept = {partition.topic_partition for partition in archiving._members} | set(archiving.troubles)
+        kept = {partition.topic_partition for partition in archiving._members.known()} | set(archiving.troubles)
         if kept != set(self.here):
             raise Violation(f"I15 the agent knows of {sorted(map(str, kept))}, there are {sorted(map(str, self.here))}")
 
@@ -224,7 +225,7 @@ def _escaping() -> Iterator[None]:
 @contextmanager
 def _forgetful_of_nothing() -> Iterator[None]:
     """What is gone is kept."""
-    with patch.object(ArchiverFleet, "retain", lambda *_: None), patch.object(ArchiverFleet, "_drop", lambda *_: None):
+    with patch.object(ArchiverFleet, "retain", lambda *_: None), patch.object(Members, "forget", lambda *_: None):
         yield
 
 
