@@ -1,9 +1,9 @@
-"""The admin port of a running agent. The libraries of an HTTP server are imported by the agent alone, and only where it has the port."""
+"""The API of a running agent, over its own socket and the admin port. Only the agent imports the libraries of an HTTP server."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -12,6 +12,7 @@ from archival.schedule.scheduler import Scheduler
 from headwater import __version__
 from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
+from headwater.admin.operations import Operations, new_operation_id
 from headwater.admin.status_board import BoardSources, StatusBoard
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.server import CannotListen
@@ -36,6 +37,7 @@ class Vitals:
     board      None, as `work`, without log directories
     work       the fleet's, to be given to the scheduler
     scheduler  once it works
+    operations  what is done on request
     """
 
     board: StatusBoard | None
@@ -44,6 +46,7 @@ class Vitals:
     gateway: GatewayMeter = field(default_factory=GatewayMeter)
     listens: threading.Event = field(default_factory=threading.Event)
     scheduler: Scheduler | None = None
+    operations: Operations = field(default_factory=lambda: Operations(SystemClock(), new_operation_id))
 
     @classmethod
     def of(cls, session: Session) -> "Vitals":
@@ -68,13 +71,10 @@ class Vitals:
 
 @contextmanager
 def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
-    """For the time of a block, unless it is switched off. Raises UsageError when a configured address, token or certificate cannot be used.
-    The default address, where another process has it, must not keep an agent from archiving.
+    """For the time of a block; over TCP unless that is switched off. Raises UsageError when a configured address, token or certificate
+    cannot be used. The default address, where another process has it, must not keep an agent from archiving.
     """
     config = session.config.admin
-    if not config.listen:
-        yield
-        return
     from headwater.admin.admin_routes import admin_app
     from headwater.admin.admin_server import AdminServer
     from headwater.admin.metrics import Metrics, MetricSources
@@ -108,14 +108,18 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         ),
         SystemClock().monotonic_s,
     )
+    app = admin_app(health, metrics, vitals.board, vitals.operations, SystemClock(), __version__)
     try:
-        server = AdminServer(config, admin_app(health, metrics, vitals.board, SystemClock(), __version__))
+        server = AdminServer(config, app, session.config.node.data_dir)
     except CannotListen as error:
         if "admin.listen" in session.config.origins:
             raise
-        log.error("admin_not_started", reason=str(error), consequence="this agent has no health, metrics or status; all else works")
-        yield
-        return
+        log.error(
+            "admin_not_started",
+            reason=str(error),
+            consequence="health, metrics and status are on this agent's own socket alone; all else works",
+        )
+        server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir)
     with server, _kept(vitals.board):
         yield
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
+from headwater.agent_api import NoAgent as NoAgent
 from headwater_core import errors
 
-NAME = "agent.sock"
+NAME = "rows.sock"
 FRAME_BYTES_MAX = 1 << 20
 CLIENTS_MAX = 16  # answered at once
 CONNECTIONS_MAX = 64  # with those that wait; another connection is closed
@@ -58,10 +59,6 @@ _RAISED: dict[int, type[errors.HeadwaterError]] = {
     8: errors.Unauthorised,
     10: errors.NothingExamined,
 }
-
-
-class NoAgent(errors.HeadwaterError):
-    """No agent listens on the data directory's socket."""
 
 
 def ask(data_dir: Path, question: Ask, *, timeout_s: float | None = None) -> Iterator[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""The admin port: health, metrics and status of a running agent, over HTTP."""
+"""The agent's API: health, metrics, status and operations, over HTTP."""

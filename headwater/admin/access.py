@@ -1,8 +1,9 @@
-"""Who may call the admin port, and with what: decided from the head of a request, before anything is routed or read."""
+"""Who may call the agent's API, and with what: decided from the head of a request, before anything is routed or read."""
 
 import hmac
 import re
-from collections.abc import Callable, Collection
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from ipaddress import ip_address
 
 import structlog
@@ -25,17 +26,15 @@ _HEADERS = (  # no answer is for a browser to keep, to guess at, or to show insi
 log = structlog.get_logger()
 
 
-class Access:
-    """ASGI around `app`.
+class Access(ABC):
+    """ASGI around `app`: for each way to it, who is let in."""
 
-    token  what a client must show, as it is now; None: none is needed
-    hosts  names by which the port may be called, beside localhost and addresses: a page of a stranger, whose name leads here, has
-           another one (DNS rebinding)
-    """
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
-    def __init__(self, app: ASGIApp, *, token: Callable[[], bytes | None], hosts: Collection[str]) -> None:
-        self._app, self._token = app, token
-        self._hosts = {"localhost", *(host.lower().rstrip(".") for host in hosts)}
+    @abstractmethod
+    def _stranger(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
+        """The answer to a client that is not let in. Sets `headwater.trusted` of `scope`: may this one learn reasons?"""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -61,30 +60,61 @@ class Access:
         headers = _single(scope["headers"])
         if headers is None:
             return problem_response(ProblemCode.BAD_REQUEST, "a header stands there twice")
-        if not self._is_called_rightly(headers.get(b"host", b"")):
-            return problem_response(ProblemCode.WRONG_HOST, "the Host header names none of admin.hosts, no address and not localhost")
         if b"transfer-encoding" in headers:
             return problem_response(ProblemCode.LENGTH_REQUIRED, "a body needs a Content-Length")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
             return problem_response(ProblemCode.BODY_TOO_LARGE, f"a body has at most {BODY_BYTES_MAX} bytes")
-        scope["headwater.trusted"] = trusted = self._is_trusted(headers.get(b"authorization", b""))
-        if trusted or scope["path"] in OPEN_PATHS:
-            return None
-        return problem_response(
-            ProblemCode.UNAUTHORIZED, "a bearer token is needed: see admin.token_file", {"WWW-Authenticate": 'Bearer realm="headwater"'}
-        )
+        if (refused := self._stranger(scope, headers)) is not None:
+            return refused
+        is_json = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"application/json"
+        if scope["method"] == "POST" and not is_json:  # which no form of a web page can send
+            return problem_response(ProblemCode.UNSUPPORTED_MEDIA_TYPE, "a POST has Content-Type: application/json")
+        return None
+
+
+class LocalAccess(Access):
+    """Over the socket in the data directory: who can open that may do everything."""
+
+    def _stranger(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
+        scope["headwater.trusted"] = True
+        return None
+
+
+class PortAccess(Access):
+    """Over TCP. Without a token every user of this machine may read, and none may have anything done.
+
+    token  what a client must show, as it is now; None: there is none
+    hosts  names by which the port may be called, beside localhost and addresses: a page of a stranger, whose name leads here, has
+           another one (DNS rebinding)
+    """
+
+    def __init__(self, app: ASGIApp, *, token: Callable[[], bytes | None], hosts: Collection[str]) -> None:
+        super().__init__(app)
+        self._token = token
+        self._hosts = {"localhost", *(host.lower().rstrip(".") for host in hosts)}
+
+    def _stranger(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
+        if not self._is_called_rightly(headers.get(b"host", b"")):
+            return problem_response(ProblemCode.WRONG_HOST, "the Host header names none of admin.hosts, no address and not localhost")
+        token = self._token()
+        scope["headwater.trusted"] = trusted = token is None or _shows(headers.get(b"authorization", b""), token)
+        if not trusted and scope["path"] not in OPEN_PATHS:
+            return problem_response(
+                ProblemCode.UNAUTHORIZED, "a bearer token is needed: see admin.token_file", {"WWW-Authenticate": 'Bearer realm="headwater"'}
+            )
+        if token is None and scope["method"] not in ("GET", "HEAD"):
+            return problem_response(ProblemCode.TOKEN_NEEDED, "to have anything done by this port, admin.token_file must be set")
+        return None
 
     def _is_called_rightly(self, host: bytes) -> bool:
         match = _HOST.fullmatch(host.decode("latin-1"))
         return match is not None and (is_address(match["host"]) or match["host"].lower().rstrip(".") in self._hosts)
 
-    def _is_trusted(self, authorization: bytes) -> bool:
-        token = self._token()
-        if token is None:
-            return True
-        shown = _BEARER.fullmatch(authorization)
-        return shown is not None and hmac.compare_digest(shown[1], token)
+
+def _shows(authorization: bytes, token: bytes) -> bool:
+    shown = _BEARER.fullmatch(authorization)
+    return shown is not None and hmac.compare_digest(shown[1], token)
 
 
 def is_address(host: str) -> bool:
@@ -100,7 +130,7 @@ def _single(headers: Collection[tuple[bytes, bytes]]) -> dict[bytes, bytes] | No
     """The headers that decide here; None when one of them is there twice: another reader might take the other one."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in (b"host", b"authorization", b"content-length", b"transfer-encoding"):
+        if name in (b"host", b"authorization", b"content-length", b"content-type", b"transfer-encoding"):
             if name in found:
                 return None
             found[name] = value

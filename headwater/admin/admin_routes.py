@@ -1,6 +1,7 @@
-"""The admin port's requests: which paths there are, and what each answers."""
+"""The requests of the agent's API: which paths there are, and what each answers."""
 
 from collections.abc import Collection
+from functools import partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -12,6 +13,8 @@ from starlette.routing import Route
 from headwater.admin.health import CheckResult, Health, report
 from headwater.admin.metrics import STATES, Metrics
 from headwater.admin.openapi import openapi_document
+from headwater.admin.operation_routes import routes_of
+from headwater.admin.operations import Operations
 from headwater.admin.parameters import among, flag, known, number, seconds, several, text
 from headwater.admin.problem import ProblemCode, ProblemError, problem_response
 from headwater.admin.status_board import StatusBoard
@@ -22,7 +25,7 @@ _TOPIC = r"[A-Za-z0-9._-]{1,249}"
 _CODES = {404: ProblemCode.NOT_FOUND, 405: ProblemCode.METHOD_NOT_ALLOWED}
 
 
-def admin_app(health: Health, metrics: Metrics, board: StatusBoard | None, clock: Clock, version: str) -> Starlette:
+def admin_app(health: Health, metrics: Metrics, board: StatusBoard | None, operations: Operations, clock: Clock, version: str) -> Starlette:
     """ASGI. Every answer comes from what is known: no handler waits for a disk, a lock that is held for long, or a store.
 
     board    None where there are no log directories
@@ -58,9 +61,10 @@ def admin_app(health: Health, metrics: Metrics, board: StatusBoard | None, clock
             Route("/readyz", readyz),
             Route("/metrics", show_metrics),
             Route("/v1/status", show_status),
+            *routes_of(operations),
             Route("/v1/openapi.json", show_openapi),
         ],
-        exception_handlers={HTTPException: _http_problem, ProblemError: _problem},
+        exception_handlers={HTTPException: partial(_http_problem, version), ProblemError: _problem},
     )
     app.router.redirect_slashes = False  # a path is written in one way
     return app
@@ -87,11 +91,11 @@ def _status_query(request: Request) -> StatusQuery:
     )
 
 
-async def _http_problem(request: Request, error: Exception) -> Response:
+async def _http_problem(version: str, request: Request, error: Exception) -> Response:
+    """Version and path: the client may be of another version, which knows other paths."""
     assert isinstance(error, HTTPException)
-    return problem_response(
-        _CODES.get(error.status_code, ProblemCode.BAD_REQUEST), f"{request.method[:20]} is not answered here", error.headers
-    )
+    words = f"{request.method[:20]} {request.url.path[:200]} is nothing that version {version} answers"
+    return problem_response(_CODES.get(error.status_code, ProblemCode.BAD_REQUEST), words, error.headers)
 
 
 async def _problem(_: Request, error: Exception) -> Response:

@@ -1,10 +1,16 @@
-"""The admin port in a thread and an event loop of its own: nothing of it holds up the Kafka port, nor the other way round."""
+"""The agent's API in a thread and an event loop of its own: nothing of it holds up the Kafka port, nor the other way round.
+
+It listens on the socket in the data directory, and on the admin port where that is wanted.
+"""
 
 import asyncio
 import socket
+import ssl
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 
 import structlog
@@ -12,61 +18,66 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from headwater.admin.access import Access
+from headwater.admin.access import Access, LocalAccess, PortAccess
 from headwater.admin.admin_connection import HEAD_BYTES_MAX, IDLE_S, AdminConnection
 from headwater.admin.config import AdminConfig
 from headwater.admin.credentials import RELOAD_S, Credentials
+from headwater.admin.local_socket import listen_locally, remove_socket
 from headwater.gateway.server import listen
 
-CONNECTIONS_MAX = 128  # one more is closed at once
+CONNECTIONS_MAX = 128  # of the port; one more is closed at once
+LOCAL_CONNECTIONS_MAX = 128  # of the socket: who floods the port keeps no command out
 HANDSHAKE_S = 5.0  # for TLS to begin
 NO_DESCRIPTORS_S = 0.5
+LAST_ANSWERS_S = 0.5  # at the end, for those that are being sent
 STOP_S = 2.0  # for the thread to end: it is a daemon
 
 log = structlog.get_logger()
 
 
 class AdminServer:
-    """Serves `app` from `with` on. Raises UsageError when it cannot listen, and for a token or a certificate that cannot be used."""
+    """Serves `app` from `with` on. The caller holds the lock of `data_dir`.
 
-    def __init__(self, config: AdminConfig, app: ASGIApp) -> None:
+    Raises CannotListen when another process has the port, and UsageError for a token or a certificate that cannot be used.
+    """
+
+    def __init__(self, config: AdminConfig, app: ASGIApp, data_dir: Path) -> None:
         self._credentials = Credentials(config)
-        self._listener = listen(config.listen, "admin")
-        self._http = uvicorn.Config(
-            Access(app, token=lambda: self._credentials.token, hosts=config.hosts),
-            interface="asgi3",
-            http=AdminConnection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",  # what a client sends that is no HTTP is no news
-            access_log=False,
-            proxy_headers=False,  # nobody may say who else is calling
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=IDLE_S,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        )
-        self._http.load()
-        self._state = ServerState()
-        self._open: set[object] = set()
+        self._data_dir = data_dir
+        self._port: _Entrance | None = None
+        if config.listen:
+            access = PortAccess(app, token=lambda: self._credentials.token, hosts=config.hosts)
+            self._port = _Entrance(listen(config.listen, "admin"), access, CONNECTIONS_MAX, lambda: self._credentials.tls)
+        try:
+            self._local = _Entrance(listen_locally(data_dir), LocalAccess(app), LOCAL_CONNECTIONS_MAX, lambda: None)
+        except BaseException:
+            if self._port is not None:
+                self._port.listener.close()
+            raise
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
 
     @property
     def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()[:2]
+        """Of the port."""
+        assert self._port is not None
+        host, port = self._port.listener.getsockname()[:2]
         return host, port
 
     @property
     def connections(self) -> int:
         """That are open, or whose handshake has not ended."""
-        return len(self._open)
+        return sum(len(each.open) for each in self._entrances)
+
+    @property
+    def _entrances(self) -> list["_Entrance"]:
+        return [each for each in (self._local, self._port) if each is not None]
 
     def __enter__(self) -> "AdminServer":
         self._thread.start()
-        log.info("admin_started", listen="{}:{}".format(*self.address))
+        if self._port is not None:
+            log.info("admin_started", listen="{}:{}".format(*self.address))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -82,39 +93,67 @@ class AdminServer:
             log.exception("admin_failed")
 
     async def _serve(self) -> None:
-        work = [asyncio.create_task(each) for each in (self._accept(), self._reload(), self._stop.wait())]
+        work = [asyncio.create_task(each) for each in (*(each.accept() for each in self._entrances), self._reload(), self._stop.wait())]
         try:
             done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
         finally:
-            for each in work:
-                each.cancel()
-            self._listener.close()
-            for connection in list(self._state.connections):
-                assert isinstance(connection, AdminConnection)
-                connection.abort()
+            for task in work:
+                task.cancel()
+            remove_socket(self._data_dir)
+            await asyncio.gather(*(each.close() for each in self._entrances))
 
-    async def _accept(self) -> None:
+    async def _reload(self) -> None:
+        while True:
+            await asyncio.sleep(RELOAD_S)
+            self._credentials.reload()
+
+
+class _Entrance:
+    """One way to the app: its listener, and the connections that came by it. tls: for the handshakes from now on"""
+
+    def __init__(self, listener: socket.socket, access: Access, connections_max: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
+        self.listener, self._connections_max, self._tls = listener, connections_max, tls
+        self.open: set[object] = set()
+        self._state = ServerState()
+        self._http = uvicorn.Config(
+            access,
+            interface="asgi3",
+            http=AdminConnection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # what a client sends that is no HTTP is no news
+            access_log=False,
+            proxy_headers=False,  # nobody may say who else is calling
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=IDLE_S,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        self._http.load()
+
+    async def accept(self) -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as handshakes:
             while True:
                 try:
-                    client, _ = await loop.sock_accept(self._listener)
+                    client, _ = await loop.sock_accept(self.listener)
                 except OSError:  # out of descriptors, or the peer has left already
                     await asyncio.sleep(NO_DESCRIPTORS_S)
                     continue
-                if len(self._open) >= CONNECTIONS_MAX:
+                if len(self.open) >= self._connections_max:
                     client.close()
-                    log.warning("admin_connection_refused", connections_max=CONNECTIONS_MAX)
+                    log.warning("admin_connection_refused", connections_max=self._connections_max)
                     continue
                 handshakes.create_task(self._connect(client))
 
     async def _connect(self, client: socket.socket) -> None:
         """Its handshake, if there is TLS; then it is uvicorn's."""
-        connection, tls = object(), self._credentials.tls
-        lost = partial(self._open.discard, connection)
-        self._open.add(connection)
+        connection, tls = object(), self._tls()
+        lost = partial(self.open.discard, connection)
+        self.open.add(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: AdminConnection(self._http, self._state, lost),
@@ -126,7 +165,11 @@ class AdminServer:
             client.close()
             lost()
 
-    async def _reload(self) -> None:
-        while True:
-            await asyncio.sleep(RELOAD_S)
-            self._credentials.reload()
+    async def close(self) -> None:
+        """Whoever is being answered learns the end of it, if that is at hand."""
+        self.listener.close()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=LAST_ANSWERS_S)
+        for connection in list(self._state.connections):
+            assert isinstance(connection, AdminConnection)
+            connection.abort()

@@ -1,25 +1,32 @@
-"""The admin port's OpenAPI document, made from the values that are answered."""
+"""The API's OpenAPI document, made from the values that are answered."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from headwater.admin.metrics import STATES
+from headwater.admin.operation_routes import LIMIT as OPERATIONS_LIMIT
+from headwater.admin.operation_routes import LIMIT_MAX as OPERATIONS_LIMIT_MAX
+from headwater.admin.operations import Operation, OperationPage, OperationState
 from headwater.admin.problem import MEDIA_TYPE, Problem, ProblemCode
 from headwater.admin.status_page import LIMIT, LIMIT_MAX, StatusPage
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
+_ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}, "description": "The operation's id"}
 
 
 def openapi_document(version: str) -> dict[str, Any]:
     """OpenAPI 3.1. version: of the program."""
-    (page, problem), schemas = msgspec.json.schema_components([StatusPage, Problem], ref_template="#/components/schemas/{name}")
+    types = (StatusPage, OperationPage, Operation, Problem)
+    (page, operations, operation, problem), schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Headwater",
             "version": version,
-            "description": "A running agent, over its admin port. Every answer comes from memory and at once, whatever the store does.",
+            "description": "A running agent, over its admin port and its socket. What is read comes from memory and at once, whatever the "
+            "store does; what is done is an operation.",
         },
         "security": [{"bearer": []}],
         "paths": {
@@ -36,14 +43,30 @@ def openapi_document(version: str) -> dict[str, Any]:
                     "Topics or partitions of the log directories, as the agent knows them, with the age of that knowledge",
                     {"200": {"description": "One page", "content": {"application/json": {"schema": page}}}},
                     _parameter("topic", {"type": "string"}, "A name, or a pattern with * and ?"),
-                    _parameter(
-                        "state", {"type": "array", "items": {"type": "string", "enum": list(STATES)}}, "Partitions in one of these states"
-                    ),
+                    _parameter("state", _several(STATES), "Partitions in one of these states"),
                     _parameter("lag_above_s", {"type": "number", "minimum": 0}, "Partitions that lag longer, or whose lag is not known"),
                     _parameter("partitions", {"type": "boolean", "default": False}, "A row for each partition, not for each topic"),
                     _parameter("limit", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}, "Rows on the page"),
                     _parameter("after", {"type": "string"}, "The next_after of the page before: TOPIC, or TOPIC:PARTITION with partitions"),
                 )
+            },
+            "/v1/operations": {
+                "get": _operation(
+                    "Operations that run, and those that ended within a day; the newest first",
+                    {"200": {"description": "One page", "content": {"application/json": {"schema": operations}}}},
+                    _parameter("state", _several([each.value for each in OperationState]), "Those in one of these states"),
+                    _parameter("verb", {"type": "array", "items": {"type": "string"}}, "Those of one of these verbs"),
+                    _parameter(
+                        "limit",
+                        {"type": "integer", "minimum": 1, "maximum": OPERATIONS_LIMIT_MAX, "default": OPERATIONS_LIMIT},
+                        "Operations on the page",
+                    ),
+                    _parameter("after", {"type": "string"}, "The next_after of the page before"),
+                )
+            },
+            "/v1/operations/{id}": {"get": _operation("One operation", _is(operation)) | {"parameters": [_ID]}},
+            "/v1/operations/{id}/cancel": {
+                "post": _operation("Cancel it: it ends soon. One that has ended stays as it is", _is(operation)) | {"parameters": [_ID]}
             },
             "/v1/openapi.json": {
                 "get": _operation(
@@ -62,6 +85,14 @@ def openapi_document(version: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def _is(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"200": {"description": "As it is now", "content": {"application/json": {"schema": schema}}}}
+
+
+def _several(choices: Iterable[str]) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string", "enum": list(choices)}}
 
 
 def _operation(summary: str, responses: dict[str, Any], *parameters: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,16 @@
-"""Callers of an admin port: one that speaks HTTP, and one that sends whatever it is given."""
+"""Callers of the agent's API, by its port or its socket: one that speaks HTTP, and one that sends whatever it is given."""
 
 import http.client
 import json
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from headwater.admin.local_socket import socket_address
+
 Address = tuple[str, int]
+Way = Address | Path  # a path is a data directory, with the agent's socket in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,11 @@ class Answer:
         return str(self.json["code"])
 
 
-def call(address: Address, path: str, *, method: str = "GET", token: str = "", body: bytes | None = None, **headers: str) -> Answer:
+def call(way: Way, path: str, *, method: str = "GET", token: str = "", body: bytes | None = None, **headers: str) -> Answer:
     """One request in its own connection. `headers` with _ for -."""
-    connection = http.client.HTTPConnection(*address, timeout=30)
+    host, port = ("localhost", 80) if isinstance(way, Path) else way
+    connection = http.client.HTTPConnection(host, port, timeout=30)
+    connection.sock = connected(way)
     try:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, given | ({"Authorization": f"Bearer {token}"} if token else {}))
@@ -43,9 +49,23 @@ def call(address: Address, path: str, *, method: str = "GET", token: str = "", b
         connection.close()
 
 
-def send(address: Address, request: bytes) -> Answer | None:
+def connected(way: Way) -> socket.socket:
+    if not isinstance(way, Path):
+        return socket.create_connection(way, 30)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(30)
+    try:
+        with socket_address(way) as address:
+            client.connect(address)
+    except OSError:
+        client.close()
+        raise
+    return client
+
+
+def send(way: Way, request: bytes) -> Answer | None:
     """What these bytes are answered with; None when the connection ends without an answer."""
-    with socket.create_connection(address, 30) as client:
+    with connected(way) as client:
         client.sendall(request)
         client.shutdown(socket.SHUT_WR)
         response = http.client.HTTPResponse(client, method="HEAD" if request.startswith(b"HEAD ") else "GET")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import pytest
@@ -26,17 +27,19 @@ from headwater.admin.admin_routes import admin_app
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
 from headwater.admin.health import Health
+from headwater.admin.local_socket import NAME, listen_locally
 from headwater.admin.metrics import Metrics
+from headwater.admin.operations import Operations, new_operation_id
 from headwater_core.clock import SystemClock
 from headwater_core.errors import UsageError
-from tests.headwater.admin.client import Address, call, send
+from tests.headwater.admin.client import Address, call, connected, send
 
 TOKEN = "a-token-of-the-tests-0123456789"
 LOOPBACK = "127.0.0.1:0"
 
 
 def an_app(health: Health) -> ASGIApp:
-    return admin_app(health, cast(Metrics, None), None, SystemClock(), "1.2.3")
+    return admin_app(health, cast(Metrics, None), None, Operations(SystemClock(), new_operation_id), SystemClock(), "1.2.3")
 
 
 @pytest.fixture
@@ -50,8 +53,21 @@ def token_file(tmp_path: Path) -> Path:
 def serving(config: AdminConfig | None = None, app: ASGIApp | None = None, **failing: str) -> Iterator[Address]:
     """failing: reasons of checks of readiness, by name"""
     health = Health(live={"event_loop": lambda: ""}, ready={"gateway": lambda: ""} | {name: (lambda r=r: r) for name, r in failing.items()})
-    with AdminServer(config or AdminConfig(listen=LOOPBACK), app or an_app(health)) as server:
+    with a_server(config or AdminConfig(listen=LOOPBACK), app or an_app(health)) as server:
         yield server.address
+
+
+@contextmanager
+def a_server(config: AdminConfig, app: ASGIApp) -> Iterator[AdminServer]:
+    with TemporaryDirectory() as data_dir, AdminServer(config, app, Path(data_dir)) as server:
+        yield server
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Path]:
+    """A data directory in whose socket the API is, which has no port."""
+    with AdminServer(AdminConfig(listen=""), an_app(Health(live={"event_loop": lambda: ""}, ready={})), tmp_path):
+        yield tmp_path
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
@@ -141,14 +157,34 @@ def test_a_request_that_is_none_gets_an_error_of_our_form() -> None:
         assert twice.problem == "bad_request"
 
 
-def test_only_what_is_read_can_be_called_and_a_parameter_must_be_known() -> None:
-    with serving() as address:
-        refused = call(address, "/livez", method="POST")
+def test_only_what_is_read_can_be_called_and_a_parameter_must_be_known(token_file: Path) -> None:
+    with serving(AdminConfig(listen=LOOPBACK, token_file=token_file)) as address:
+        refused = call(address, "/livez", method="POST", token=TOKEN, Content_Type="application/json")
         assert (refused.status, refused.problem) == (405, "method_not_allowed")
         assert "GET" in refused.headers["allow"]
         assert call(address, "/livez", method="HEAD").body == b""
         assert call(address, "/readyz?verbos").problem == "bad_request"
         assert call(address, "/readyz?verbose=perhaps").problem == "bad_request"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "post"])
+def test_without_a_token_in_its_configuration_the_port_does_nothing_for_anybody(method: str) -> None:
+    """Every user of this machine may connect to it."""
+    with serving() as address:
+        for path in ("/v1/operations/any-operation/cancel", "/livez", "/absent"):
+            refused = call(address, path, method=method, Content_Type="application/json")
+            assert (refused.status, refused.problem) == (403, "token_needed")
+            assert call(address, path, method=method, token=TOKEN, Content_Type="application/json").problem == "token_needed"
+
+
+@pytest.mark.parametrize(
+    "media_type", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonp"]
+)
+def test_what_a_form_of_a_web_page_can_send_has_nothing_done(token_file: Path, local: Path, media_type: str) -> None:
+    with serving(AdminConfig(listen=LOOPBACK, token_file=token_file)) as address:
+        for way, token in ((address, TOKEN), (local, "")):
+            refused = call(way, "/v1/operations/any-operation/cancel", method="POST", token=token, Content_Type=media_type)
+            assert (refused.status, refused.problem) == (415, "unsupported_media_type")
 
 
 def test_a_body_has_a_limit_and_is_not_waited_for() -> None:
@@ -211,7 +247,7 @@ def test_a_client_that_does_not_take_its_answer_is_disconnected(monkeypatch: pyt
     async def long(scope: Scope, receive: Receive, send: Send) -> None:
         await Response(b"x" * whole)(scope, receive, send)
 
-    with AdminServer(AdminConfig(listen=LOOPBACK), long) as server, socket.create_connection(server.address, 30) as client:
+    with a_server(AdminConfig(listen=LOOPBACK), long) as server, socket.create_connection(server.address, 30) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert eventually(lambda: server.connections == 1)
         assert eventually(lambda: server.connections == 0)
@@ -229,7 +265,7 @@ def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(monkeypatch: pytes
     async def long(scope: Scope, receive: Receive, send: Send) -> None:
         await Response(b"x" * whole)(scope, receive, send)
 
-    with AdminServer(AdminConfig(listen=LOOPBACK), long) as server, socket.create_connection(server.address, 30) as client:
+    with a_server(AdminConfig(listen=LOOPBACK), long) as server, socket.create_connection(server.address, 30) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         taken = 0
         while some := client.recv(1 << 20):
@@ -318,6 +354,70 @@ def _answers(address: Address) -> bool:
     return False
 
 
+# -- the socket in the data directory ------------------------------------------------------------------------------
+
+
+def test_the_socket_is_for_its_user_alone_and_needs_no_token_and_no_host(local: Path) -> None:
+    assert (local / NAME).stat().st_mode & 0o777 == 0o600
+    assert call(local, "/livez?verbose", Host="evil.example").text == "[+]event_loop ok\nlivez check passed\n"
+    assert call(local, "/v1/operations").json["operations"] == []
+    assert (
+        call(local, "/v1/operations/absent-operation/cancel", method="POST", Content_Type="application/json").problem == "unknown_operation"
+    )
+
+
+def test_the_socket_is_there_beside_a_port_and_goes_with_the_server(tmp_path: Path) -> None:
+    with AdminServer(AdminConfig(listen=LOOPBACK), an_app(Health(live={}, ready={})), tmp_path) as server:
+        for way in (server.address, tmp_path):
+            assert call(way, "/livez").status == 200
+    assert not (tmp_path / NAME).exists()
+
+
+def test_what_a_killed_agent_left_is_no_agent_and_is_replaced(tmp_path: Path) -> None:
+    listen_locally(tmp_path).close()
+    with pytest.raises(ConnectionRefusedError):
+        call(tmp_path, "/livez")
+    with AdminServer(AdminConfig(listen=""), an_app(Health(live={}, ready={})), tmp_path):
+        assert call(tmp_path, "/livez").status == 200
+
+
+def test_a_data_directory_with_a_long_name_works(tmp_path: Path) -> None:
+    data_dir = tmp_path / ("d" * 120) / ("e" * 120)
+    data_dir.mkdir(parents=True)
+    with AdminServer(AdminConfig(listen=""), an_app(Health(live={}, ready={})), data_dir):
+        assert call(data_dir, "/livez").status == 200
+
+
+def test_who_floods_the_port_keeps_nobody_out_of_the_socket_and_the_other_way_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(admin_server, "LOCAL_CONNECTIONS_MAX", 3)
+    with AdminServer(AdminConfig(listen=LOOPBACK), an_app(Health(live={}, ready={})), tmp_path) as server:
+        for flooded, other in ((server.address, tmp_path), (tmp_path, server.address)):
+            flood = [connected(flooded) for _ in range(4)]
+            with suppress(ConnectionError):
+                assert flood[-1].recv(1) == b""
+            assert call(other, "/livez").status == 200
+            for each in flood:
+                each.close()
+            assert eventually(lambda: server.connections == 0)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HT", b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx", b"\0\0\0\3abc"])
+def test_who_asks_nothing_whole_is_let_go_and_holds_nobody_up(sent: bytes, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_connection, "REQUEST_S", 0.2)
+    silent = [connected(local) for _ in range(40)]
+    for each in silent:
+        each.sendall(sent)
+    assert call(local, "/livez").status == 200
+    for each in silent:
+        with suppress(ConnectionError):
+            while each.recv(65536):
+                pass
+        each.close()
+
+
 # -- TLS and files that change -------------------------------------------------------------------------------------
 
 
@@ -376,9 +476,9 @@ def test_a_token_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, con
         pass
 
 
-def test_an_address_that_is_taken_is_an_error_in_words() -> None:
+def test_an_address_that_is_taken_is_an_error_in_words(tmp_path: Path) -> None:
     with serving() as address, pytest.raises(UsageError, match="admin cannot listen on"):
-        AdminServer(AdminConfig(listen="{}:{}".format(*address)), an_app(Health(live={}, ready={})))
+        AdminServer(AdminConfig(listen="{}:{}".format(*address)), an_app(Health(live={}, ready={})), tmp_path)
 
 
 # -- strangers -----------------------------------------------------------------------------------------------------

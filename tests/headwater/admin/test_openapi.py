@@ -7,11 +7,12 @@ from typing import Any, cast
 import msgspec
 from starlette.routing import Route
 
-from headwater.admin import admin_routes
+from headwater.admin import admin_routes, operation_routes
 from headwater.admin.admin_routes import admin_app
 from headwater.admin.health import Health
 from headwater.admin.metrics import Metrics
 from headwater.admin.openapi import openapi_document
+from headwater.admin.operations import Operations, new_operation_id
 from headwater.admin.problem import ProblemCode
 from headwater_core.clock import SystemClock
 
@@ -19,16 +20,24 @@ DOCUMENT = msgspec.json.decode(msgspec.json.encode(openapi_document("1.2.3")))
 
 
 def test_it_has_every_path_and_no_other() -> None:
-    app = admin_app(Health(live={}, ready={}), cast(Metrics, None), None, SystemClock(), "1.2.3")
-    assert {route.path for route in app.routes if isinstance(route, Route)} == set(DOCUMENT["paths"])
+    operations = Operations(SystemClock(), new_operation_id)
+    app = admin_app(Health(live={}, ready={}), cast(Metrics, None), None, operations, SystemClock(), "1.2.3")
+    served = {
+        (route.path, method) for route in app.routes if isinstance(route, Route) for method in (route.methods or ()) if method != "HEAD"
+    }
+    assert served == {(path, method.upper()) for path, methods in DOCUMENT["paths"].items() for method in methods}
     assert DOCUMENT["info"]["version"] == "1.2.3"
 
 
 def test_each_path_has_the_parameters_that_its_handler_knows() -> None:
-    source = inspect.getsource(admin_routes)
+    source = inspect.getsource(admin_routes) + inspect.getsource(operation_routes)
     known = [re.findall(r'"(\w+)"', arguments) for arguments in re.findall(r"known\(request((?:, \"\w+\")*)\)", source)]
-    documented = [[each["name"] for each in path["get"]["parameters"]] for path in DOCUMENT["paths"].values() if path["get"]["parameters"]]
-    assert sorted(sorted(each) for each in known if each) == sorted(sorted(each) for each in documented)
+    documented = [
+        [each["name"] for each in method["parameters"] if each["in"] == "query"]
+        for methods in DOCUMENT["paths"].values()
+        for method in methods.values()
+    ]
+    assert sorted(sorted(each) for each in known if each) == sorted(sorted(each) for each in documented if each)
 
 
 def test_every_reference_leads_somewhere() -> None:
