@@ -18,3 +18,7 @@ class WatermarkOrigin(NamedTuple):
     def __str__(self) -> str:
         what = "the broker's answer" if self.source is WatermarkSource.BROKER else "the broker's checkpoint"
         return what if self.age_s is None else f"{what} of {self.age_s:.1f} s ago"
+
+    @classmethod
+    def of_checkpoint(cls, written_ms: int | None, now_ms: int) -> "WatermarkOrigin":
+        return cls(WatermarkSource.CHECKPOINT, None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000))

@@ -88,6 +88,11 @@ def summary(rows: Sequence[Row]) -> str:
     return ", ".join([f"{len(rows)} partition{'s' * (len(rows) != 1)}", *counts, *lags, *held_back])
 
 
+def held_back(store_try_ms: int) -> str:
+    """Why nothing is archived while the agent leaves the store alone."""
+    return f"archiving is held back: the store does not answer to any partition, and is tried again at {time_text(store_try_ms)}"
+
+
 def check_lag(rows: Sequence[Row], lag_max_s: float) -> None:
     """Raises VerificationFailed when a partition lags more, is in trouble, or its lag is unknown; NothingExamined when no partition has a
     local log that a broker writes."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -22,8 +23,8 @@ from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
+from headwater.overview import held_back
 from headwater.store_identity import check_belongs
-from headwater.units import time_text
 from headwater.wiring import Bucket, archived, load_head, open_broker, open_bucket, open_cache, open_log_dirs
 from headwater_core.clock import SystemClock
 from headwater_core.errors import (
@@ -38,7 +39,6 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import PartitionId, TopicPartition
-from headwater_core.segments.checkpoints import HIGH_WATERMARKS
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, parse_directory_name
 from headwater_core.threads import DaemonThreads
@@ -177,17 +177,23 @@ def survey_each(
         trouble = (
             answers.damage.get(partition, "") or unreadable.pop(place, "") or damaged.get(place.topic, "") or known.troubles.get(place, "")
         )
-        found = status_of(
+        judged = partial(
+            status_of,
             partition,
-            local.get(partition),
-            head,
+            head=head,
             policy=policy,
             tail_age_ms=tail_age_ms,
             now_ms=now_ms,
             cached_bytes=cached.get(folder(partition), 0),
-            trouble=trouble,
             origin=origins.get(partition),
         )
+        here = local.get(partition)
+        try:
+            found = judged(here, trouble=trouble)
+        except TransientError as error:
+            assert here is not None
+            found = replace(judged(None), state="unknown", reason=str(error))
+            found = replace(found, local_start=here.start_offset, high_watermark=here.high_watermark)
         if partition in local and local[partition].directory.parent in recovered and found.state != "stopped":
             found = replace(found, state="recovered", reason="read-only until a broker starts on it")
         found = replace(found, known_age_s=age_s)
@@ -241,20 +247,12 @@ def _with_watermarks(logs: Sequence[LocalLog], broker: BrokerLogs | None) -> Ite
         asking = threads.submit(broker.watermarks, logs, ask=True)
         threads.shutdown(wait=False)
         said = asking.result() if wait((asking,), SILENCE_S).done else broker.watermarks(logs, ask=False)
-    checkpoints = {directory: _checkpoint_age_s(directory) for directory in {log.directory.parent for log in logs}}
+    now_ms = SystemClock().now_ms()
     for log in logs:
         if (mark := said.get(log.partition)) is not None:
             yield replace(log, high_watermark=mark.offset), WatermarkOrigin(WatermarkSource.BROKER, round(mark.age_s, 3))
         else:
-            yield log, WatermarkOrigin(WatermarkSource.CHECKPOINT, checkpoints[log.directory.parent])
-
-
-def _checkpoint_age_s(log_dir: Path) -> float | None:
-    try:
-        written_ms = (log_dir / HIGH_WATERMARKS).stat().st_mtime_ns // 1_000_000
-    except OSError:
-        return None
-    return max(0.0, (SystemClock().now_ms() - written_ms) / 1000)
+            yield log, WatermarkOrigin.of_checkpoint(log.checkpoint_ms, now_ms)
 
 
 def _own(heads: Mapping[PartitionId, KnownHead], local: Mapping[PartitionId, LocalLog]) -> set[PartitionId]:
@@ -290,7 +288,7 @@ def _held_back(found: PartitionStatus, store_try_ms: int) -> PartitionStatus:
     """`found` while the agent leaves the store alone, which answers to no partition."""
     reason = found.reason
     if found.state in ("due", "unknown"):
-        reason += f"; archiving is held back: the store does not answer to any partition, and is tried again at {time_text(store_try_ms)}"
+        reason += f"; {held_back(store_try_ms)}"
     return replace(found, reason=reason, store_try_ms=store_try_ms)
 
 

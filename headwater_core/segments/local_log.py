@@ -78,6 +78,7 @@ class LocalLog:
 
     high_watermark  first offset not known to be replicated, from the checkpoint: up to 5 s old, so that after a truncation it
                     may be ahead for as long; None when no checkpoint names the partition: then nothing may be archived
+    checkpoint_ms   when that checkpoint was written, in milliseconds since the epoch; None when that is not known
     log_start       first offset a client may read: the checkpoint's, else the first segment's base offset
     cleaned_to      first offset the cleaner has not visited (cleaner-offset-checkpoint), None when never compacted
     delete_retention_ms  how long the cleaner keeps a tombstone at least; None when the metadata log does not say
@@ -106,6 +107,7 @@ class LocalLog:
     settled: bool = True
     leftovers: tuple[str, ...] = ()
     glimpse: Glimpse | None = field(default=None, compare=False, repr=False)
+    checkpoint_ms: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """A checkpoint may be older than another one, so that a high watermark below the log start is possible."""

@@ -18,7 +18,8 @@ _RENAMED = ("-delete", "-future", "-stray")
 
 
 class LogDirectory(NamedTuple):
-    """One log directory: its identity and its checkpoints, read before its partitions are listed.
+    """One log directory: its identity and its checkpoints, read before its partitions are listed. `checkpoint_ms`: when the high watermarks
+    were written, in milliseconds since the epoch; None when they never were.
 
     That order matters: a checkpointed high watermark never promises more than the segments listed after it hold.
     """
@@ -26,6 +27,7 @@ class LogDirectory(NamedTuple):
     directory: Path
     properties: MetaProperties
     high_watermarks: Mapping[TopicPartition, int]
+    checkpoint_ms: int | None
     log_starts: Mapping[TopicPartition, int]
     cleaned: Mapping[TopicPartition, int]
     partitions: dict[TopicPartition, Path]
@@ -47,6 +49,7 @@ class LogDirectory(NamedTuple):
             directory=directory,
             properties=properties,
             high_watermarks=offsets(checkpoints.HIGH_WATERMARKS),
+            checkpoint_ms=files.modified_ms(f"{directory}/{checkpoints.HIGH_WATERMARKS}"),
             log_starts=offsets(checkpoints.LOG_STARTS),
             cleaned=offsets(checkpoints.CLEANED),
             partitions={key: directory / name for name in names if (key := parse_directory_name(name)) is not None},

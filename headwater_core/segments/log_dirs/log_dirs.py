@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -44,11 +44,13 @@ class Listing:
     Without `problems`, a partition that is not listed is not there.
 
     unread  why the broker's metadata log cannot be read: then it is not known who leads
+    checkpoints_ms  by log directory: see LocalLog.checkpoint_ms
     """
 
     partitions: Mapping[TopicPartition, Glimpse]
     problems: tuple[tuple[Path, HeadwaterError], ...] = ()
     unread: HeadwaterError | None = None
+    checkpoints_ms: Mapping[Path, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,11 @@ class LogDirs:
         """
         metadata = self._metadata.known()
 
+        checkpoints_ms: dict[Path, int] = {}
+
         def glimpse_at_all(root: LogDirectory, progressed: Progressed) -> list[tuple[TopicPartition, Path, Glimpse]]:
+            if root.checkpoint_ms is not None:
+                checkpoints_ms[root.directory] = root.checkpoint_ms
             found: list[tuple[TopicPartition, Path, Glimpse]] = []
             for topic_partition, path in root.partitions.items():
                 found.append((topic_partition, path, glimpse_at(path, topic_partition, root, metadata.state)))
@@ -169,7 +175,12 @@ class LogDirs:
         if not problems:
             for gone in [each for each in list(self._places) if each not in partitions]:
                 self._places.pop(gone, None)
-        return Listing(partitions={each: partitions[each] for each in sorted(partitions)}, problems=tuple(problems), unread=metadata.unread)
+        return Listing(
+            partitions={each: partitions[each] for each in sorted(partitions)},
+            problems=tuple(problems),
+            unread=metadata.unread,
+            checkpoints_ms=checkpoints_ms,
+        )
 
     def roster(self) -> Roster:
         """Which partitions survey would find, and no more of each than that. It costs a listing of each log directory and two file stamps

@@ -69,6 +69,7 @@ def _assemble(
             directory=path,
             segments=listing.segments,
             high_watermark=root.high_watermarks.get(topic_partition),
+            checkpoint_ms=root.checkpoint_ms,
             log_start=max(first, root.log_starts.get(topic_partition, first)),
             epochs=epochs,
             cleaned_to=root.cleaned.get(topic_partition),

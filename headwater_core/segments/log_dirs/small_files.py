@@ -42,8 +42,13 @@ class SmallFiles:
         raw, stamp = found
         value = known.value if known and known.raw == raw else decode(raw, where=path)
         is_settled = time.time_ns() > stamp.modified_ns + SETTLED_NS
-        self._known[path] = _SmallFile(stamp if is_settled else None, raw, value)
+        self._known[path] = _SmallFile(stamp if is_settled else None, raw, value, stamp.modified_ns)
         return cast(T, value)
+
+    def modified_ms(self, path: str) -> int | None:
+        """When it was written, as it was last read, in milliseconds since the epoch; None when it never was."""
+        known = self._known.get(path)
+        return None if known is None else known.modified_ns // 1_000_000
 
 
 class Stamp(NamedTuple):
@@ -60,6 +65,7 @@ class _SmallFile(NamedTuple):
     stamp: Stamp | None
     raw: bytes
     value: object
+    modified_ns: int
 
 
 def is_directory(path: Path) -> bool:
