@@ -11,7 +11,7 @@ from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Idle, Stop
 from archival.watermark import WatermarkOrigin, WatermarkSource
-from headwater_core.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batch_walk import headers, locate
 from headwater_core.segments.local_log import LocalLog
@@ -124,6 +124,8 @@ def status_of(
 
     origin  of the log's high watermark; None: its broker's checkpoint, of unknown age
     progressed  see backlog
+
+    Raises TransientError when the log changes while it is looked at, or its disk does not answer: that says nothing of its archiving.
     """
     lag: ArchiveLag | None = None
     state, reason = "archive-only", "no local log here"
@@ -132,6 +134,8 @@ def status_of(
         try:
             lag = backlog(log, head.next_offset if head else 0, progressed)
             state, reason = _state(log, head, lag, policy, tail_age_ms, origin)
+        except TransientError:
+            raise
         except HeadwaterError as error:
             trouble = trouble or str(error)
     acts = state not in ("archive-only", "standby", "behind")

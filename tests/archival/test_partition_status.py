@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from archival import partition_status
 from archival.partition_status import ArchiveLag, PartitionStatus, status_of
 from archival.plan.cleaner import overtaken
 from archival.plan.policy import Policy
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory
-from headwater_core.errors import NeedsUpgrade
+from headwater_core.errors import NeedsUpgrade, SourceChanged
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import Leadership, LocalLog
 from manifests.document import FORMAT, check_ours
@@ -100,3 +101,12 @@ def test_whose_word_the_high_watermark_is_and_how_old() -> None:
     assert shown(led, WatermarkOrigin(WatermarkSource.CHECKPOINT, 3.0)) == ("checkpoint", 3.0, by_file)
     assert shown(led, None)[:2] == ("checkpoint", None)
     assert shown(replace(led, high_watermark=None), WatermarkOrigin(WatermarkSource.CHECKPOINT, 3.0))[:2] == ("", None)
+
+
+def test_a_log_that_changes_while_it_is_looked_at_has_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise SourceChanged("a segment was deleted")
+
+    monkeypatch.setattr(partition_status, "backlog", gone)
+    with pytest.raises(SourceChanged):
+        state_of(LOG, HEAD)
