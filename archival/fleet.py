@@ -37,6 +37,7 @@ from archival.plan.role import Standby, archiving_role
 from archival.rest import Rest
 from archival.schedule.store_breaker import listening
 from archival.schedule.upload_permit import StepWatch, UploadPermit, UploadRate
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
 from headwater_core.control.control_log import ControlLog
 from headwater_core.errors import Fenced, HeadwaterError, NotFound, TransientError, UploadStopped
@@ -220,6 +221,7 @@ class ArchiverFleet:
         self._unread = ""  # why the metadata log cannot be read
         self.unexpected = 0  # defects: exceptions that nothing foresees, each logged with its traceback
         self.committed: Callable[[Head], object] = lambda head: None  # is called with every head that a step has committed
+        self.stepped: Callable[[PartitionOutcome], object] = lambda outcome: None  # is called after every step, whoever asks for it
         self.announcer = Announcer(equipment.control, equipment.clock)
         self._broker_topics = BrokerTopics(equipment.dirs, self._identify)
         self._topics = TopicRecords(equipment.repository, self._broker_topics.describe, clock=equipment.clock, owner=equipment.owner)
@@ -277,10 +279,13 @@ class ArchiverFleet:
         """The heads that archivers hold, and how old that knowledge is: of those that have something to do, and the last that had."""
         now_s = self.clock.monotonic_s()
         return {
-            partition: KnownHead(head, round(now_s - (now_s if member.confirmed_s is None else member.confirmed_s), 3))
-            for partition, member in self._members.known().items()
-            if (archiver := member.archiver) is not None and (head := archiver.head) is not None
+            partition: known for partition, member in self._members.known().items() if (known := _known_head(member, now_s)) is not None
         }
+
+    def head(self, partition: PartitionId) -> KnownHead | None:
+        """That of `partition`; None while no archiver holds one."""
+        member = self._members.of(partition)
+        return _known_head(member, self.clock.monotonic_s()) if member is not None else None
 
     def policy(self, place: TopicPartition, policy_for: PolicyFor) -> Policy:
         """What may be archived of `place` now. Raises what reading the pauses raises."""
@@ -292,11 +297,14 @@ class ArchiverFleet:
         if self._equipment.pauses is not None:
             self._equipment.pauses.look_before_work()
 
-    def look(self, place: TopicPartition) -> LocalLog:
-        """A look at one log, with what its broker has said of it: nobody is asked. Raises what LogDirs.look does."""
+    def look(self, place: TopicPartition) -> tuple[LocalLog, WatermarkOrigin]:
+        """A look at one log, with what its broker has said of it, and whose word its high watermark is: nobody is asked. Raises what
+        LogDirs.look does."""
         log = self._equipment.dirs.look(place)
         said = self.broker_logs.watermarks([log], ask=False).get(log.partition) if self.broker_logs is not None else None
-        return log if said is None else replace(log, high_watermark=said.offset)
+        if said is None:
+            return log, WatermarkOrigin.of_checkpoint(log.checkpoint_ms, self.clock.now_ms())
+        return replace(log, high_watermark=said.offset), WatermarkOrigin(WatermarkSource.BROKER, said.age_s)
 
     def read(self, log: LocalLog, work: Callable[[Progressed], T]) -> T:
         """See LogDirs.read."""
@@ -305,6 +313,11 @@ class ArchiverFleet:
     def releases(self) -> dict[PartitionId, ReleaseRecord]:
         """What was released at the broker, of the partitions for which that was tried."""
         return {partition: replace(member.released) for partition, member in self._members.known().items() if member.released.reason}
+
+    def released(self, partition: PartitionId) -> ReleaseRecord | None:
+        """What was released of it at the broker; None where that was never tried."""
+        member = self._members.of(partition)
+        return replace(member.released) if member is not None and member.released.reason else None
 
     def listing(self) -> Listing:
         """Which partitions there are. Raises what makes the log directories unusable as a whole."""
@@ -348,6 +361,7 @@ class ArchiverFleet:
         elif contact.answered:
             done = replace(done, store_answers=True)
         self.note(done)
+        self.stepped(done)
         return done
 
     def _step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch, end: int | None, again: bool) -> PartitionOutcome:
@@ -773,6 +787,13 @@ class ArchiverFleet:
 
     def _new_archiver(self, partition: PartitionId) -> PartitionArchiver:
         return PartitionArchiver(partition, self._shared, open_layout(self.settings_for(partition.topic).layout))
+
+
+def _known_head(member: Member, now_s: float) -> KnownHead | None:
+    head = member.archiver.head if member.archiver is not None else None
+    if head is None:
+        return None
+    return KnownHead(head, round(now_s - (now_s if member.confirmed_s is None else member.confirmed_s), 3))
 
 
 def _sooner(*waits: float | None) -> float | None:

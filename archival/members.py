@@ -89,6 +89,10 @@ class Members:
         with self._lock:
             return dict(self._members)
 
+    def of(self, partition: PartitionId) -> Member | None:
+        with self._lock:
+            return self._members.get(partition)
+
     def at(self, place: TopicPartition) -> Member | None:
         """The member whose log was there at the last look."""
         with self._lock:

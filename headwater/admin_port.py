@@ -4,19 +4,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
 from archival.plan.policy import Policy
 from archival.schedule.scheduler import Scheduler
 from headwater import __version__
+from headwater.admin.archived_partitions import ArchivedPartitions
 from headwater.admin.checks import Heartbeat, agent_health
 from headwater.admin.fleet_watch import FleetWatch
+from headwater.admin.head_reader import HeadReader
 from headwater.admin.operations import Operations, new_operation_id
 from headwater.admin.status_board import BoardSources, StatusBoard
+from headwater.admin.watermark_watch import WatermarkWatch
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.server import CannotListen
+from headwater.overview import held_back
 from headwater.session import Session
+from headwater.wiring import load_head
 from headwater_core.clock import SystemClock
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import HeadwaterError
@@ -49,7 +55,7 @@ class Vitals:
     operations: Operations = field(default_factory=lambda: Operations(SystemClock(), new_operation_id))
 
     @classmethod
-    def of(cls, session: Session) -> "Vitals":
+    def of(cls, session: Session, logs: Logs) -> "Vitals":
         fleet, clock = session.fleet, SystemClock()
         if fleet is None:
             return cls(None, None)
@@ -61,8 +67,17 @@ class Vitals:
         def offsets(partition: PartitionId) -> PartitionState | None:
             return session.control.state().partition(partition)
 
-        board = StatusBoard(BoardSources.of(fleet, offsets, policy), clock)
+        archived = ArchivedPartitions(session.control.state, lambda: logs.archived)
+        board = StatusBoard(BoardSources.of(fleet, offsets, policy, archived.now), clock)
+        fleet.stepped = lambda done: board.stepped(done.place, done.reason)
         return cls(board, FleetWatch(fleet, session.config.log.dirs, board, clock))
+
+    def reconsider(self) -> None:
+        """What may be archived has changed."""
+        if self.scheduler is not None:
+            self.scheduler.reconsider()
+        if self.board is not None:
+            self.board.reconsider()
 
     def committed(self, head: Head) -> None:
         if self.board is not None:
@@ -78,12 +93,26 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     from headwater.admin.admin_routes import admin_app
     from headwater.admin.admin_server import AdminServer
     from headwater.admin.metrics import Metrics, MetricSources
+    from headwater.admin.status_page import PageFacts
 
     fleet = session.fleet
 
     def failure(place: TopicPartition) -> HeadwaterError | None:
         found = fleet.failures.get(place) if fleet is not None else None
         return found.error if found is not None else None
+
+    def facts() -> PageFacts:
+        probe_in_s = vitals.scheduler.probe_in_s() if vitals.scheduler is not None else None
+        try_ms = None if probe_in_s is None else SystemClock().now_ms() + round(probe_in_s * 1000)
+        return PageFacts(
+            listed=vitals.board is not None and vitals.board.is_listed,
+            unseen=vitals.board.unseen if vitals.board is not None else 0,
+            cached_bytes=logs.hydrator.cache.folder_bytes,
+            store_try_ms=try_ms,
+            held_back=held_back(try_ms) if try_ms is not None else "",
+            store_failing_s=session.bucket.meter.health().failing_s,
+            damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
+        )
 
     health = agent_health(
         vitals.heartbeat,
@@ -108,7 +137,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         ),
         SystemClock().monotonic_s,
     )
-    app = admin_app(health, metrics, vitals.board, vitals.operations, SystemClock(), __version__)
+    app = admin_app(health, metrics, vitals.board, vitals.operations, SystemClock(), __version__, facts)
     try:
         server = AdminServer(config, app, session.config.node.data_dir)
     except CannotListen as error:
@@ -120,20 +149,27 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
             consequence="health, metrics and status are on this agent's own socket alone; all else works",
         )
         server = AdminServer(replace(config, listen=""), app, session.config.node.data_dir)
-    with server, _kept(vitals.board):
+    with server, _kept(vitals.board, session):
         yield
 
 
 @contextmanager
-def _kept(board: StatusBoard | None) -> Iterator[None]:
-    """Up to date, for the time of the block."""
+def _kept(board: StatusBoard | None, session: Session) -> Iterator[None]:
+    """Up to date, for the time of the block. What a store or a broker holds up is not waited for at its end."""
+    if board is None or session.fleet is None:
+        yield
+        return
     stop = threading.Event()
-    thread = threading.Thread(target=board.run, args=(stop,), name="status-board", daemon=True) if board is not None else None
-    if thread is not None:
-        thread.start()
+    heads = HeadReader(board, partial(load_head, session.bucket))
+    broker = session.fleet.broker_logs
+    works = [("status-heads", heads.run)]
+    works += [("status-broker", WatermarkWatch(board, broker, SystemClock()).run)] if broker is not None else []
+    thread = threading.Thread(target=board.run, args=(stop,), name="status-board", daemon=True)
+    for each in (thread, *(threading.Thread(target=run, args=(stop,), name=name, daemon=True) for name, run in works)):
+        each.start()
     try:
         yield
     finally:
         stop.set()
-        if thread is not None:
-            thread.join(STOP_S)
+        board.wake()
+        thread.join(STOP_S)

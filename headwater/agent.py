@@ -60,7 +60,7 @@ def run(
         open_session(config, patient=True, reload=reload) as session,
         open_logs(config, session.bucket, indexed=True, patient=True) as logs,
         StoreProbe(session.bucket.store, session.bucket.meter).probing(),
-        open_admin_port(session, logs, vitals := Vitals.of(session)),
+        open_admin_port(session, logs, vitals := Vitals.of(session, logs)),
     ):
         try:
             return asyncio.run(_run(session, logs, vitals, started))
@@ -112,7 +112,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 session.fleet.committed = committed
                 scheduler = Scheduler(vitals.work, clock=SystemClock(), random=Random(), settings=session.live.archival)
                 vitals.scheduler = scheduler
-                session.live.changed = session.pauses.changed = scheduler.reconsider
+                session.live.changed = session.pauses.changed = vitals.reconsider
                 answers.scheduler = scheduler
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
                 tasks.create_task(_run_in(collector, partial(upkeep.run, stop)))

@@ -1,6 +1,6 @@
 """Which partitions there are: what the log directories and the bucket listed last, joined."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import structlog
 
@@ -106,6 +106,11 @@ class Catalogue:
         for each in self._found.values():
             found[each.partition.topic, each.partition.partition] = each.partition
         return found
+
+    @property
+    def archived(self) -> Mapping[str, TopicManifest]:
+        """The topics in the bucket, by name, as last listed; not to be changed."""
+        return self._archived
 
     def local(self, topic: str, partition: int) -> LocalPartition | None:
         """As the last listing had it; None where it is not known to be here."""

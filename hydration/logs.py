@@ -1,7 +1,7 @@
 """Every partition that can be read: known locally, in the bucket, or both."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from hydration.local.look_keeper import LookKeeper
 from hydration.partition_log import PartitionLog, Pending
 from manifests.head import Head
 from manifests.repository import ManifestRepository
+from manifests.topic import TopicManifest
 
 SWEEP_WAIT_S = 1.0
 
@@ -92,6 +93,11 @@ class Logs:
     def lost(self) -> dict[str, HeadwaterError]:
         """Topics whose partitions the bucket's last listing could not read, and why."""
         return self._catalogue.lost
+
+    @property
+    def archived(self) -> Mapping[str, TopicManifest]:
+        """The topics in the bucket, by name, as last listed."""
+        return self._catalogue.archived
 
     @property
     def unlisted(self) -> HeadwaterError | None:

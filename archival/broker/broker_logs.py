@@ -58,6 +58,17 @@ class BrokerLogs:
         with self._lock:
             self._expected.update(dict.fromkeys(places))
 
+    def learn(self, places: Collection[TopicPartition]) -> dict[TopicPartition, Watermark]:
+        """Ask the broker about all of them now, and keep what it says of those that it leads. Nothing where it does not answer."""
+        found = self._asked_about(list(places))
+        with self._lock:
+            for place, answer in found.items():
+                known = self._known.get(place)
+                if known is None or known.asked_s <= answer.asked_s:
+                    self._known[place] = answer
+        now_s = self._clock.monotonic_s()
+        return {place: Watermark(answer.end.high_watermark, now_s - answer.asked_s) for place, answer in found.items()}
+
     def retain(self, places: Collection[TopicPartition]) -> None:
         """All others are gone."""
         with self._lock:

@@ -1,6 +1,8 @@
 """The requests of the agent's API: which paths there are, and what each answers."""
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -17,18 +19,29 @@ from headwater.admin.operation_routes import routes_of
 from headwater.admin.operations import Operations
 from headwater.admin.parameters import among, flag, known, number, seconds, several, text
 from headwater.admin.problem import ProblemCode, ProblemError, problem_response
-from headwater.admin.status_board import StatusBoard
-from headwater.admin.status_page import LIMIT, LIMIT_MAX, StatusKey, StatusQuery, page_of
+from headwater.admin.status_board import ARCHIVE_ONLY, StatusBoard
+from headwater.admin.status_page import LIMIT, LIMIT_MAX, PageFacts, StatusKey, StatusQuery, page_of
 from headwater_core.clock import Clock
 
+WAIT_MAX_S = 5.0  # for looks at what has just happened
+PARTITION_MAX = 2**31 - 1
 _TOPIC = r"[A-Za-z0-9._-]{1,249}"
 _CODES = {404: ProblemCode.NOT_FOUND, 405: ProblemCode.METHOD_NOT_ALLOWED}
 
 
-def admin_app(health: Health, metrics: Metrics, board: StatusBoard | None, operations: Operations, clock: Clock, version: str) -> Starlette:
+def admin_app(
+    health: Health,
+    metrics: Metrics,
+    board: StatusBoard | None,
+    operations: Operations,
+    clock: Clock,
+    version: str,
+    facts: Callable[[], PageFacts] = PageFacts,
+) -> Starlette:
     """ASGI. Every answer comes from what is known: no handler waits for a disk, a lock that is held for long, or a store.
 
     board    None where there are no log directories
+    facts    what is known beside it
     version  of the program
     """
     document = msgspec.json.encode(openapi_document(version))
@@ -47,8 +60,10 @@ def admin_app(health: Health, metrics: Metrics, board: StatusBoard | None, opera
 
     async def show_status(request: Request) -> Response:
         query = _status_query(request)
-        entries = board.entries() if board is not None else []
-        page = page_of(entries, query, now_s=clock.monotonic_s(), at_ms=clock.now_ms())
+        if board is not None and (wait_s := seconds(request, "wait_s")):
+            await _seen(board, query, min(wait_s, WAIT_MAX_S))
+        entries = [*board.entries(), *board.elsewhere()] if board is not None else []
+        page = page_of(entries, query, facts(), now_s=clock.monotonic_s(), at_ms=clock.now_ms())
         return Response(msgspec.json.encode(page), media_type="application/json")
 
     async def show_metrics(request: Request) -> Response:
@@ -70,6 +85,22 @@ def admin_app(health: Health, metrics: Metrics, board: StatusBoard | None, opera
     return app
 
 
+async def _seen(board: StatusBoard, query: StatusQuery, wait_s: float) -> None:
+    """What was done so far with what is asked for has been looked at, or that takes longer than this."""
+    loop, seen = asyncio.get_running_loop(), asyncio.Event()
+
+    def done() -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(seen.set)
+
+    board.when_seen(query.names, done)
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(seen.wait(), wait_s)
+    finally:
+        board.forget(done)
+
+
 def _health(what: str, request: Request, results: Collection[CheckResult]) -> Response:
     failed = any(each.reason for each in results)
     is_short = not failed and not flag(request, "verbose")
@@ -78,12 +109,13 @@ def _health(what: str, request: Request, results: Collection[CheckResult]) -> Re
 
 
 def _status_query(request: Request) -> StatusQuery:
-    known(request, "topic", "state", "lag_above_s", "partitions", "limit", "after")
+    known(request, "topic", "partition", "state", "lag_above_s", "partitions", "limit", "after", "wait_s")
     after = text(request, "after", rf"{_TOPIC}(:[0-9]{{1,9}})?", "the next_after of another page")
     topic, _, partition = (after or "").partition(":")
     return StatusQuery(
         topic=text(request, "topic", r"[A-Za-z0-9._*?-]{1,249}", "a topic's name, or a pattern with * and ?"),
-        states=among(request, "state", STATES),
+        partition=number(request, "partition", None, PARTITION_MAX, least=0),
+        states=among(request, "state", (*STATES, ARCHIVE_ONLY)),
         lag_above_s=seconds(request, "lag_above_s"),
         partitions=flag(request, "partitions"),
         after=StatusKey(topic, int(partition or -1)) if after else None,

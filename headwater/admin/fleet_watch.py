@@ -54,9 +54,7 @@ class FleetWatch:
         self._work.expect(places)
 
     def step(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> PartitionOutcome:
-        done = self._work.step(place, policy_for, watch)
-        self._board.stepped(place, done.reason)
-        return done
+        return self._work.step(place, policy_for, watch)
 
     def merge(self, place: TopicPartition, policy_for: PolicyFor, watch: StepWatch) -> MergeTurn:
         return self._work.merge(place, policy_for, watch)

@@ -10,6 +10,7 @@ from headwater.admin.operation_routes import LIMIT as OPERATIONS_LIMIT
 from headwater.admin.operation_routes import LIMIT_MAX as OPERATIONS_LIMIT_MAX
 from headwater.admin.operations import Operation, OperationPage, OperationState
 from headwater.admin.problem import MEDIA_TYPE, Problem, ProblemCode
+from headwater.admin.status_board import ARCHIVE_ONLY
 from headwater.admin.status_page import LIMIT, LIMIT_MAX, StatusPage
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
@@ -40,14 +41,20 @@ def openapi_document(version: str) -> dict[str, Any]:
             },
             "/v1/status": {
                 "get": _operation(
-                    "Topics or partitions of the log directories, as the agent knows them, with the age of that knowledge",
+                    "Topics or partitions, here or archived, as the agent knows them, with the age of that knowledge",
                     {"200": {"description": "One page", "content": {"application/json": {"schema": page}}}},
                     _parameter("topic", {"type": "string"}, "A name, or a pattern with * and ?"),
-                    _parameter("state", _several(STATES), "Partitions in one of these states"),
+                    _parameter("partition", {"type": "integer", "minimum": 0}, "Only partitions of this number"),
+                    _parameter("state", _several([*STATES, ARCHIVE_ONLY]), "Partitions in one of these states"),
                     _parameter("lag_above_s", {"type": "number", "minimum": 0}, "Partitions that lag longer, or whose lag is not known"),
                     _parameter("partitions", {"type": "boolean", "default": False}, "A row for each partition, not for each topic"),
                     _parameter("limit", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}, "Rows on the page"),
                     _parameter("after", {"type": "string"}, "The next_after of the page before: TOPIC, or TOPIC:PARTITION with partitions"),
+                    _parameter(
+                        "wait_s",
+                        {"type": "number", "minimum": 0},
+                        "Answer only when what has been done so far was looked at, or after so many seconds, 5 at most",
+                    ),
                 )
             },
             "/v1/operations": {

@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Collection
+from typing import TypeVar
 
 from starlette.requests import Request
 
 from headwater.admin.problem import ProblemCode, ProblemError
+
+T = TypeVar("T")
 
 
 def known(request: Request, *names: str) -> None:
@@ -29,11 +32,13 @@ def several(request: Request, name: str) -> list[str]:
     return request.query_params.getlist(name)
 
 
-def number(request: Request, name: str, default: int, most: int) -> int:
-    """From 1 to `most`. Raises ProblemError."""
-    text = request.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
-        raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is a number from 1 to {most}")
+def number(request: Request, name: str, default: T, most: int, *, least: int = 1) -> int | T:
+    """From `least` to `most`; `default` where it is not given. Raises ProblemError."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"{name} is a number from {least} to {most}")
     return int(text)
 
 

@@ -3,10 +3,11 @@
 The scheduler's listings, the file system's events and the steps say which partitions to look at again. That is done here, by one thread
 that leaves most of the time to others: a look reads the log's directory and a few batch headers, and asks neither the store nor the
 broker. So a store that is silent changes nothing but the ages. A partition to which nothing has happened is as it was seen at the last
-listing.
+listing. What is archived and not here is known from the control log, and from heads that were read for it.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +16,12 @@ from typing import NamedTuple
 
 import structlog
 
+from archival.broker.broker_release import ReleaseRecord
 from archival.fleet import PASSES, ArchiverFleet
 from archival.partition_status import NEEDS, KnownHead, PartitionStatus, backlog, status_of, stopped_by
 from archival.plan.policy import Policy
 from archival.plan.role import Acting, Standby, archiving_role
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.clock import Clock
 from headwater_core.control.state import PartitionState
 from headwater_core.errors import HeadwaterError, NotFound, TransientError
@@ -29,9 +32,14 @@ from headwater_core.segments.log_dirs import Listing
 from manifests.head import Head
 from recovery import awaits_broker
 
-ROUND_S = 1.0  # a partition is looked at once in that time, however much happens to it
+RETRY_S = 1.0  # before what could not be looked at is looked at again
+GATHER_S = 0.05  # between two rounds: what happens to one partition in that time costs one look
 WORK_SHARE = 0.1  # of the time, so that ten thousand partitions that change at once do not hold up the Kafka port
-UNMEASURED = ("standby", "recovered")  # another agent archives it, or no broker writes it: there is no lag of ours
+AWAITED_SHARE = 0.5  # while somebody waits for a look
+JOIN_S = 10.0  # between two looks at what is archived and not here
+READ_AGAIN_S = 600.0  # a head that another agent changes, for its size alone
+UNMEASURED = ("standby", "recovered", "archive-only")  # another agent archives it, or no broker writes it: there is no lag of ours
+ARCHIVE_ONLY = "archive-only"
 
 _NOT_YET = "not looked at yet"
 
@@ -46,6 +54,27 @@ class HeadVerdict(NamedTuple):
     reason: str
 
 
+class ArchiveSize(NamedTuple):
+    """What a head said of its archive, and when, on the monotonic clock. Offsets are inclusive.
+
+    trouble  why a head could not be used; then all else is nothing
+    """
+
+    start_offset: int
+    last_offset: int
+    archived_bytes: int
+    objects: int
+    at_s: float
+    trouble: str = ""
+
+    @classmethod
+    def of(cls, head: Head, at_s: float) -> "ArchiveSize":
+        return cls(head.start_offset, head.last_offset, head.entries.live_bytes, head.entries.objects, at_s)
+
+    def agrees(self, known: PartitionState) -> bool:
+        return (self.start_offset, self.last_offset) == (known.start_offset, known.last_offset)
+
+
 @dataclass(slots=True)
 class BoardEntry:
     """
@@ -54,6 +83,9 @@ class BoardEntry:
     glimpse   how the log looked from outside before the look
     is_sized  is the archive's size known, by a head?
     verdict   the head's, which outlives it: archivers with nothing to do are dropped
+    partition None while the directory does not say which it is
+    said_s    when its high watermark was last said to be that; None: that is not known
+    is_led    does the broker beside us lead it?
     """
 
     status: PartitionStatus
@@ -62,6 +94,18 @@ class BoardEntry:
     glimpse: Glimpse | None = None
     is_sized: bool = False
     verdict: HeadVerdict | None = None
+    partition: PartitionId | None = None
+    said_s: float | None = None
+    is_led: bool = False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.status.topic, self.status.partition
+
+    @property
+    def is_unseen(self) -> bool:
+        """Was it never looked at?"""
+        return self.glimpse is None and self.status.state == "unknown" and self.status.reason == _NOT_YET
 
     def lag_s(self, now_s: float) -> float | None:
         """What waits has become older since the look."""
@@ -74,28 +118,37 @@ class BoardEntry:
 class BoardSources:
     """Where a look gets what it needs; nothing of it waits for a store or a broker.
 
-    look     at a log. Raises what LogDirs.look does
+    look     at a log, and whose word its high watermark is. Raises what LogDirs.look does
     read     does work that reads a log's files, as LogDirs.read
-    heads    that are held, all at once
+    head     that is held
     offsets  by the control log
     policy   what may be archived, as far as that is known
     trouble  why the archiving of a partition has stopped, or its last step failed, if it did
     recovered  was this log directory made by a recovery, and has no broker started on it?
     tail_age_ms  how long the tail has waited: of a partition whose archive ends at this offset, and its high watermark
+    released what its broker was asked to delete, if that was tried
+    archived all partitions that the archive is known to have, and their offsets by the control log, None where it says nothing; the same
+             object as long as nothing changes
     """
 
-    look: Callable[[TopicPartition], LocalLog]
+    look: Callable[[TopicPartition], tuple[LocalLog, WatermarkOrigin]]
     read: Callable[[LocalLog, Callable[[Progressed], BoardEntry]], BoardEntry]
-    heads: Callable[[], Mapping[PartitionId, KnownHead]]
+    head: Callable[[PartitionId], KnownHead | None]
     offsets: Callable[[PartitionId], PartitionState | None]
     policy: Callable[[TopicPartition], Policy]
     trouble: Callable[[TopicPartition], HeadwaterError | None]
     tail_age_ms: Callable[[PartitionId, int, int | None], int]
     recovered: Callable[[Path], bool]
+    released: Callable[[PartitionId], ReleaseRecord | None] = lambda _: None
+    archived: Callable[[], Mapping[PartitionId, PartitionState | None]] = dict
 
     @classmethod
     def of(
-        cls, fleet: ArchiverFleet, offsets: Callable[[PartitionId], PartitionState | None], policy: Callable[[TopicPartition], Policy]
+        cls,
+        fleet: ArchiverFleet,
+        offsets: Callable[[PartitionId], PartitionState | None],
+        policy: Callable[[TopicPartition], Policy],
+        archived: Callable[[], Mapping[PartitionId, PartitionState | None]] = dict,
     ) -> "BoardSources":
         def trouble(place: TopicPartition) -> HeadwaterError | None:
             failure = fleet.failures.get(place)
@@ -104,13 +157,24 @@ class BoardSources:
         return cls(
             look=fleet.look,
             read=fleet.read,
-            heads=fleet.heads,
+            head=fleet.head,
             offsets=offsets,
             policy=policy,
             trouble=trouble,
             tail_age_ms=fleet.tails.age_since,
             recovered=awaits_broker,
+            released=fleet.released,
+            archived=archived,
         )
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """Who waits for looks: at `places`, None while nothing was listed yet, of those that are `wanted`."""
+
+    wanted: Callable[[TopicPartition], bool]
+    done: Callable[[], object]
+    places: set[TopicPartition] | None = None
 
 
 class StatusBoard:
@@ -120,9 +184,17 @@ class StatusBoard:
         self.clock = clock
         self._sources = sources
         self._lock = threading.Lock()  # of the tables, held for moments
+        self._wake = threading.Event()
         self._entries: dict[TopicPartition, BoardEntry] = {}
+        self._elsewhere: dict[PartitionId, BoardEntry] = {}  # archived, and not here
+        self._urgent: OrderedDict[TopicPartition, None] = OrderedDict()  # something was done with them: looked at before all others
         self._due: dict[TopicPartition, None] = {}
+        self._waiters: list[_Waiter] = []
         self._reasons: dict[TopicPartition, str] = {}  # what the last steps said
+        self._sizes: dict[PartitionId, ArchiveSize | None] = {}  # None: the bucket has no head
+        self._archived: Mapping[PartitionId, PartitionState | None] = {}  # as last joined
+        self._join_s, self._is_join_due = float("-inf"), True
+        self.is_listed = False
         self.last_commit_ms: int | None = None  # of this process, whichever partition's
 
     def entries(self) -> list[BoardEntry]:
@@ -130,75 +202,217 @@ class StatusBoard:
         with self._lock:
             return list(self._entries.values())
 
+    def elsewhere(self) -> list[BoardEntry]:
+        """Of those that are archived and not here."""
+        with self._lock:
+            return list(self._elsewhere.values())
+
     @property
     def unseen(self) -> int:
         """How many partitions have something happened to them that was not looked at yet."""
-        return len(self._due)
+        with self._lock:
+            return len(self._urgent.keys() | self._due.keys())
+
+    # What has happened
 
     def listed(self, listing: Listing, began_s: float) -> None:
         """A listing that began then: what looks as it did is as it was; all else is due, and unknown if it was never looked at."""
+        now_ms, now_s = self.clock.now_ms(), self.clock.monotonic_s()
         with self._lock:
             for place, glimpse in listing.partitions.items():
                 entry = self._entries.get(place)
                 if entry is not None and entry.glimpse is not None and glimpse.is_as(entry.glimpse):
                     entry.now_s = max(entry.now_s, began_s)
+                    written_ms = listing.checkpoints_ms.get(glimpse.directory)
+                    if written_ms is not None and entry.status.high_watermark_source == WatermarkSource.CHECKPOINT:
+                        entry.said_s = now_s - max(0.0, (now_ms - written_ms) / 1000)
                 else:
                     self._due[place] = None
                     if entry is None:
                         self._entries[place] = _unreadable(place, "unknown", _NOT_YET, began_s)
+            self.is_listed = True
+            for waiter in self._waiters:
+                if waiter.places is None:
+                    waiter.places = self._awaited(waiter.wanted)
+            done = self._take_done()
+        _call(done)
+        self._wake.set()
 
     def happened(self, places: Iterable[TopicPartition]) -> None:
         with self._lock:
             self._due.update(dict.fromkeys(places))
+        self._wake.set()
 
     def stepped(self, place: TopicPartition, reason: str) -> None:
+        """Something was done with it."""
         with self._lock:
-            self._due[place] = None
+            self._urgent[place] = None
             self._reasons[place] = reason
+        self._wake.set()
 
     def committed(self, head: Head) -> None:
         self.last_commit_ms = self.clock.now_ms()
-        self.happened([head.partition_id.topic_partition])
+        with self._lock:
+            self._sizes[head.partition_id] = ArchiveSize.of(head, self.clock.monotonic_s())
+            self._urgent[head.partition_id.topic_partition] = None
+        self._wake.set()
+
+    def reconsider(self) -> None:
+        """What may be archived has changed: settings, or what is paused."""
+        with self._lock:
+            self._urgent.update(dict.fromkeys(self._entries))
+        self._wake.set()
+
+    def head_read(self, partition: PartitionId, head: Head | None, trouble: str = "") -> None:
+        """What the bucket has of a partition that nobody holds a head of. trouble: why that cannot be used."""
+        now_s = self.clock.monotonic_s()
+        with self._lock:
+            if head is not None:
+                self._sizes[partition] = ArchiveSize.of(head, now_s)
+            else:
+                self._sizes[partition] = ArchiveSize(0, -1, 0, 0, now_s, trouble) if trouble else None
+            if partition.topic_partition in self._entries:
+                self._due[partition.topic_partition] = None
+            self._is_join_due = True
+        self._wake.set()
+
+    def said(self, marks: Mapping[TopicPartition, int], asked_s: float) -> None:
+        """The broker gave these high watermarks when it was asked then: what it confirms is younger, all else is due."""
+        with self._lock:
+            for place, high_watermark in marks.items():
+                entry = self._entries.get(place)
+                if entry is None:
+                    continue
+                if (entry.status.high_watermark, entry.status.high_watermark_source) == (high_watermark, WatermarkSource.BROKER):
+                    entry.said_s = max(asked_s, entry.said_s or asked_s)
+                else:
+                    self._due[place] = None
+        self._wake.set()
 
     def retain(self, places: Collection[TopicPartition]) -> None:
         """All others are gone."""
         with self._lock:
-            for table in (self._entries, self._due, self._reasons):
+            for table in (self._entries, self._due, self._urgent, self._reasons):
                 for place in table.keys() - places:
                     del table[place]
+                    self._is_join_due = True
+
+    # Who wants to know
+
+    def led(self) -> list[TopicPartition]:
+        """What the broker beside us leads."""
+        with self._lock:
+            return [place for place, entry in self._entries.items() if entry.is_led]
+
+    def unsized(self) -> list[PartitionId]:
+        """Of whose archive no head has said how large it is, or only long ago."""
+        old_s = self.clock.monotonic_s() - READ_AGAIN_S
+        with self._lock:
+            known = dict.fromkeys(self._archived, ARCHIVE_ONLY)
+            known.update({entry.partition: entry.status.state for entry in self._entries.values() if entry.partition is not None})
+            return [partition for partition, state in known.items() if self._is_unsized(partition, state, old_s)]
+
+    def _is_unsized(self, partition: PartitionId, state: str, old_s: float) -> bool:
+        size, known = self._sizes.get(partition), self._sources.offsets(partition)
+        if partition not in self._sizes:
+            return known is not None or state in (ARCHIVE_ONLY, "standby")
+        if size is None or size.trouble or (known is not None and not size.agrees(known)):
+            return size is not None and size.at_s < old_s
+        return False
+
+    def when_seen(self, wanted: Callable[[TopicPartition], bool], done: Callable[[], object]) -> None:
+        """Call `done`, in any thread, when what has been done so far with those that are `wanted` has been looked at: at once, where there
+        is nothing. They come before all others."""
+        waiter = _Waiter(wanted, done)
+        with self._lock:
+            if self.is_listed:
+                waiter.places = self._awaited(wanted)
+            self._waiters.append(waiter)
+            finished = self._take_done()
+        _call(finished)
+        self._wake.set()
+
+    def forget(self, done: Callable[[], object]) -> None:
+        """Who gave it to `when_seen` waits no longer."""
+        with self._lock:
+            self._waiters = [waiter for waiter in self._waiters if waiter.done is not done]
+
+    def _awaited(self, wanted: Callable[[TopicPartition], bool]) -> set[TopicPartition]:
+        """They come first from now on. The caller has the lock."""
+        places = {place for place in (*self._urgent, *self._due) if wanted(place)}
+        places = {place for place in places if place in self._urgent or (entry := self._entries.get(place)) is None or entry.is_unseen}
+        for place in places:
+            self._urgent[place] = None
+            self._urgent.move_to_end(place, last=False)
+        return places
+
+    def _take_done(self, seen: TopicPartition | None = None) -> list[_Waiter]:
+        """Those whose last look was made; `seen`: just now. The caller has the lock."""
+        for waiter in self._waiters:
+            if waiter.places is not None and seen is not None:
+                waiter.places.discard(seen)
+        done = [waiter for waiter in self._waiters if waiter.places is not None and not waiter.places]
+        if done:
+            self._waiters = [waiter for waiter in self._waiters if waiter not in done]
+        return done
+
+    # Looks
 
     def run(self, stop: threading.Event) -> None:
-        """Rounds, until `stop` is set."""
-        while not stop.wait(ROUND_S):
+        """Rounds, until `stop` is set: see `wake`."""
+        while not stop.is_set():
+            self._wake.wait(RETRY_S)
+            self._wake.clear()
             self.round(stop.wait)
+            stop.wait(GATHER_S)
+
+    def wake(self) -> None:
+        """The next round begins now."""
+        self._wake.set()
 
     def round(self, wait: Callable[[float], object] = lambda _: False) -> None:
         """Look at all that is due. `wait` sleeps for so many seconds; true ends the round."""
         with self._lock:
             due, self._due = self._due, {}
-        heads = self._sources.heads() if due else {}
-        for place in due:
+        while (place := self._take(due)) is not None:
             began_s = self.clock.monotonic_s()
             try:
-                self._look(place, heads, began_s)
+                self._look(place, began_s)
+                hangs = False
             except DiskHangs:
-                continue  # the time went by without work; other disks may answer
+                hangs = True  # the time went by without work; other disks may answer
             except Exception:
+                hangs = False
                 log.exception("status_not_updated", partition=str(place))
-            if wait((self.clock.monotonic_s() - began_s) * (1 / WORK_SHARE - 1)):
+            with self._lock:
+                done = self._take_done(place)
+                share = AWAITED_SHARE if self._waiters else WORK_SHARE
+            _call(done)
+            if not hangs and wait((self.clock.monotonic_s() - began_s) * (1 / share - 1)):
                 return
+        self._join()
 
-    def _look(self, place: TopicPartition, heads: Mapping[PartitionId, KnownHead], began_s: float) -> None:
+    def _take(self, due: dict[TopicPartition, None]) -> TopicPartition | None:
+        """The next place, of those in `due` and what has become urgent."""
+        with self._lock:
+            place = next(iter(self._urgent), None) or next(iter(due), None)
+            if place is not None:
+                self._urgent.pop(place, None)
+                due.pop(place, None)
+            return place
+
+    def _look(self, place: TopicPartition, began_s: float) -> None:
         try:
-            log = self._sources.look(place)
-            entry = self._sources.read(log, partial(self._seen, log, heads.get(log.partition), began_s))
+            log, origin = self._sources.look(place)
+            entry = self._sources.read(log, partial(self._seen, log, origin, began_s))
         except NotFound:
             with self._lock:
                 self._entries.pop(place, None)
+                self._is_join_due = True
             return
         except TransientError as error:  # it changes just now, or its disk hangs: what was known stays, and becomes older
-            self.happened([place])
             with self._lock:
+                self._due[place] = None
                 known = self._entries.get(place)
                 if known is None or (known.glimpse is None and known.status.state == "unknown"):
                     seen_s = began_s if known is None else known.now_s
@@ -209,19 +423,29 @@ class StatusBoard:
         except HeadwaterError as error:
             entry = _unreadable(place, "stopped", str(error), began_s)
         with self._lock:
+            before = self._entries.get(place)
             self._entries[place] = entry
+            if before is None or before.partition != entry.partition:
+                self._is_join_due = True
 
-    def _seen(self, log: LocalLog, held: KnownHead | None, at_s: float, progressed: Progressed) -> BoardEntry:
+    def _seen(self, log: LocalLog, origin: WatermarkOrigin, at_s: float, progressed: Progressed) -> BoardEntry:
         """In a thread of the log's disk, which may hang."""
-        entry = self._entry(log, held, at_s, progressed)
+        entry = self._entry(log, origin, at_s, progressed)
         if entry.status.state != "stopped" and self._sources.recovered(log.directory.parent):
             entry.status = replace(entry.status, state="recovered", reason="read-only until a broker starts on it")
+        if (released := self._sources.released(log.partition)) is not None:
+            end = released.end if released.size_bytes else None
+            entry.status = replace(entry.status, released_end=end, released_bytes=released.size_bytes, release_reason=released.reason)
+        entry.partition, entry.glimpse = log.partition, log.glimpse
+        if log.high_watermark is not None and origin.age_s is not None:
+            entry.said_s = at_s - origin.age_s
+        entry.is_led = log.leadership is not None and log.leadership.is_ours and isinstance(archiving_role(log), Acting)
         return entry
 
-    def _entry(self, log: LocalLog, held: KnownHead | None, at_s: float, progressed: Progressed) -> BoardEntry:
+    def _entry(self, log: LocalLog, origin: WatermarkOrigin, at_s: float, progressed: Progressed) -> BoardEntry:
         partition, sources = log.partition, self._sources
         place = partition.topic_partition
-        error, policy = sources.trouble(place), sources.policy(place)
+        error, policy, held = sources.trouble(place), sources.policy(place), sources.head(partition)
         passes = error is None or isinstance(error, PASSES)
         trouble = "" if passes else str(error)
         offsets = sources.offsets(partition) if held is None else None
@@ -235,24 +459,41 @@ class StatusBoard:
                 tail_age_ms=sources.tail_age_ms(partition, head.next_offset, log.high_watermark) if head is not None else 0,
                 now_ms=self.clock.now_ms(),
                 trouble=trouble,
+                origin=origin,
                 progressed=progressed,
             )
             status = replace(status, known_age_s=held.age_s if held is not None else 0.0)
+            with self._lock:
+                self._sizes[partition] = (
+                    ArchiveSize.of(head, at_s - (held.age_s if held is not None else 0.0)) if head is not None else None
+                )
             verdict = HeadVerdict(archiving_role(log), status.state, status.reason)
             is_final = not trouble and status.state in ("behind", *NEEDS)
-            return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=True, verdict=verdict if is_final else None)
-        return self._by_offsets(log, offsets, policy, trouble, str(error) if error is not None and passes else "", at_s, progressed)
+            return BoardEntry(status, at_s, at_s, is_sized=True, verdict=verdict if is_final else None)
+        passing = str(error) if error is not None and passes else ""
+        return self._by_offsets(log, origin, offsets, policy, trouble, passing, at_s, progressed)
 
     def _by_offsets(
-        self, log: LocalLog, offsets: PartitionState | None, policy: Policy, trouble: str, passing: str, at_s: float, progressed: Progressed
+        self,
+        log: LocalLog,
+        origin: WatermarkOrigin,
+        offsets: PartitionState | None,
+        policy: Policy,
+        trouble: str,
+        passing: str,
+        at_s: float,
+        progressed: Progressed,
     ) -> BoardEntry:
         """Without a head: by the control log's word, or as unknown. `passing` is a trouble that passes by itself."""
         place = log.partition.topic_partition
+        is_said = log.high_watermark is not None
         status = replace(
             PartitionStatus.unknown(place, "unknown", ""),
             topic_id=log.partition.topic_id,
             local_start=log.start_offset,
             high_watermark=log.high_watermark,
+            high_watermark_source=origin.source.value if is_said else "",
+            high_watermark_age_s=origin.age_s if is_said else None,
         )
         acting = archiving_role(log)
         if offsets is None:
@@ -261,15 +502,14 @@ class StatusBoard:
                 state, reason = "standby", acting.reason
             elif trouble:
                 state, reason = stopped_by(trouble), trouble
-            return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s, log.glimpse)
+            return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s)
         lag = backlog(log, offsets.last_offset + 1, progressed)
-        before = self._entries.get(place)
+        before, size = self._entries.get(place), self._sizes.get(log.partition)
         last_offset = offsets.last_offset if offsets.last_offset >= 0 else None
         is_as_before = (
             before is not None
-            and before.is_sized
-            and (before.status.topic_id, before.status.last_offset, before.status.archive_start)
-            == (status.topic_id, last_offset, offsets.start_offset)
+            and before.partition == log.partition
+            and (before.status.last_offset, before.status.archive_start) == (last_offset, offsets.start_offset)
         )
         verdict = before.verdict if before is not None and is_as_before else None
         if verdict is not None and verdict.role != acting:
@@ -291,12 +531,62 @@ class StatusBoard:
             last_offset=last_offset,
             lag_bytes=lag.size_bytes if lag is not None else None,
             lag_s=lag.age_s(self.clock.now_ms()) if lag is not None else None,
-            archived_bytes=before.status.archived_bytes if before is not None and is_as_before else 0,
-            objects=before.status.objects if before is not None and is_as_before else 0,
+            archived_bytes=size.archived_bytes if size is not None else 0,
+            objects=size.objects if size is not None else 0,
+            known_age_s=at_s - size.at_s if size is not None and size.agrees(offsets) else None,
             state=state,
             reason=reason,
         )
-        return BoardEntry(status, at_s, at_s, log.glimpse, is_sized=is_as_before, verdict=verdict)
+        return BoardEntry(status, at_s, at_s, is_sized=size is not None and not size.trouble, verdict=verdict)
+
+    # What is archived and not here
+
+    def _join(self) -> None:
+        """Now and then, and after something has left the log directories."""
+        now_s = self.clock.monotonic_s()
+        if not self._is_join_due and now_s - self._join_s < JOIN_S:
+            return
+        archived = self._sources.archived()
+        with self._lock:
+            if archived is self._archived and not self._is_join_due:
+                for entry in self._elsewhere.values():
+                    entry.now_s = now_s
+            else:
+                here = {entry.partition for entry in self._entries.values()}
+                unidentified = {place for place, entry in self._entries.items() if entry.partition is None}
+                known = {each: state for each, state in archived.items() if each not in here and each.topic_partition not in unidentified}
+                self._sizes = {each: size for each, size in self._sizes.items() if each in here or each in archived}
+                found = {each: _archive_only(each, state, self._sizes.get(each), now_s) for each, state in known.items()}
+                self._elsewhere = {each: entry for each, entry in found.items() if entry is not None}
+            self._archived, self._join_s, self._is_join_due = archived, now_s, False
+
+
+def _archive_only(partition: PartitionId, known: PartitionState | None, size: ArchiveSize | None, now_s: float) -> BoardEntry | None:
+    """None where nothing says that there is an archive of it."""
+    if known is None and size is None:
+        return None
+    start, last = (
+        (known.start_offset, known.last_offset) if known is not None else (size.start_offset, size.last_offset) if size else (0, -1)
+    )
+    trouble = size.trouble if size is not None else ""
+    is_sized = size is not None and not trouble
+    status = replace(
+        PartitionStatus.unknown(partition.topic_partition, ARCHIVE_ONLY, "no local log here"),
+        topic_id=partition.topic_id,
+        archive_start=start,
+        last_offset=last if last >= 0 else None,
+        archived_bytes=size.archived_bytes if size is not None else 0,
+        objects=size.objects if size is not None else 0,
+        known_age_s=now_s - size.at_s if is_sized and size is not None and (known is None or size.agrees(known)) else None,
+    )
+    if trouble:
+        status = replace(status, state=stopped_by(trouble), reason=trouble)
+    return BoardEntry(status, now_s, now_s, is_sized=is_sized, partition=partition)
+
+
+def _call(waiters: Iterable[_Waiter]) -> None:
+    for waiter in waiters:
+        waiter.done()
 
 
 def _unreadable(place: TopicPartition, state: str, reason: str, at_s: float) -> BoardEntry:

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import NamedTuple
@@ -12,8 +12,10 @@ import msgspec
 
 from headwater.admin.metrics import STALLED
 from headwater.admin.status_board import UNMEASURED, BoardEntry
+from hydration.cache.cache_directory import folder
 
 LIMIT, LIMIT_MAX = 1000, 5000  # topics or partitions on a page
+DAMAGED_MAX = 100  # topics that a page names
 
 
 class StatusKey(NamedTuple):
@@ -30,15 +32,18 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark  first offset that is not committed, as the broker last said
     lag_bytes       committed and not archived
     lag_s           for how long the oldest of it has waited, by its timestamp
+    cached_bytes    of it in the local cache
     known_age_s     how long ago the bucket last said what stands here of the archive
+    released_end    what its broker was asked to delete ends before this offset; released_bytes: how much that was; release_reason: why
+                    it was not more. All since the agent started
+    store_try_ms    when the agent tries the store again, which it leaves alone until then
+    high_watermark_source  who said the high watermark: `broker`, `checkpoint`, or nobody; high_watermark_age_s: how long ago
     age_s           how long ago all of this was last seen to be so
     """
 
     topic: str
     partition: int
     topic_id: str
-    state: str
-    reason: str
     archive_start: int | None
     local_start: int | None
     last_offset: int | None
@@ -47,7 +52,16 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     lag_s: float | None
     archived_bytes: int | None
     objects: int | None
+    cached_bytes: int
     known_age_s: float | None
+    state: str
+    reason: str
+    released_end: int | None
+    released_bytes: int
+    release_reason: str
+    store_try_ms: int | None
+    high_watermark_source: str
+    high_watermark_age_s: float | None
     age_s: float
 
 
@@ -60,6 +74,8 @@ class StatusSum(msgspec.Struct, frozen=True, kw_only=True):
     unknown_lags  partitions whose lag is not known
     worst         the partition that lags longest; null: none does
     archived_bytes    of those whose archive's size is known
+    unknown_sizes partitions that may be archived, and of which it is not known how much is
+    cached_bytes  in the local cache
     age_s         of what was seen longest ago; null: there are no partitions
     """
 
@@ -70,6 +86,8 @@ class StatusSum(msgspec.Struct, frozen=True, kw_only=True):
     unknown_lags: int
     worst: str | None
     archived_bytes: int
+    unknown_sizes: int
+    cached_bytes: int
     age_s: float | None
 
 
@@ -85,6 +103,10 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     at_ms       when this was answered, milliseconds since the epoch
     whole       all that the filters let through, on this page or not
+    listed      have the log directories been listed? Until then there may be partitions here that are not known
+    unseen      partitions to which something has happened that was not looked at yet
+    store_failing_s  how long the store has answered no call of the agent's; 0 while it answers, and while it is not called
+    damaged_topics   whose documents in the bucket cannot be read, and why: some of their partitions may be missing here
     topics      by name; absent with ?partitions=true
     partitions  by topic and number; absent without it
     next_after  the value of `after` for the next page; absent on the last one
@@ -92,15 +114,39 @@ class StatusPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     at_ms: int
     whole: StatusSum
+    listed: bool
+    unseen: int
+    store_failing_s: float
+    damaged_topics: dict[str, str]
     topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
     partitions: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
     next_after: str | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageFacts:
+    """What an agent knows beside its partitions, as it is now.
+
+    cached_bytes  by the folder of the cache
+    store_try_ms  see PartitionRow
+    held_back     the same in words; "" while the store answers
+    others        see StatusPage
+    """
+
+    listed: bool = True
+    unseen: int = 0
+    cached_bytes: Mapping[str, int] = field(default_factory=dict)
+    store_try_ms: int | None = None
+    held_back: str = ""
+    store_failing_s: float = 0.0
+    damaged_topics: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusQuery:
     """
     topic        a name, or a pattern with * and ?; None: all
+    partition    only partitions of this number; None: all
     states       only partitions in one of these; none: all
     lag_above_s  only partitions that lag longer, or whose lag is unknown; None: all
     partitions   a row for each partition, not for each topic
@@ -108,37 +154,62 @@ class StatusQuery:
     """
 
     topic: str | None = None
+    partition: int | None = None
     states: frozenset[str] = frozenset()
     lag_above_s: float | None = None
     partitions: bool = False
     after: StatusKey | None = None
     limit: int = LIMIT
 
+    def names(self, place: tuple[str, int]) -> bool:
+        """Is it of the topic and number that are asked for?"""
+        topic, partition = place
+        return self.partition in (None, partition) and (self.topic is None or fnmatchcase(topic, self.topic))
 
-def page_of(entries: Iterable[BoardEntry], query: StatusQuery, *, now_s: float, at_ms: int) -> StatusPage:
+
+NO_FACTS = PageFacts()
+
+
+def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts = NO_FACTS, *, now_s: float, at_ms: int) -> StatusPage:
     """now_s: of the board's clock"""
     found = sorted((entry for entry in entries if _is_wanted(entry, query, now_s)), key=_key)
-    whole = _sum(found, now_s)
     start = query.after or StatusKey("", -1)
+    topics: list[TopicRow] | msgspec.UnsetType = msgspec.UNSET
+    rows: list[PartitionRow] | msgspec.UnsetType = msgspec.UNSET
+    more: str | msgspec.UnsetType = msgspec.UNSET
     if query.partitions:
         rest = [entry for entry in found if _key(entry) > start]
-        rows = [_row(entry, now_s) for entry in rest[: query.limit]]
-        more = f"{rows[-1].topic}:{rows[-1].partition}" if len(rest) > query.limit else msgspec.UNSET
-        return StatusPage(at_ms=at_ms, whole=whole, partitions=rows, next_after=more)
-    topics: list[TopicRow] = []
-    for topic, group in groupby(found, key=lambda entry: entry.status.topic):
-        if topic > start.topic:
-            if len(topics) == query.limit:
-                return StatusPage(at_ms=at_ms, whole=whole, topics=topics, next_after=topics[-1].topic)
-            topics.append(_topic(topic, list(group), now_s))
-    return StatusPage(at_ms=at_ms, whole=whole, topics=topics)
+        end = query.limit
+        while end < len(rest) and _key(rest[end]) == _key(rest[end - 1]):  # two incarnations of a topic stay on one page
+            end += 1
+        rows = [_row(entry, facts, now_s) for entry in rest[:end]]
+        if end < len(rest):
+            more = f"{rows[-1].topic}:{rows[-1].partition}"
+    else:
+        topics = []
+        for topic, group in groupby(found, key=lambda entry: entry.status.topic):
+            if topic > start.topic:
+                if len(topics) == query.limit:
+                    more = topics[-1].topic
+                    break
+                topics.append(_topic(topic, list(group), facts, now_s))
+    return StatusPage(
+        at_ms=at_ms,
+        whole=sum_of(found, facts, now_s),
+        listed=facts.listed,
+        unseen=facts.unseen,
+        store_failing_s=round(facts.store_failing_s, 3),
+        damaged_topics=dict(sorted(facts.damaged_topics.items())[:DAMAGED_MAX]),
+        topics=topics,
+        partitions=rows,
+        next_after=more,
+    )
 
 
 def _is_wanted(entry: BoardEntry, query: StatusQuery, now_s: float) -> bool:
-    status = entry.status
-    if query.states and status.state not in query.states:
+    if query.states and entry.status.state not in query.states:
         return False
-    if query.topic is not None and not fnmatchcase(status.topic, query.topic):
+    if not query.names(entry.place):
         return False
     if query.lag_above_s is None:
         return True
@@ -154,17 +225,21 @@ def _is_measured(entry: BoardEntry) -> bool:
     return entry.status.state not in UNMEASURED
 
 
-def _sum(entries: Iterable[BoardEntry], now_s: float) -> StatusSum:
+def sum_of(entries: Iterable[BoardEntry], facts: PageFacts, now_s: float) -> StatusSum:
     """In one pass: there may be ten thousand."""
     states: Counter[str] = Counter()
-    lag_bytes = known_lags = unknown_lags = archived_bytes = 0
+    lag_bytes = known_lags = unknown_lags = archived_bytes = unknown_sizes = cached_bytes = 0
     lag_s, worst, seen_s = 0.0, None, now_s
     for entry in entries:
         status = entry.status
         states[status.state] += 1
         seen_s = min(seen_s, entry.now_s)
+        if facts.cached_bytes:
+            cached_bytes += _cached(entry, facts)
         if entry.is_sized:
             archived_bytes += status.archived_bytes
+        else:
+            unknown_sizes += 1
         if status.state in UNMEASURED:
             continue
         lag = entry.lag_s(now_s)
@@ -183,27 +258,32 @@ def _sum(entries: Iterable[BoardEntry], now_s: float) -> StatusSum:
         unknown_lags=unknown_lags,
         worst=f"{worst.topic}:{worst.partition}" if worst is not None else None,
         archived_bytes=archived_bytes,
+        unknown_sizes=unknown_sizes,
+        cached_bytes=cached_bytes,
         age_s=round(now_s - seen_s, 3) if states else None,
     )
 
 
-def _topic(topic: str, entries: Sequence[BoardEntry], now_s: float) -> TopicRow:
+def _topic(topic: str, entries: Sequence[BoardEntry], facts: PageFacts, now_s: float) -> TopicRow:
     def urgency(entry: BoardEntry) -> tuple[bool, float]:
         lag_s = entry.lag_s(now_s) if _is_measured(entry) else 0.0
         return entry.status.state in STALLED, math.inf if lag_s is None else lag_s
 
     first = max(entries, key=urgency).status
-    return TopicRow(**msgspec.structs.asdict(_sum(entries, now_s)), topic=topic, state=first.state, reason=first.reason)
+    return TopicRow(**msgspec.structs.asdict(sum_of(entries, facts, now_s)), topic=topic, state=first.state, reason=first.reason)
 
 
-def _row(entry: BoardEntry, now_s: float) -> PartitionRow:
+def _cached(entry: BoardEntry, facts: PageFacts) -> int:
+    return facts.cached_bytes.get(folder(entry.partition), 0) if entry.partition is not None and facts.cached_bytes else 0
+
+
+def _row(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
     status, lag_s = entry.status, entry.lag_s(now_s)
+    is_held_back = facts.held_back and status.state in ("due", "unknown")
     return PartitionRow(
         topic=status.topic,
         partition=status.partition,
         topic_id=status.topic_id,
-        state=status.state,
-        reason=status.reason,
         archive_start=status.archive_start,
         local_start=status.local_start,
         last_offset=status.last_offset,
@@ -212,6 +292,15 @@ def _row(entry: BoardEntry, now_s: float) -> PartitionRow:
         lag_s=None if lag_s is None else round(lag_s, 3),
         archived_bytes=status.archived_bytes if entry.is_sized else None,
         objects=status.objects if entry.is_sized else None,
+        cached_bytes=_cached(entry, facts),
         known_age_s=None if status.known_age_s is None else round(status.known_age_s + now_s - entry.at_s, 3),
+        state=status.state,
+        reason=f"{status.reason}; {facts.held_back}" if is_held_back else status.reason,
+        released_end=status.released_end,
+        released_bytes=status.released_bytes,
+        release_reason=status.release_reason,
+        store_try_ms=facts.store_try_ms,
+        high_watermark_source=status.high_watermark_source,
+        high_watermark_age_s=None if entry.said_s is None else round(max(0.0, now_s - entry.said_s), 3),
         age_s=round(max(0.0, now_s - entry.now_s), 3),
     )

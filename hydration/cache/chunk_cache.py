@@ -185,6 +185,12 @@ class ChunkCache:
         return self._table.used_bytes
 
     @property
+    def folder_bytes(self) -> dict[str, int]:
+        """What is known to be in each folder (see cache_directory): of one partition each."""
+        with self._lock:
+            return dict(self._table.folder_bytes)
+
+    @property
     def evicted(self) -> int:
         """How many files had to make room for others, in this process."""
         return self._table.evicted

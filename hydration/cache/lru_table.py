@@ -32,12 +32,14 @@ class LruTable:
     """For one thread at a time: its owner has a lock. Only `in` and `get` need none.
 
     used_bytes  of all entries, and what the owner adds for those to come
+    folder_bytes  of the entries in each folder, which is what their names begin with
     evicted     how many entries were forgotten to make room for others
     forgotten   names forgotten since the owner set it; None while that is not noted
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.used_bytes = self.evicted = 0
+        self.folder_bytes: dict[str, int] = {}
         self.forgotten: set[str] | None = None
         self._limit_bytes = limit_bytes
         self._entries: OrderedDict[str, CacheEntry] = OrderedDict()
@@ -63,6 +65,8 @@ class LruTable:
         self.forget(name)
         self._entries[name] = entry
         self.used_bytes += entry.size_bytes
+        where = name.partition("/")[0]
+        self.folder_bytes[where] = self.folder_bytes.get(where, 0) + entry.size_bytes
         self._open += entry.file is not None
 
     def take_file(self, entry: CacheEntry, file: RunFile) -> None:
@@ -76,6 +80,10 @@ class LruTable:
         if entry is None:
             return 0
         self.used_bytes -= entry.size_bytes
+        where = name.partition("/")[0]
+        self.folder_bytes[where] -= entry.size_bytes
+        if not self.folder_bytes[where]:
+            del self.folder_bytes[where]
         if self.forgotten is not None:
             self.forgotten.add(name)
         if entry.file is not None:

@@ -84,7 +84,11 @@ def places(stage: Stage) -> dict[str, object]:
 
 @contextmanager
 def opened(config: Config) -> Iterator[None]:
-    with open_session(config) as session, open_logs(config, session.bucket) as logs, open_admin_port(session, logs, Vitals.of(session)):
+    with (
+        open_session(config) as session,
+        open_logs(config, session.bucket) as logs,
+        open_admin_port(session, logs, Vitals.of(session, logs)),
+    ):
         yield
 
 

@@ -59,4 +59,11 @@ def test_the_fields_of_a_page_are_described() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     assert set(schemas) >= {"StatusPage", "StatusSum", "TopicRow", "PartitionRow", "Problem"}
     assert "high_watermark" in schemas["PartitionRow"]["properties"]
-    assert set(schemas["StatusPage"]["required"]) == {"at_ms", "whole"}
+    assert set(schemas["StatusPage"]["required"]) == {
+        "at_ms",
+        "whole",
+        "listed",
+        "unseen",
+        "store_failing_s",
+        "damaged_topics",
+    }

@@ -2,17 +2,22 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from archival import partition_status
+from archival.broker.broker_logs import Watermark
+from archival.broker.broker_release import ReleaseRecord
 from archival.partition_status import KnownHead
 from archival.plan.policy import Policy
+from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.admin import status_board
 from headwater.admin.status_board import BoardEntry, BoardSources, StatusBoard
 from headwater_core.control.state import PartitionState
-from headwater_core.errors import CorruptData, HeadwaterError, NeedsReplacement, NotFound, TransientError
+from headwater_core.errors import CorruptData, HeadwaterError, NeedsReplacement, NotFound, SourceChanged, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.disk import DiskHangs, Progressed
 from headwater_core.segments.local_log import LocalLog
@@ -40,32 +45,38 @@ class Stage:
         self.unlookable: dict[TopicPartition, Exception] = {}
         self.recovered, self.hanging = False, set[TopicPartition]()
         self.looks: list[TopicPartition] = []
+        self.marks: dict[TopicPartition, Watermark] = {}  # by the broker
+        self.released: dict[PartitionId, ReleaseRecord] = {}
+        self.archived: dict[PartitionId, PartitionState | None] = {}
         sources = BoardSources(
             look=self._look,
             read=self._read,
-            heads=self._heads,
+            head=self.heads.get,
             offsets=self._offsets,
             policy=lambda place: self.policy,
             trouble=self.errors.get,
             tail_age_ms=lambda *_: 0,
             recovered=lambda _: self.recovered,
+            released=self.released.get,
+            archived=lambda: self.archived,
         )
         self.board = StatusBoard(sources, self.clock)
 
-    def _look(self, place: TopicPartition) -> LocalLog:
+    def _look(self, place: TopicPartition) -> tuple[LocalLog, WatermarkOrigin]:
         self.looks.append(place)
         if place in self.unlookable:
             raise self.unlookable[place]
-        return self.dirs.look(place)
+        log = self.dirs.look(place)
+        if place in self.marks:
+            mark = self.marks[place]
+            return replace(log, high_watermark=mark.offset), WatermarkOrigin(WatermarkSource.BROKER, mark.age_s)
+        return log, WatermarkOrigin(WatermarkSource.CHECKPOINT, 2.0)
 
     def _read(self, log: LocalLog, work: Callable[[Progressed], BoardEntry]) -> BoardEntry:
         if log.partition.topic_partition in self.hanging:
             self.clock.advance(3_000)
             raise DiskHangs("its disk has not answered")
         return self.dirs.read(log, work)
-
-    def _heads(self) -> Mapping[PartitionId, KnownHead]:
-        return self.heads
 
     def _offsets(self, partition: PartitionId) -> PartitionState | None:
         end = self.archived_to.get(partition.topic_partition)
@@ -288,3 +299,221 @@ def test_a_recovered_directory_is_no_trouble_and_has_no_lag_of_ours(stage: Stage
     stage.recovered, stage.archived_to[ORDERS] = True, 1
     stage.list_and_look()
     assert stage.entry().status.state == "recovered"
+
+
+# What a person who asks right after a verb sees
+
+
+def test_what_was_done_with_a_partition_is_looked_at_before_what_was_listed(stage: Stage) -> None:
+    stage.board.listed(stage.dirs.listing(), stage.clock.monotonic_s())
+    last = list(stage.dirs.listing().partitions)[-1]
+    assert last != ORDERS
+    stage.board.stepped(last, "")
+
+    def committed(_: float) -> None:
+        if len(stage.looks) == 2:
+            stage.board.stepped(ORDERS, "within the round")
+
+    stage.board.round(committed)
+    assert stage.looks[0] == last
+    assert stage.looks[2] == ORDERS
+    assert len(stage.looks) == len(set(stage.looks)) == len(stage.dirs.listing().partitions)
+
+
+def test_who_waits_is_called_when_what_was_done_so_far_has_been_looked_at_and_not_for_what_was_not_asked_for(stage: Stage) -> None:
+    stage.list_and_look()
+    called: list[int] = []
+    stage.board.when_seen(lambda place: True, lambda: called.append(len(stage.looks)))
+    assert called == [len(stage.looks)]  # nothing was done
+    places = list(stage.dirs.listing().partitions)
+    stage.looks.clear()
+    for place in places:
+        stage.board.stepped(place, "")
+    wanted = places[-1]
+    stage.board.when_seen(lambda place: place == wanted, lambda: called.append(len(stage.looks)))
+    stage.board.round()
+    assert stage.looks[0] == wanted
+    assert called[1:] == [1]
+
+
+def test_before_the_first_listing_who_waits_waits_for_that_and_for_its_looks(stage: Stage) -> None:
+    called: list[int] = []
+    stage.board.when_seen(lambda place: place.topic == ORDERS.topic, lambda: called.append(len(stage.looks)))
+    stage.board.round()
+    assert not called
+    wanted = [place for place in stage.dirs.listing().partitions if place.topic == ORDERS.topic]
+    stage.list_and_look()
+    assert called == [len(wanted)]
+
+
+def test_a_look_that_fails_holds_up_nobody_who_waits(stage: Stage) -> None:
+    stage.list_and_look()
+    stage.hanging.add(ORDERS)
+    stage.board.stepped(ORDERS, "")
+    called: list[int] = []
+    stage.board.when_seen(lambda place: True, lambda: called.append(1))
+    stage.board.round()
+    assert called == [1]
+
+
+def test_who_waits_no_longer_is_not_called(stage: Stage) -> None:
+    called: list[int] = []
+
+    def done() -> None:
+        called.append(1)
+
+    stage.board.when_seen(lambda place: True, done)
+    stage.board.forget(done)
+    stage.list_and_look()
+    assert not called
+
+
+def test_a_round_begins_as_soon_as_something_was_done(stage: Stage) -> None:
+    stop, seen = threading.Event(), threading.Event()
+    thread = threading.Thread(target=stage.board.run, args=(stop,))
+    thread.start()
+    try:
+        stage.board.listed(stage.dirs.listing(), stage.clock.monotonic_s())
+        stage.board.when_seen(lambda place: True, seen.set)
+        assert seen.wait(30)
+        assert stage.entry().status.state == "archived"
+    finally:
+        stop.set()
+        stage.board.wake()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+# What a row needs beside its log
+
+
+def test_what_is_archived_and_not_here_has_a_row_too(stage: Stage) -> None:
+    here = stage.dirs.look(ORDERS).partition
+    gone = replace(here, topic="gone", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    listed = replace(here, topic="listed", topic_id="AAAAAAAAAAAAAAAAAAAAAg")
+    known = PartitionState(manifest_version=1, fence=1, owner="me", start_offset=3, last_offset=9)
+    stage.archived = {here: known, gone: known, listed: None}
+    stage.list_and_look()
+    [entry] = stage.board.elsewhere()
+    status = entry.status
+    assert (status.topic, status.state, status.archive_start, status.last_offset, status.local_start) == (
+        "gone",
+        "archive-only",
+        3,
+        9,
+        None,
+    )
+    assert not entry.is_sized
+    assert set(stage.board.unsized()) >= {gone, listed}
+    head = a_head(an_entry(3, 9, partition=gone), partition=gone)
+    assert (head.start_offset, head.last_offset) == (3, 9)
+    stage.board.head_read(gone, head)
+    stage.board.head_read(listed, None)  # none of it was ever archived
+    stage.board.round()
+    [entry] = stage.board.elsewhere()
+    assert (entry.is_sized, entry.status.objects) == (True, 1)
+    assert not {gone, listed} & set(stage.board.unsized())
+    stage.archived = {here: known}
+    stage.clock.advance(60_000)
+    stage.board.round()
+    assert stage.board.elsewhere() == []
+
+
+def test_what_leaves_the_log_directories_is_archive_only_at_once(stage: Stage) -> None:
+    here = stage.dirs.look(ORDERS).partition
+    stage.archived = {here: PartitionState(manifest_version=1, fence=1, owner="me", start_offset=0, last_offset=9)}
+    stage.list_and_look()
+    assert stage.board.elsewhere() == []
+    stage.unlookable[ORDERS] = NotFound("gone")
+    stage.board.happened([ORDERS])
+    stage.board.round()
+    assert [entry.partition for entry in stage.board.elsewhere()] == [here]
+
+
+def test_the_size_of_an_archive_that_nobody_holds_a_head_of_is_read_once(stage: Stage) -> None:
+    partition = stage.dirs.look(ORDERS).partition
+    head = a_head(an_entry(0, 3, partition=partition), partition=partition)
+    stage.archived_to[ORDERS] = head.next_offset
+    stage.list_and_look()
+    assert (stage.entry().is_sized, stage.entry().status.known_age_s) == (False, None)
+    assert stage.board.unsized() == [partition]
+    stage.board.head_read(partition, head)
+    stage.clock.advance(2_000)
+    stage.board.round()
+    assert (stage.entry().is_sized, stage.entry().status.objects, stage.entry().status.known_age_s) == (True, 1, 2.0)
+    assert stage.board.unsized() == []
+    stage.archived_to[ORDERS] += 1  # by another agent
+    assert stage.board.unsized() == []
+    stage.clock.advance(3_600_000)
+    assert stage.board.unsized() == [partition]
+
+
+def test_a_commit_says_how_large_the_archive_is(stage: Stage) -> None:
+    partition = stage.dirs.look(ORDERS).partition
+    head = a_head(an_entry(0, 3, partition=partition), partition=partition)
+    stage.list_and_look()
+    stage.archived_to[ORDERS] = head.next_offset
+    stage.board.committed(head)
+    stage.board.round()
+    assert (stage.entry().is_sized, stage.entry().status.objects, stage.entry().status.last_offset) == (True, 1, 3)
+
+
+def test_a_high_watermark_says_whose_word_it_is_and_becomes_younger_when_it_is_confirmed(stage: Stage) -> None:
+    stage.list_and_look()
+    entry, now_s = stage.entry(), stage.clock.monotonic_s()
+    assert (entry.status.high_watermark_source, entry.said_s) == ("checkpoint", now_s - 2.0)
+    stage.clock.advance(30_000)
+    listing = stage.dirs.listing()
+    written_ms = stage.clock.now_ms() - 4_000
+    stage.board.listed(replace(listing, checkpoints_ms=dict.fromkeys(listing.checkpoints_ms, written_ms)), stage.clock.monotonic_s())
+    assert stage.entry().said_s == pytest.approx(stage.clock.monotonic_s() - 4.0)
+    mark = (entry.status.high_watermark or 0) + 5
+    stage.marks[ORDERS] = Watermark(mark, 0.5)
+    stage.board.said({ORDERS: mark}, stage.clock.monotonic_s())
+    stage.board.round()
+    assert (stage.entry().status.high_watermark, stage.entry().status.high_watermark_source) == (mark, "broker")
+    stage.clock.advance(5_000)
+    looks = len(stage.looks)
+    stage.board.said({ORDERS: mark}, stage.clock.monotonic_s())
+    stage.board.round()
+    assert len(stage.looks) == looks
+    assert stage.entry().said_s == stage.clock.monotonic_s()
+
+
+def test_what_was_released_at_the_broker_stands_there(stage: Stage) -> None:
+    partition = stage.dirs.look(ORDERS).partition
+    stage.released[partition] = ReleaseRecord(end=7, size_bytes=100, reason="the rest is not archived")
+    stage.list_and_look()
+    status = stage.entry().status
+    assert (status.released_end, status.released_bytes, status.release_reason) == (7, 100, "the rest is not archived")
+    stage.released[partition] = ReleaseRecord(reason="not all replicas are in sync")
+    stage.board.stepped(ORDERS, "")
+    stage.board.round()
+    assert stage.entry().status.released_end is None
+
+
+def test_a_log_that_changes_while_its_backlog_is_walked_has_not_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = stage.dirs.look(ORDERS).partition
+    stage.heads[partition] = KnownHead(a_head(an_entry(0, 3, partition=partition), partition=partition), 0.0)
+    stage.list_and_look()
+    known = stage.entry()
+
+    def gone(*_: object) -> None:
+        raise SourceChanged("a segment was deleted")
+
+    monkeypatch.setattr(partition_status, "backlog", gone)
+    stage.board.stepped(ORDERS, "")
+    stage.board.round()
+    assert stage.entry() is known
+    monkeypatch.undo()
+    stage.board.round()
+    assert stage.entry() is not known
+
+
+def test_what_may_be_archived_is_looked_at_again_when_it_changes(stage: Stage) -> None:
+    stage.archived_to[ORDERS] = 1
+    stage.list_and_look()
+    stage.policy = Policy(off="paused since today")
+    stage.board.reconsider()
+    stage.board.round()
+    assert (stage.entry().status.state, stage.entry().status.reason) == ("paused", "paused since today")

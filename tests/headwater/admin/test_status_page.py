@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from headwater.admin.status_board import BoardEntry
-from headwater.admin.status_page import StatusKey, StatusPage, StatusQuery, page_of
+from headwater.admin.status_page import PageFacts, PartitionRow, StatusKey, StatusPage, StatusQuery, page_of
+from headwater_core.partition import PartitionId
+from hydration.cache.cache_directory import folder
 from tests.headwater.admin.statuses import a_status
 
 NOW_S = 1000.0
@@ -79,11 +81,38 @@ def test_partitions_come_by_number_and_a_row_says_how_old_it_is() -> None:
         ({"states": frozenset({"due", "stopped"})}, 2),
         ({"lag_above_s": 4.0}, 3),  # and the one whose lag is not known
         ({"lag_above_s": 1e7}, 1),
+        ({"partition": 9}, 1),
+        ({"topic": "tables", "partition": 9}, 0),
         ({"lag_above_s": 4.0, "topic": "orders"}, 1),
     ],
 )
 def test_filters(query: dict[str, Any], found: int) -> None:
     assert len(partitions(**query)) == found
+
+
+def rows_of(page: StatusPage) -> list[PartitionRow]:
+    assert not isinstance(page.partitions, msgspec.UnsetType)
+    return page.partitions
+
+
+def test_a_row_has_what_the_agent_knows_beside_its_log() -> None:
+    partition = PartitionId("cluster-1", "AAAAAAAAAAAAAAAAAAAAAA", 0, "cooks")
+    due = BoardEntry(a_status("cooks", 0, state="due"), NOW_S, NOW_S, partition=partition, said_s=NOW_S - 3)
+    other = an_entry("cooks", 1)
+    facts = PageFacts(cached_bytes={folder(partition): 77, "AAAAAAAAAAAAAAAAAAAAAA-5": 5}, store_try_ms=5, held_back="held back", unseen=4)
+    page = page_of([due, other], StatusQuery(partitions=True), facts, now_s=NOW_S + 1, at_ms=1)
+    first, second = rows_of(page)
+    assert (first.cached_bytes, first.store_try_ms, first.high_watermark_age_s, first.archived_bytes) == (77, 5, 4.0, None)
+    assert (first.reason, second.reason) == ("; held back", "")  # the other one waits for nothing
+    assert (page.whole.cached_bytes, page.whole.unknown_sizes, page.unseen) == (77, 1, 4)
+
+
+def test_two_incarnations_of_a_topic_stay_on_one_page() -> None:
+    entries = [an_entry("cooks", 0), an_entry("cooks", 0), an_entry("cooks", 1)]
+    first = page_of(entries, StatusQuery(partitions=True, limit=1), now_s=NOW_S, at_ms=1)
+    assert ([row.partition for row in rows_of(first)], first.next_after) == ([0, 0], "cooks:0")
+    rest = page_of(entries, StatusQuery(partitions=True, limit=1, after=StatusKey("cooks", 0)), now_s=NOW_S, at_ms=1)
+    assert ([row.partition for row in rows_of(rest)], rest.next_after) == ([1], msgspec.UNSET)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4, 5, 6, 7])
