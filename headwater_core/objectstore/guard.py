@@ -1,10 +1,10 @@
 """A store that wraps each call: in a check that it is the right store, or in a watch for calls without an answer."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, TypeVar
 
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, ObjectStore, UnfinishedUpload
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, ObjectStore, UnfinishedUpload
 
 T = TypeVar("T")
 
@@ -19,9 +19,13 @@ class GuardedStore:
     def url(self) -> str:
         return self._inner.url
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    @property
+    def part_bytes_min(self) -> int:
+        return self._inner.part_bytes_min
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         with self._guard():
-            return self._inner.put(key, data, size_bytes=size_bytes)
+            return self._inner.put(key, data, size_bytes=size_bytes, form=form)
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         with self._guard():
@@ -39,9 +43,9 @@ class GuardedStore:
         with self._guard():
             return self._inner.get(key, max_bytes=max_bytes)
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         with self._guard():
-            self._inner.read_into(key, buffer, start=start)
+            return self._inner.read_into(key, buffer, start=start)
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         streaming = self._inner.stream_into(key, buffers, start=start)

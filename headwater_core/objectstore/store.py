@@ -1,8 +1,9 @@
 """What an object store must do for Headwater. The promises are tests/headwater_core/objectstore/contract.py, run over every one."""
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from headwater_core.errors import UsageError
@@ -45,12 +46,62 @@ class UnfinishedUpload:
     begun_ms: int
 
 
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
+METADATA_BYTES_MAX = 2 << 10  # S3 takes no more of all names and values together
+_METADATA_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_METADATA_VALUE = re.compile(r"[ -~]*")
+
+
+class Part(NamedTuple):
+    """One part of an object that is sent in parts. checksum: CRC-64/NVME of it, which it must have when it is sent."""
+
+    size_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectForm:
+    """How an object is stored.
+
+    metadata  user metadata, for people who inspect the store: names [a-z0-9-], values in printable ASCII
+    parts     where it must be cut when it is sent in parts; one part is one request; () leaves that to the store
+    """
+
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for metadata that not every store takes."""
+        named = all(_METADATA_NAME.fullmatch(name) and _METADATA_VALUE.fullmatch(value) for name, value in self.metadata.items())
+        if not named or sum(len(name) + len(value) for name, value in self.metadata.items()) > METADATA_BYTES_MAX:
+            raise UsageError(f"no user metadata: {str(dict(self.metadata))[:200]}")
+
+
+PLAIN = ObjectForm()
+
+
 class NewObject(NamedTuple):
     """What is to be created under `key`: `size_bytes` bytes of `data`, from its position on."""
 
     key: str
     data: BinaryIO
     size_bytes: int
+    form: ObjectForm = PLAIN
+
+
+@runtime_checkable
+class PartSource(Protocol):
+    """A source of `put` whose parts may be read at the same time, none of them held in memory."""
+
+    def part_reader(self, start: int) -> Callable[[memoryview, int], int]:
+        """What fills a window from a position in the part that begins at byte `start`, and returns how many bytes it had: called with
+        positions that follow each other, and with 0 to begin again."""
+        ...
+
+    @property
+    def pace(self) -> Callable[[int], object]:
+        """As PacedFile.pace."""
+        ...
 
 
 class ObjectStore(Protocol):
@@ -65,7 +116,12 @@ class ObjectStore(Protocol):
         """For people, without credentials."""
         ...
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    @property
+    def part_bytes_min(self) -> int:
+        """Least size of every part but the last, where an object is sent in parts of the caller's choice."""
+        ...
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         """Create `key` from exactly `size_bytes` bytes read from `data`'s position on; return the digest of what was sent
         ("crc64nvme:<16 hex>"), which the store has confirmed where it can.
 
@@ -93,8 +149,9 @@ class ObjectStore(Protocol):
         """A whole small object and its tag. Raises NotFound, and CorruptData when it is larger than `max_bytes`."""
         ...
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
-        """Fill `buffer` with the object's bytes from position `start`: one ranged GET.
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
+        """Fill `buffer` with the object's bytes from position `start`: one ranged GET. Returns the object's user metadata, as far as it
+        is known.
 
         Raises NotFound, and TruncatedData when the object ends before the buffer is full.
         """
@@ -133,7 +190,7 @@ class ObjectStore(Protocol):
 
 def put_each(store: ObjectStore, objects: Iterable[NewObject]) -> list[str]:
     """`put_all` of a store that gains nothing by more."""
-    return [store.put(key, data, size_bytes=size_bytes) for key, data, size_bytes in objects]
+    return [store.put(key, data, size_bytes=size_bytes, form=form) for key, data, size_bytes, form in objects]
 
 
 _KEY = re.compile(r"(?:(?!\.\.?(?:/|\Z))[A-Za-z0-9._=-]+(?:/(?=[^/])|\Z))+")  # each entry of a head has two

@@ -1,7 +1,7 @@
 """What the calls of a store cost, and when it last answered: counted around each call, for metrics and health."""
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, TypeVar
@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 from headwater_core.clock import Clock
 from headwater_core.durations import Durations
 from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UploadStopped, UsageError
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, ObjectStore, UnfinishedUpload
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, ObjectStore, UnfinishedUpload
 
 T = TypeVar("T")
 
@@ -109,9 +109,13 @@ class MeteredStore:
     def url(self) -> str:
         return self._inner.url
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    @property
+    def part_bytes_min(self) -> int:
+        return self._inner.part_bytes_min
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         with self._call("put") as call:
-            digest = self._inner.put(key, data, size_bytes=size_bytes)
+            digest = self._inner.put(key, data, size_bytes=size_bytes, form=form)
             call.sent_bytes = size_bytes
         return digest
 
@@ -139,10 +143,11 @@ class MeteredStore:
             call.received_bytes = len(found[0])
         return found
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         with self._call("read") as call:
-            self._inner.read_into(key, buffer, start=start)
+            metadata = self._inner.read_into(key, buffer, start=start)
             call.received_bytes = len(buffer)
+        return metadata
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         streaming, call = self._inner.stream_into(key, buffers, start=start), _Call()

@@ -15,7 +15,7 @@ from archival.partition.topics import TopicFacts, TopicRecords
 from archival.plan.policy import Policy
 from headwater_core.epochs import EpochHistory
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition, topic_id_text
 from headwater_core.segments import checkpoints
 from headwater_core.segments.batches import read_batch_header
@@ -245,10 +245,10 @@ class SendingStore(MemoryStore):
 
     sending: Callable[[str], object] = staticmethod(lambda key: None)
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         if key.endswith(".log"):
             self.sending(key)
-        return super().put(key, data, size_bytes=size_bytes)
+        return super().put(key, data, size_bytes=size_bytes, form=form)
 
 
 def number_of(key: str) -> int:

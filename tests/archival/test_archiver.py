@@ -16,6 +16,7 @@ from headwater_core.errors import (
     UnknownOutcome,
     UnrelatedLog,
 )
+from headwater_core.objectstore.store import PLAIN, ObjectForm
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, live_bytes, load, ranges
@@ -251,8 +252,8 @@ class LosesReplies(MemoryStore):
 
     deaf = False
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        digest = super().put(key, data, size_bytes=size_bytes)
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
+        digest = super().put(key, data, size_bytes=size_bytes, form=form)
         if self.deaf:
             raise UnknownOutcome("no answer")
         return digest
@@ -277,11 +278,11 @@ def test_lost_replies_are_read_back(directory: Directory) -> None:
 class DownOnce(MemoryStore):
     down = True
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         if self.down:
             self.down = False
             raise TransientError("slow down")
-        return super().put(key, data, size_bytes=size_bytes)
+        return super().put(key, data, size_bytes=size_bytes, form=form)
 
 
 def test_a_step_that_failed_may_be_repeated(directory: Directory) -> None:

@@ -30,7 +30,7 @@ from headwater_core.errors import (
     UploadStopped,
 )
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.store import ObjectInfo
+from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectInfo
 from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalSegment
 from headwater_core.segments.run_scan import scan_run
@@ -55,10 +55,10 @@ class FlakyStore(MemoryStore):
         self.refused: tuple[str, ...] = ()  # ends of keys that are not taken
         self.refusal: HeadwaterError = TransientError("slow down")
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         if key.endswith(self.refused):
             raise self.refusal
-        return super().put(key, data, size_bytes=size_bytes)
+        return super().put(key, data, size_bytes=size_bytes, form=form)
 
     def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
         answer = self.plan.pop(0) if self.plan and key.endswith("manifest.json") else ""
@@ -134,8 +134,8 @@ def test_an_upload_that_is_stopped_is_found_where_an_earlier_attempt_left_it(
     def stat(*_: Any) -> ObjectInfo:
         raise UnknownOutcome("no reply")
 
-    def put(store: FlakyStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        MemoryStore.put(store, key, data, size_bytes=size_bytes)
+    def put(store: FlakyStore, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
+        MemoryStore.put(store, key, data, size_bytes=size_bytes, form=form)
         raise UnknownOutcome("no reply")
 
     with monkeypatch.context() as silence:
@@ -154,7 +154,7 @@ def test_an_upload_that_is_stopped_is_found_where_an_earlier_attempt_left_it(
     assert store.runs == 1
 
 
-def reads_first(store: FlakyStore, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+def reads_first(store: FlakyStore, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
     """As S3 does: the key is looked at when the body has come."""
     content = data.read(size_bytes)
     return MemoryStore.put(store, key, io.BytesIO(content), size_bytes=size_bytes)

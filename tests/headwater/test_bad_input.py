@@ -16,7 +16,7 @@ from headwater import wiring
 from headwater_core.control.lock import DataDirLock
 from headwater_core.errors import AlreadyExists, TransientError
 from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.store import ObjectStore
+from headwater_core.objectstore.store import PLAIN, ObjectForm, ObjectStore
 from tests.headwater.conftest import Stage
 from tests.s3server import S3Server
 
@@ -144,9 +144,9 @@ class Forgetful(DirectoryStore):
         self.delete(key)
         return super().create(key, document)
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         self.delete(key)
-        return super().put(key, data, size_bytes=size_bytes)
+        return super().put(key, data, size_bytes=size_bytes, form=form)
 
     def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
         return self.create(key, document)

@@ -1,7 +1,7 @@
 """A store that waits or fails when a test says so."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headwater_core.errors import HeadwaterError
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX
@@ -23,13 +23,14 @@ class FlakyStore(MemoryStore):
         self.refuse: Callable[[str, str], HeadwaterError | None] = lambda operation, key: None
         self.spoil: Callable[[str, memoryview], None] = lambda key, buffer: None
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         if key.endswith(".log"):
             self.arrived.release()
             assert self.go.wait(20)
         self._refuse("read_into", key)
-        super().read_into(key, buffer, start=start)
+        metadata = super().read_into(key, buffer, start=start)
         self.spoil(key, buffer)
+        return metadata
 
     def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
         self._refuse("get", key)

@@ -1,7 +1,7 @@
 """Objects that hang: they delay only those who need them."""
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,10 +32,10 @@ class HangingStore(MemoryStore):
         self.go = threading.Event()
         self.hung = threading.Semaphore(0)
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         if not self.only_runs:
             self._wait(key)
-        super().read_into(key, buffer, start=start)
+        return super().read_into(key, buffer, start=start)
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         self._wait(key)

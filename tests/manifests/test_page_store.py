@@ -5,6 +5,7 @@ from typing import BinaryIO
 import pytest
 
 from headwater_core.errors import CorruptData, ManifestChanged, TransientError, UnknownOutcome
+from headwater_core.objectstore.store import PLAIN, ObjectForm
 from manifests.page import PageRef, page_key
 from manifests.page_store import PageStore
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -21,13 +22,13 @@ class SilentStore(MemoryStore):
         super().__init__()
         self.plan = list(plan)
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         answer = self.plan.pop(0) if self.plan else ""
         if answer == "lost":
             raise UnknownOutcome("no reply")
         if answer == "busy":
             raise TransientError("slow down")
-        digest = super().put(key, data, size_bytes=size_bytes)
+        digest = super().put(key, data, size_bytes=size_bytes, form=form)
         if answer == "silent":
             raise UnknownOutcome("no reply")
         return digest

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import recovery
@@ -34,11 +35,11 @@ class Failing(MemoryStore):
         self.__dict__ = dict(other.__dict__)
         self.error, self.left = error, after
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         self.left -= 1
         if self.left < 0:
             raise self.error
-        super().read_into(key, buffer, start=start)
+        return super().read_into(key, buffer, start=start)
 
 
 def damaged(store: MemoryStore, key: str, change: str) -> MemoryStore:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from random import Random
@@ -26,7 +26,7 @@ from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import open_layout
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, put_each
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, UnfinishedUpload, put_each
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests.head import Head
@@ -433,8 +433,12 @@ class PausingStore:
     def url(self) -> str:
         return self._inner.url
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        return self._paused("put", lambda: self._inner.put(key, data, size_bytes=size_bytes))
+    @property
+    def part_bytes_min(self) -> int:
+        return self._inner.part_bytes_min
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
+        return self._paused("put", lambda: self._inner.put(key, data, size_bytes=size_bytes, form=form))
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)
@@ -448,8 +452,8 @@ class PausingStore:
     def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
         return self._paused("get", lambda: self._inner.get(key, max_bytes=max_bytes))
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
-        self._paused("read", lambda: self._inner.read_into(key, buffer, start=start))
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
+        return self._paused("read", lambda: self._inner.read_into(key, buffer, start=start))
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         for buffer in buffers:

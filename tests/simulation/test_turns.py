@@ -17,6 +17,7 @@ from archival.members import Members
 from archival.schedule.due_queue import PAUSE_MAX_S, DueQueue
 from archival.schedule.store_breaker import PROBE_MAX_S
 from headwater_core.errors import CorruptData, DiskFull, Unauthorised, UnknownOutcome
+from headwater_core.objectstore.store import PLAIN, ObjectForm
 from headwater_core.partition import TopicPartition
 from tests.headwater.broker import Bench, Broker
 from tests.headwater_core.objectstore.memory import MemoryStore
@@ -54,9 +55,9 @@ class IllStore(MemoryStore):
             if part in key:
                 raise ill(f"of {key}")
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         self._strike(key)
-        return super().put(key, data, size_bytes=size_bytes)
+        return super().put(key, data, size_bytes=size_bytes, form=form)
 
     def create(self, key: str, document: bytes) -> str:
         self._strike(key)

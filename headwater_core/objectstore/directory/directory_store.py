@@ -8,6 +8,9 @@ What a call returned is on disk: its bytes, its name, and the names of the direc
 the file is thrown away, since its pages may count as clean from then on and a second fsync would prove nothing; the caller writes it again,
 under another private name.
 
+User metadata is in extended attributes, `user.<name>`, where the file system has them: written before an object gets its name, so
+the two cannot part. A file system without them keeps none.
+
 Tags are the SHA-256 of the content. Private names contain "+", which no key does, so no
 listing shows them and the directory may be copied to a bucket, or back, as it is.
 """
@@ -18,7 +21,7 @@ import hashlib
 import os
 import re
 import stat as modes
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,17 +42,30 @@ from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.directory.durable_names import DurableNames
 from headwater_core.objectstore.directory.private_files import abandoned_files, private_file, remove_abandoned, remove_stale
 from headwater_core.objectstore.directory.store_lock import StoreLock
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, check_key, check_prefix
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    PLAIN,
+    NewObject,
+    ObjectForm,
+    ObjectInfo,
+    UnfinishedUpload,
+    check_key,
+    check_prefix,
+)
 
 _PRIVATE = "+partial"
 _LOCK = "+lock"
 _WINDOW_BYTES = 1 << 20
 _LINK_ATTEMPTS = 100
+_ATTRIBUTE = "user."
+_NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS, errno.ENOSPC, errno.ENODATA)  # or no room for more of them beside the inode
 _OWN_NAME = re.compile(r"[A-Za-z0-9._=-]+")
 
 
 class DirectoryStore:
     """An archive on a file system: a disk of its own, or a network share with hard links and locks."""
+
+    part_bytes_min = 0
 
     def __init__(self, root: Path | str) -> None:
         self._root = Path(os.path.abspath(root))
@@ -63,8 +79,8 @@ class DirectoryStore:
     def url(self) -> str:
         return self._root.as_uri()
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
-        return self.put_all([NewObject(key, data, size_bytes)])[0]
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
+        return self.put_all([NewObject(key, data, size_bytes, form)])[0]
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         self._names.check(self.url)
@@ -81,6 +97,7 @@ class DirectoryStore:
                     written.append(files.enter_context(private_file(self._private)))
                     fd, _ = written[-1]
                     digests.append(self._fill(fd, each))
+                    _set_metadata(fd, each.form.metadata)
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # begins to write it back: all syncs wait for one journal commit
             for each, (fd, _) in zip(objects, written, strict=True):
                 with self._translated(each.key):
@@ -138,10 +155,12 @@ class DirectoryStore:
             _read_into(fd, memoryview(content), 0, key)
         return bytes(content), _tag(content)
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         with self._translated(key), self._opened(key) as fd:
             _read_into(fd, buffer, start, key)
+            metadata = _metadata(fd)
         self.progressed()
+        return metadata
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         with self._translated(key), self._opened(key) as fd:
@@ -317,6 +336,28 @@ def _write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def _set_metadata(fd: int, metadata: Mapping[str, str]) -> None:
+    try:
+        for name, value in metadata.items():
+            os.setxattr(fd, _ATTRIBUTE + name, value.encode())
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise
+
+
+def _metadata(fd: int) -> Mapping[str, str]:
+    try:
+        return {
+            name.removeprefix(_ATTRIBUTE): os.getxattr(fd, name).decode(errors="replace")
+            for name in os.listxattr(fd)
+            if name.startswith(_ATTRIBUTE)
+        }
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise
+        return {}
 
 
 def _read_into(fd: int, buffer: memoryview, start: int, key: str) -> None:

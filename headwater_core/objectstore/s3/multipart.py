@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,7 @@ from headwater_core.objectstore.digest import Digest, to_s3
 from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed
 from headwater_core.objectstore.s3.error_codes import FOREIGN
 from headwater_core.objectstore.s3.request_body import PutSource, RequestBody
-from headwater_core.objectstore.store import UnfinishedUpload, check_key, check_prefix
+from headwater_core.objectstore.store import PLAIN, ObjectForm, UnfinishedUpload, check_key, check_prefix
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef
@@ -29,27 +29,29 @@ class _Part(NamedTuple):
 
 
 class MultipartUploads:
-    """The multipart uploads of one bucket. Its threads start with the first of them."""
+    """The multipart uploads of one bucket. Its threads, named `name`, start with the first of them."""
 
-    def __init__(self, bucket: S3Bucket) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: S3Bucket, name: str) -> None:
+        self._bucket, self._name = bucket, name
         self._senders: ThreadPoolExecutor | None = None
         self._starting = threading.Lock()
 
-    def put(self, key: str, source: PutSource, size_bytes: int, *, part_bytes: int) -> str:
+    def put(self, key: str, source: PutSource, size_bytes: int, *, part_bytes: int, form: ObjectForm = PLAIN) -> str:
         """Create `key` from the next `size_bytes` of `source`; return their digest.
 
-        part_bytes  of each part; more where there would be over 10,000
+        part_bytes  of each part, more where there would be over 10,000; of no meaning where `form` has parts
 
         Raises what ObjectStore.put does; UnknownOutcome also when the upload is gone. No parts remain unless the abort fails too.
         """
         where: Any = {"Bucket": self._bucket.name, "Key": self._bucket.full(key)}
         client = self._bucket.client
         with self._bucket.translated(key, write=False):  # nothing that others see has happened yet
-            upload = client.create_multipart_upload(**where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT")
+            upload = client.create_multipart_upload(
+                **where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT", Metadata=dict(form.metadata)
+            )
         where["UploadId"] = upload["UploadId"]
         try:
-            parts = self._send_parts(key, where, source, size_bytes, max(part_bytes, -(-size_bytes // PARTS_MAX)))
+            parts = self._send_parts(key, where, source, form.parts or _equal_parts(size_bytes, part_bytes))
             digest = Digest()
             for part in parts:
                 digest.append(part.checksum, part.size_bytes)
@@ -92,16 +94,16 @@ class MultipartUploads:
                 Bucket=self._bucket.name, Key=self._bucket.full(upload.key), UploadId=upload.upload_id
             )
 
-    def _send_parts(self, key: str, where: Any, source: PutSource, size_bytes: int, part_bytes: int) -> Sequence[_Part]:
+    def _send_parts(self, key: str, where: Any, source: PutSource, cuts: Iterable[tuple[int, int | None]]) -> Sequence[_Part]:
         """Send every part, several at a time; return them in order."""
         slots = threading.BoundedSemaphore(_SENDERS)  # a part is read only when it can be sent, so that few are held
         sent: list[Future[_Part]] = []
         try:
-            for start in range(0, size_bytes, part_bytes):
+            for part_bytes, checksum in cuts:
                 slots.acquire()
                 if any(future.done() and future.exception() for future in sent):
                     break
-                body = source.take(min(part_bytes, size_bytes - start))
+                body = source.take(part_bytes, checksum)
                 sent.append(self._pool().submit(self._send_part, key, where, len(sent) + 1, body))
                 sent[-1].add_done_callback(lambda _: slots.release())
             wait(sent, return_when=FIRST_EXCEPTION)
@@ -129,10 +131,15 @@ class MultipartUploads:
     def _pool(self) -> ThreadPoolExecutor:
         with self._starting:
             if self._senders is None:
-                self._senders = ThreadPoolExecutor(_SENDERS, thread_name_prefix="s3-send")
+                self._senders = ThreadPoolExecutor(_SENDERS, thread_name_prefix=self._name)
             return self._senders
 
     def close(self) -> None:
         """Wait for the parts in flight and end the threads."""
         if self._senders is not None:
             self._senders.shutdown()
+
+
+def _equal_parts(size_bytes: int, part_bytes: int) -> Iterator[tuple[int, None]]:
+    part_bytes = max(part_bytes, -(-size_bytes // PARTS_MAX))
+    return ((min(part_bytes, size_bytes - start), None) for start in range(0, size_bytes, part_bytes))

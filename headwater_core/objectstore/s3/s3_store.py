@@ -7,7 +7,7 @@ same moment (SeaweedFS 4.48 does not), so whatever is raced for has to be a docu
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -17,12 +17,23 @@ from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed, stored_dig
 from headwater_core.objectstore.s3.multipart import MultipartUploads
 from headwater_core.objectstore.s3.request_body import PutSource
 from headwater_core.objectstore.s3.response_body import fill, release
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, check_key, check_prefix, put_each
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    PLAIN,
+    NewObject,
+    ObjectForm,
+    ObjectInfo,
+    UnfinishedUpload,
+    check_key,
+    check_prefix,
+    put_each,
+)
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import GetObjectOutputTypeDef
 
 _MIB = 1 << 20
+PART_BYTES_MIN = 5 * _MIB  # S3 refuses a smaller part, unless it is the last
 SINGLE_PUT_BYTES_MAX = 64 * _MIB  # one request up to here: parts cost the server a second pass
 _MEMORY_PART_BYTES = 8 * _MIB  # of what is no file and must be held while it is sent
 _SLOWEST_BYTES_PER_S = 256 << 10
@@ -48,12 +59,14 @@ class S3Store:
         Raises UsageError and Unauthorised when there can be no client.
         """
         self._bucket = S3Bucket(bucket, prefix, endpoint_url=endpoint_url, region=region, attempts=attempts)
-        self._uploads = MultipartUploads(self._bucket)
+        self._uploads = MultipartUploads(self._bucket, "s3-send")
+        self._cut_uploads = MultipartUploads(self._bucket, "s3-send-parts")  # cut by the caller; neither waits for the others' parts
         self._s3 = self._bucket.client
         self._transfer_timeout_s = transfer_timeout_s
         self._single_put_bytes_max = single_put_bytes_max
         self._part_bytes = part_bytes
         self._memory_part_bytes = min(part_bytes, _MEMORY_PART_BYTES)
+        self.part_bytes_min = PART_BYTES_MIN
         self.progressed: Callable[[], object] = lambda: None  # called while bytes move
 
     @property
@@ -63,16 +76,19 @@ class S3Store:
     def close(self) -> None:
         """Stop the upload threads and drop the connections."""
         self._uploads.close()
+        self._cut_uploads.close()
         self._bucket.close()
 
     # Writing
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         source = PutSource(key, data, self.progressed)
-        if size_bytes > (self._single_put_bytes_max if source.is_file else self._memory_part_bytes):
+        if len(form.parts) > 1:
+            return self._cut_uploads.put(key, source, size_bytes, part_bytes=size_bytes, form=form)
+        if not form.parts and size_bytes > (self._single_put_bytes_max if source.is_file else self._memory_part_bytes):
             part_bytes = self._part_bytes if source.is_file else self._memory_part_bytes
-            return self._uploads.put(key, source, size_bytes, part_bytes=part_bytes)
-        body = source.take(size_bytes)
+            return self._uploads.put(key, source, size_bytes, part_bytes=part_bytes, form=form)
+        body = source.take(*form.parts[0]) if form.parts else source.take(size_bytes)
         answer = self._bucket.send(
             key,
             body,
@@ -82,6 +98,7 @@ class S3Store:
                 Body=body.content,
                 ContentLength=size_bytes,
                 ChecksumCRC64NVME=to_s3(body.checksum),
+                Metadata=dict(form.metadata),
                 IfNoneMatch="*",
             ),
             write=True,
@@ -132,11 +149,16 @@ class S3Store:
             raise CorruptData(key, 0, f"{digest_of(content)} arrived, the store keeps {stored}")
         return content, _tag(answer["ETag"])
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
-        for _ in self.stream_into(key, (buffer,), start=start):
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
+        metadata: dict[str, str] = {}
+        for _ in self._stream(key, (buffer,), start, metadata):
             pass
+        return metadata
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        return self._stream(key, buffers, start, {})
+
+    def _stream(self, key: str, buffers: Sequence[memoryview], start: int, metadata: dict[str, str]) -> Generator[None, None, None]:
         size_bytes = sum(map(len, buffers))
         if not size_bytes:
             yield from (None for _ in buffers)
@@ -147,6 +169,7 @@ class S3Store:
             answer = self._s3.get_object(Bucket=self._bucket.name, Key=self._bucket.full(key), Range=wanted)
             with contextlib.closing(answer["Body"]) as body:
                 self._check_range(key, answer, start, size_bytes)
+                metadata.update(answer.get("Metadata", {}))
                 for at, buffer in enumerate(buffers, 1):
                     if not fill(body, buffer, end_s, self.progressed):
                         raise TransientError(f"{self.url}/{key}: the connection ended before the {size_bytes} bytes that were announced")

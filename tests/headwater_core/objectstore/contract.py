@@ -7,11 +7,12 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from awscrt.checksums import crc64nvme
 
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UploadStopped, UsageError
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import PacedFile
-from headwater_core.objectstore.store import NewObject, ObjectStore
+from headwater_core.objectstore.store import NewObject, ObjectForm, ObjectStore, Part
 
 RACERS = 8
 
@@ -44,6 +45,22 @@ def check_that_a_pace_ends_a_put(store: ObjectStore, path: Path, size_bytes: int
         passed.clear()
         assert store.put("a", PacedFile(file, passed.append), size_bytes=size_bytes) == digest_of(path.read_bytes())
         assert sum(passed) == size_bytes
+
+
+class PartsOf(io.BytesIO):
+    """A source that can be read in several places at once."""
+
+    pace = staticmethod(lambda size_bytes: None)
+
+    def part_reader(self, start: int) -> Callable[[memoryview, int], int]:
+        content = self.getbuffer()
+
+        def read_at(window: memoryview, at: int) -> int:
+            piece = content[start + at : start + at + len(window)]
+            window[: len(piece)] = piece
+            return len(piece)
+
+        return read_at
 
 
 def read(store: ObjectStore, key: str, start: int, size_bytes: int) -> bytes:
@@ -157,6 +174,41 @@ class ObjectStoreContract:
             digest = store.put("part", file, size_bytes=600_000)
         assert digest == digest_of(content[1000:601_000])
         assert read(store, "part", 0, 600_000) == content[1000:601_000]
+
+    def test_user_metadata_is_kept_with_an_object(self, store: ObjectStore) -> None:
+        metadata = {"headwater-partition": "orders:3", "written-by": "~ somebody !"}
+        store.put("a", io.BytesIO(b"0123456789"), size_bytes=10, form=ObjectForm(metadata=metadata))
+        assert store.read_into("a", memoryview(bytearray(2)), start=3) == metadata
+        put(store, "b", b"0123456789")
+        assert store.read_into("b", memoryview(bytearray(2)), start=3) == {}
+
+    def test_metadata_that_not_every_store_takes_is_refused(self) -> None:
+        for metadata in ({"Upper": "x"}, {"a": "line\n"}, {"a": "\u00e9"}, {"a": "x" * 2048}, {"": "x"}):
+            with pytest.raises(UsageError):
+                ObjectForm(metadata=metadata)
+
+    @pytest.mark.parametrize("cuts", [(100,), (5 << 20, 70_000), (5 << 20, 6 << 20, 1)])
+    def test_an_object_may_be_sent_in_parts_of_the_callers_choice(self, store: ObjectStore, cuts: tuple[int, ...]) -> None:
+        assert store.part_bytes_min <= 5 << 20
+        content = (bytes(range(255)) * (sum(cuts) // 255 + 1))[: sum(cuts)]
+        starts = [sum(cuts[:at]) for at in range(len(cuts))]
+        parts = tuple(Part(size, crc64nvme(content[start : start + size])) for start, size in zip(starts, cuts, strict=True))
+        form = ObjectForm(metadata={"a": "b"}, parts=parts)
+        for key, source in (("stream", io.BytesIO(content)), ("parts", PartsOf(content))):
+            assert store.put(key, source, size_bytes=len(content), form=form) == digest_of(content)
+            buffer = memoryview(bytearray(len(content)))
+            assert store.read_into(key, buffer, start=0) == {"a": "b"}
+            assert buffer == content
+
+    def test_a_part_that_is_not_what_it_was_creates_nothing(self, store: ObjectStore) -> None:
+        content = bytes(5 << 20) + b"the end"
+        parts = (Part(5 << 20, crc64nvme(bytes(5 << 20))), Part(7, crc64nvme(b"another")))
+        try:
+            digest = store.put("a", PartsOf(content), size_bytes=len(content), form=ObjectForm(parts=parts))
+        except SourceChanged:
+            assert list(store.list("")) == []
+        else:
+            assert digest == digest_of(content)  # of what was sent: for the caller to compare
 
     def test_a_put_takes_its_bytes_from_a_stream_that_gives_little_at_a_time(self, store: ObjectStore) -> None:
         class Trickle(io.BytesIO):

@@ -6,7 +6,7 @@ the caller's knowledge suffers.
 
 import contextlib
 import io
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import BinaryIO, TypeVar
@@ -14,7 +14,9 @@ from typing import BinaryIO, TypeVar
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UnknownOutcome
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
+    PLAIN,
     NewObject,
+    ObjectForm,
     ObjectInfo,
     ObjectStore,
     UnfinishedUpload,
@@ -68,6 +70,10 @@ class FaultyStore:
         return self.inner.url
 
     @property
+    def part_bytes_min(self) -> int:
+        return self.inner.part_bytes_min
+
+    @property
     def in_flight(self) -> int:
         """Writes that were sent and have not arrived yet. They outlive their sender."""
         return len(self._in_flight)
@@ -82,13 +88,13 @@ class FaultyStore:
         """None of the writes in flight will ever arrive."""
         self._in_flight.clear()
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         content = b""
         while len(content) < size_bytes and (piece := data.read(size_bytes - len(content))):
             content += piece
         if len(content) != size_bytes:
             raise SourceChanged(f"{key}: {size_bytes} bytes promised, {len(content)} there")
-        return self._write("put", key, lambda: self.inner.put(key, io.BytesIO(content), size_bytes=size_bytes))
+        return self._write("put", key, lambda: self.inner.put(key, io.BytesIO(content), size_bytes=size_bytes, form=form))
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)
@@ -106,9 +112,9 @@ class FaultyStore:
         self._read("get", key)
         return self.inner.get(key, max_bytes=max_bytes)
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         self._read("read_into", key)
-        self.inner.read_into(key, buffer, start=start)
+        return self.inner.read_into(key, buffer, start=start)
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         self._read("read_into", key)

@@ -2,31 +2,45 @@
 
 import hashlib
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 from headwater_core.clock import Clock, SystemClock
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, UnfinishedUpload, check_key, check_prefix, put_each
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    NO_METADATA,
+    PLAIN,
+    NewObject,
+    ObjectForm,
+    ObjectInfo,
+    UnfinishedUpload,
+    check_key,
+    check_prefix,
+    put_each,
+)
 
 
 class MemoryStore:
     """What a strongly consistent store does, without the store. Tags follow content, as S3's ETags do."""
 
     url = "memory:"
+    part_bytes_min = 0
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
+        self._metadata: dict[str, Mapping[str, str]] = {}
         self._unfinished: list[UnfinishedUpload] = []
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         content = b"".join(_pieces(data, size_bytes))
         if len(content) != size_bytes:
             raise SourceChanged(f"{key}: {size_bytes} bytes promised, {len(content)} there")
         self.create(key, content)
+        self._metadata[key] = dict(form.metadata)
         return digest_of(content)
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
@@ -51,12 +65,13 @@ class MemoryStore:
             raise CorruptData(key, 0, f"{info.size_bytes} bytes, limit {max_bytes}")
         return content, info.tag
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         content, _ = self._held(key)
         piece = memoryview(content)[start : start + len(buffer)]
         if len(piece) != len(buffer):
             raise TruncatedData(key, len(content), f"{len(buffer)} bytes wanted from {start}")
         buffer[:] = piece
+        return self._metadata.get(key, NO_METADATA)
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         for buffer in buffers:
@@ -76,6 +91,7 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         with self._lock:
             self._objects.pop(check_key(key), None)
+            self._metadata.pop(key, None)
 
     def begin(self, key: str) -> UnfinishedUpload:
         """An upload that ends here, as when its process is killed."""

@@ -2,10 +2,19 @@
 
 import threading
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectInfo, ObjectStore, UnfinishedUpload, put_each
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    PLAIN,
+    NewObject,
+    ObjectForm,
+    ObjectInfo,
+    ObjectStore,
+    UnfinishedUpload,
+    put_each,
+)
 
 
 class Call(NamedTuple):
@@ -33,9 +42,13 @@ class MeteredStore:
     def url(self) -> str:
         return self._inner.url
 
-    def put(self, key: str, data: BinaryIO, *, size_bytes: int) -> str:
+    @property
+    def part_bytes_min(self) -> int:
+        return self._inner.part_bytes_min
+
+    def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         with self._counted("put", key, 0, size_bytes):
-            digest = self._inner.put(key, data, size_bytes=size_bytes)
+            digest = self._inner.put(key, data, size_bytes=size_bytes, form=form)
         self._moved(written=size_bytes)
         return digest
 
@@ -60,10 +73,11 @@ class MeteredStore:
         self._moved(read=len(document))
         return document, tag
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         with self._counted("read_into", key, start, len(buffer)):
-            self._inner.read_into(key, buffer, start=start)
+            metadata = self._inner.read_into(key, buffer, start=start)
         self._moved(read=len(buffer))
+        return metadata
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         """Counted as a read_into of them all."""

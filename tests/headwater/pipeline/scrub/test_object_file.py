@@ -3,6 +3,7 @@
 import io
 import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import BinaryIO, cast
 
 import pytest
@@ -68,7 +69,7 @@ def test_an_object_that_is_gone_or_short_is_damage(there: int | None) -> None:
 
 
 class Failing(MemoryStore):
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         raise TransientError("timed out")
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -307,12 +307,12 @@ class Replacing(MemoryStore):
 
     bucket: Bucket
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         if key == self.victim:
             self.victim = ""
             self.replace_head()
             self.delete(key)
-        super().read_into(key, buffer, start=start)
+        return super().read_into(key, buffer, start=start)
 
     victim = ""
     replace_head: Callable[[], None]
@@ -346,10 +346,10 @@ class Silent(MemoryStore):
 
     silent = ""
 
-    def read_into(self, key: str, buffer: memoryview, *, start: int) -> None:
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         if key == self.silent:
             raise TransientError(f"{key}: timed out")
-        super().read_into(key, buffer, start=start)
+        return super().read_into(key, buffer, start=start)
 
 
 def test_what_cannot_be_read_now_is_unexamined_and_no_damage() -> None:
