@@ -124,7 +124,7 @@ def _segment(log: LocalLog | None, offset: int) -> str:
 
 
 def _chunk(partition: PartitionId, entry: Entry, offset: int, chunk_bytes: int, bucket: Bucket, cached: Collection[str]) -> _Chunk:
-    index = open_layout(entry.layout).read_index(bucket.store, entry.index_key, entry.index_bytes, entry.index_digest)
+    index = open_layout(entry.layout).read_offloaded(bucket.store, entry).read_index()
     chunk = plan_chunks(index, entry.live_bytes, chunk_bytes).chunk_for(offset)
     try:
         name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)

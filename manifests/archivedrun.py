@@ -9,14 +9,14 @@ from manifests.entry import Entry
 
 
 class ArchivedRun(io.RawIOBase):
-    """The bytes of one entry, dead ones included: every read is a ranged GET of what is requested.
+    """The bytes of one entry, dead ones included: every read is a ranged GET of what is requested. Positions are the run's.
 
     Raises CorruptData when the object that the manifest lists is not there, TruncatedData when it ends early.
     """
 
     def __init__(self, store: ObjectStore, entry: Entry) -> None:
         super().__init__()
-        self._store, self._entry, self._layout = store, entry, open_layout(entry.layout)
+        self._entry, self._reader = entry, open_layout(entry.layout).read_offloaded(store, entry)
         self._position = 0
 
     def readable(self) -> bool:
@@ -35,7 +35,7 @@ class ArchivedRun(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        size = max(0, min(len(buffer), self._entry.size_bytes - self._position))
+        size = max(0, min(len(buffer), self._entry.run_bytes - self._position))
         if size:
             self.fetch(memoryview(buffer)[:size], self._position)
         self._position += size
@@ -45,7 +45,7 @@ class ArchivedRun(io.RawIOBase):
         """Fill `buffer` from byte `start` on; moves nothing."""
         entry = self._entry
         try:
-            self._layout.read_offloaded(self._store, entry.key, entry.context, buffer, start)
+            self._reader.read_into(buffer, start)
         except NotFound as error:
             raise CorruptData(entry.key, start, "the manifest lists it, the store does not have it") from error
         except TruncatedData as error:

@@ -24,7 +24,6 @@ EPOCH_MAX = 2**31 - 1
 ENTRY_EPOCHS_MAX = 32  # a run ends before its 33rd leader epoch begins, so that an entry stays small
 
 REASON_CHARS_MAX = 200
-_OWN_LAYOUT = "segment"  # keys in it follow from identity, offsets, fence and uid, and are not spelled out
 
 
 class EpochOffset(NamedTuple):
@@ -41,8 +40,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
 
     epochs        where each leader epoch begins in this entry
     first/last_timestamp_ms  user data only; None when there is none
-    size_bytes    of the whole object; live_bytes is where its live part ends: a dead branch may cut it inside
+    size_bytes    of the whole object, as the store has it
     digest        "crc64nvme:<16 hex>" of the whole object, computed by us; "" for adopted objects until verified
+    live_bytes    where the run's live part ends, a position in the run: a dead branch may cut it inside
+    held_bytes, held_digest  of the whole run, where the object is not the run itself; 0 and "" where it is: see run_bytes, run_digest
+    index_key     the object beside it that holds its index; "" where the layout keeps that in the same object
     context       the layout's own words, opaque to all others
     open_from     first offset of the oldest transaction still open after last_offset; None when there is none
     aborted       how many aborted transactions end in this entry
@@ -67,6 +69,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     size_bytes: int = 0
     live_bytes: int = 0
     digest: str = ""
+    held_bytes: int = msgspec.field(default=0, name="run_bytes")
+    held_digest: str = msgspec.field(default="", name="run_digest")
     index_key: str = ""
     index_bytes: int = 0
     index_digest: str = ""
@@ -92,16 +96,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
             return
         if self.reason:
             raise ValueError(f"the run from {self.base_offset} to {self.last_offset} has the reason of a gap")
-        if not 0 < self.live_bytes <= self.size_bytes <= OBJECT_BYTES_MAX or not 0 <= self.index_bytes <= OBJECT_BYTES_MAX:
-            raise ValueError(f"impossible lengths: {self.live_bytes} of {self.size_bytes}, index {self.index_bytes}")
+        if not 0 < self.live_bytes <= self.run_bytes <= OBJECT_BYTES_MAX or not 0 <= self.index_bytes <= OBJECT_BYTES_MAX:
+            raise ValueError(f"impossible lengths: {self.live_bytes} of {self.run_bytes}, index {self.index_bytes}")
+        if not 0 < self.size_bytes <= OBJECT_BYTES_MAX or (self.held_bytes == 0 and self.held_digest):
+            raise ValueError(f"impossible lengths: a run of {self.held_bytes} bytes in an object of {self.size_bytes}")
         if not 0 <= self.fence <= FENCE_MAX or not 0 <= self.records <= OFFSET_MAX or not 0 <= self.aborted <= OFFSET_MAX:
             raise ValueError(f"impossible counts: fence {self.fence}, {self.records} records, {self.aborted} aborted")
         if not all(-(2**63) <= number < 2**63 for number in (self.first_timestamp_ms or 0, self.last_timestamp_ms or 0)):
             raise ValueError(f"impossible timestamps: {self.first_timestamp_ms}, {self.last_timestamp_ms}")
         if not -1 <= self.max_producer_id < 2**63:
             raise ValueError(f"impossible producer id: {self.max_producer_id}")
-        if not all(digest == "" or is_digest(digest) for digest in (self.digest, self.index_digest)):
-            raise ValueError(f"no digests: {self.digest[:40]!r}, {self.index_digest[:40]!r}")
+        if not all(digest == "" or is_digest(digest) for digest in (self.digest, self.index_digest, self.held_digest)):
+            raise ValueError(f"no digests: {self.digest[:40]!r}, {self.index_digest[:40]!r}, {self.held_digest[:40]!r}")
         if self.open_from is not None and not 0 <= self.open_from <= self.last_offset:
             raise ValueError(f"open transaction at {self.open_from}")
         if self.aborted_from is not None and not (self.aborted and 0 <= self.aborted_from <= self.last_offset):
@@ -119,6 +125,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     def next_offset(self) -> int:
         return self.last_offset + 1
 
+    @property
+    def run_bytes(self) -> int:
+        """Length of the whole run, dead part included: what positions and `live_bytes` are counted in."""
+        return self.held_bytes or self.size_bytes
+
+    @property
+    def run_digest(self) -> str:
+        """ "crc64nvme:<16 hex>" of the whole run; "" while it was not verified."""
+        return self.held_digest if self.held_bytes else self.digest
+
+    @property
+    def index_place(self) -> str:
+        """The key of the object that holds its index."""
+        return self.index_key or self.key
+
     @cached_property
     def line(self) -> bytes:
         """How head and pages write it: JSON without white space. A commit wants it of each entry in a head, and of most a second time."""
@@ -129,12 +150,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
         omitted = {
             field.encode_name: None if field.default is msgspec.NODEFAULT else field.default for field in msgspec.structs.fields(self)
         }
-        return msgspec.to_builtins(omitted | {"context": {}} | msgspec.to_builtins(self))  # type: ignore[no-any-return]
+        run = {} if self.gap else {"run_bytes": self.run_bytes, "run_digest": self.run_digest}
+        return msgspec.to_builtins(omitted | {"context": {}} | msgspec.to_builtins(self) | run)  # type: ignore[no-any-return]
 
     @property
     def is_cut(self) -> bool:
         """The object holds more than this entry lists."""
-        return self.live_bytes < self.size_bytes
+        return self.live_bytes < self.run_bytes
 
     def __contains__(self, offset: int) -> bool:
         return self.base_offset <= offset <= self.last_offset
@@ -149,13 +171,13 @@ _OF_RUNS: tuple[tuple[str, Any], ...] = tuple(
 
 def check_entry(partition: PartitionId, entry: Entry) -> Entry:
     """`entry` when its keys are the ones we would have written for it; CorruptData otherwise."""
-    if entry.gap or entry.layout != _OWN_LAYOUT or _is_named_by_itself(partition, entry):
+    if entry.gap or not keys.names(entry.layout) or _is_named_by_itself(partition, entry):
         return entry
     name = keys.parse_data(entry.key)
     if (
         name is None
         or not keys.is_uid(entry.uid)
-        or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid)
+        or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid, entry.layout)
         or entry.index_key != keys.index(entry.key)
         or not name.base_offset <= entry.base_offset <= entry.last_offset <= name.last_offset
     ):
@@ -167,7 +189,7 @@ def _is_named_by_itself(partition: PartitionId, entry: Entry) -> bool:
     """Are its keys those of an object that it lists as a whole? Most entries', and quick to see."""
     if not keys.is_uid(entry.uid) or entry.index_key != keys.index(entry.key):
         return False
-    return entry.key == keys.data(partition, entry.base_offset, entry.last_offset, entry.fence, entry.uid)
+    return entry.key == keys.data(partition, entry.base_offset, entry.last_offset, entry.fence, entry.uid, entry.layout)
 
 
 def to_listed(entry: Entry) -> dict[str, Any]:
@@ -177,12 +199,13 @@ def to_listed(entry: Entry) -> dict[str, Any]:
     the fence and the uid, is left out, and so is a live byte end that is the object's.
     """
     body: dict[str, Any] = msgspec.to_builtins(entry)
-    name = keys.parse_data(entry.key) if entry.layout == _OWN_LAYOUT and not entry.gap else None
+    name = keys.parse_data(entry.key) if keys.names(entry.layout) and not entry.gap else None
     if name is not None:
-        del body["key"], body["index_key"]
+        del body["key"]
+        body.pop("index_key", None)
         if (name.base_offset, name.last_offset) != (entry.base_offset, entry.last_offset):
             body["held"] = [name.base_offset, name.last_offset]
-    if body.get("live_bytes") == body.get("size_bytes"):
+    if not entry.is_cut:
         body.pop("live_bytes", None)
     return body
 
@@ -195,9 +218,10 @@ def from_listed(body: Mapping[str, Any], partition: PartitionId) -> Entry:
     spelled = dict(body)
     held = spelled.pop("held", None)
     if not spelled.get("gap"):
-        spelled.setdefault("live_bytes", spelled.get("size_bytes", 0))
-        if "key" not in spelled and spelled.get("layout", _OWN_LAYOUT) == _OWN_LAYOUT:
+        spelled.setdefault("live_bytes", spelled.get("run_bytes", 0) or spelled.get("size_bytes", 0))
+        layout = spelled.get("layout", "segment")
+        if "key" not in spelled and keys.names(layout):
             base_offset, last_offset = held if held is not None else (spelled["base_offset"], spelled["last_offset"])
-            spelled["key"] = keys.data(partition, base_offset, last_offset, spelled.get("fence", 0), spelled["uid"])
+            spelled["key"] = keys.data(partition, base_offset, last_offset, spelled.get("fence", 0), spelled["uid"], layout)
             spelled["index_key"] = keys.index(spelled["key"])
     return msgspec.convert(spelled, Entry)

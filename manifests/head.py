@@ -18,7 +18,7 @@ from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, check_entry
 from manifests.entry_tree import NO_PAGES, EntryTree, PageReader, SupersededEntries
 from manifests.page import Item, PageRef, item_from, line_of
 
-HEAD_FORMAT = (2, 0)
+HEAD_FORMAT = (2, 1)
 NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
 _MAJORS = (1, 2)
 _LISTS = ("entries", "superseded", "pages", "superseded_pages")

@@ -16,7 +16,8 @@ DATA = "data/"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _UID = re.compile(r"[0-9a-f]{32}")
 _PAGE_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9])-([0-9]{10})-([0-9a-f]{32})\.jsonl\.gz")
-_DATA_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.(log|index)")
+_DATA_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.(log|index|blocks)")
+_SUFFIXES = {"segment": ".log", "blocks": ".blocks"}  # of the data objects that we name
 
 
 def name_prefix(topic: str) -> str:
@@ -148,13 +149,22 @@ def partition_of(data_key: str) -> str:
     return f"{found.topic}:{found.partition}" if found else ""
 
 
-def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int, uid: str) -> str:
-    key = f"{data_prefix(partition)}{base_offset:020}-{last_offset:020}-{fence:010}-{uid}.log"
+def names(layout: str) -> bool:
+    """Do the keys of a layout's objects follow from partition, offsets, fence and uid?"""
+    return layout in _SUFFIXES
+
+
+def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int, uid: str, layout: str = "segment") -> str:
+    """The data object of a run. Raises UsageError for a layout whose keys follow from something else."""
+    if layout not in _SUFFIXES:
+        raise UsageError(f"layout {layout[:40]!r} names its objects itself")
+    key = f"{data_prefix(partition)}{base_offset:020}-{last_offset:020}-{fence:010}-{uid}{_SUFFIXES[layout]}"
     return key if is_uid(uid) else check_key(key)  # nothing else of it may be anybody's word, and heads list thousands
 
 
 def index(data_key: str) -> str:
-    return data_key.removesuffix(".log") + ".index"
+    """The object beside it that holds its index; "" for a layout that has none."""
+    return data_key.removesuffix(".log") + ".index" if data_key.endswith(".log") else ""
 
 
 class DataName(NamedTuple):

@@ -21,7 +21,7 @@ from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, EpochOffset
 from manifests.epoch_spans import EpochSpan, join_spans, spans_of_entry
 
 PAGE_MAJOR = 2
-PAGE_FORMAT = (PAGE_MAJOR, 0)
+PAGE_FORMAT = (PAGE_MAJOR, 1)
 LEVEL_MAX = 9
 PAGE_BYTES_MAX = 64 << 20  # of one page, unpacked: a thousand entries take a hundredth of it
 SPANS_MAX = 64  # of leader epochs that a leaf's reference spells out; one of a higher page, which stays in the head, an eighth

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater_core.errors import CorruptData, NotFound, UnsupportedFormat
-from headwater_core.objectstore.digest import digest_of
+from headwater_core.layouts import open_layout
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import scan_run
-from headwater_core.segments.runindex import RunIndex, decode_index
+from headwater_core.segments.runindex import RunIndex
 from headwater_core.segments.transactions import OpenTransaction
 from manifests.entry import Entry
 from recovery.runs import fetched
@@ -45,14 +45,12 @@ def open_after(store: ObjectStore, entries: Sequence[Entry], at: int) -> list[Op
 
 
 def run_index(store: ObjectStore, entries: Sequence[Entry], at: int) -> RunIndex:
-    """What the index of entries[at] says of its live part: the object beside it, or the run itself where that is cut or the index is
+    """What the index of entries[at] says of its live part: as its layout keeps it, or the run itself where that is cut or the index is
     missing or damaged. Raises CorruptData or NotFound when neither can be read."""
     entry = entries[at]
-    if not entry.is_cut and entry.index_key:
+    if not entry.is_cut and entry.index_bytes:
         try:
-            raw, _ = store.get(entry.index_key)
-            if entry.index_digest in ("", digest_of(raw)):
-                return decode_index(raw, where=entry.index_key)
+            return open_layout(entry.layout).read_offloaded(store, entry).read_index()
         except DAMAGE:
             pass
     with fetched(store, entry) as file:

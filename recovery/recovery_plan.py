@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from headwater_core.errors import CorruptData, UnsupportedFormat
+from headwater_core.layouts import is_known
 from headwater_core.partition import PartitionId, check_cluster_id
 from manifests.document import FORMAT, seal, unseal
 from manifests.entry import EPOCH_MAX, OFFSET_MAX, Entry, check_entry
@@ -279,7 +280,7 @@ def check_partition(identity: PartitionId, partition: PartitionPlan) -> Partitio
         check_entry(identity, entry)
         if expected is not None and entry.base_offset != expected:
             raise bad(f"offset {expected} is missing: the next run begins at {entry.base_offset}")
-        if entry.layout != "segment" and not entry.gap:
+        if not is_known(entry.layout) and not entry.gap:
             raise UnsupportedFormat(f"{identity}: layout {entry.layout[:40]!r} cannot be recovered by this version")
         if not entry.gap and (entry.live_bytes > SEGMENT_BYTES_MAX or entry.next_offset - entry.base_offset > SEGMENT_OFFSETS_MAX):
             raise UnsupportedFormat(f"{identity}: the run at offset {entry.base_offset} is too large for one segment file")

@@ -91,21 +91,21 @@ def _fetch(store: ObjectStore, entry: Entry, path: Path, indexes: Indexes) -> in
 
 
 def download(store: ObjectStore, entry: Entry, file: BinaryIO) -> None:
-    """Write the live part, and digest the whole object, the dead part included. Raises NotFound, CorruptData."""
-    layout, digest = open_layout(entry.layout), Digest()
-    buffer = memoryview(bytearray(min(PIECE_BYTES, entry.size_bytes)))
-    for start in range(0, entry.size_bytes, PIECE_BYTES):
-        piece = buffer[: min(PIECE_BYTES, entry.size_bytes - start)]
+    """Write the live part, and digest the whole run, the dead part included. Raises NotFound, CorruptData."""
+    reader, digest = open_layout(entry.layout).read_offloaded(store, entry), Digest()
+    buffer = memoryview(bytearray(min(PIECE_BYTES, entry.run_bytes)))
+    for start in range(0, entry.run_bytes, PIECE_BYTES):
+        piece = buffer[: min(PIECE_BYTES, entry.run_bytes - start)]
         try:
-            layout.read_offloaded(store, entry.key, entry.context, piece, start)
+            reader.read_into(piece, start)
         except NotFound as error:
             raise NotFound(f"the archive lists {entry.key}, and it is gone; `headwater verify` says what else is") from error
         digest.update(piece)
         live = piece[: max(0, entry.live_bytes - start)]
         while live:
             live = live[file.write(live) :]
-    if entry.digest and digest.text() != entry.digest:
-        raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.digest}")
+    if entry.run_digest and digest.text() != entry.run_digest:
+        raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.run_digest}")
 
 
 @contextmanager
@@ -143,6 +143,6 @@ def check_run(file: BinaryIO, entry: Entry, where: str, indexes: Indexes) -> int
             where, 0, f"{records} records of leader epochs {sorted(epochs)}, the manifest says {entry.records} of {entry.epochs}"
         )
     digest = walk.digest_to(size)
-    if entry.digest and not entry.is_cut and digest != entry.digest:
-        raise CorruptData(where, 0, f"digest {digest}, the manifest says {entry.digest}")
+    if entry.run_digest and not entry.is_cut and digest != entry.run_digest:
+        raise CorruptData(where, 0, f"digest {digest}, the manifest says {entry.run_digest}")
     return last + 1

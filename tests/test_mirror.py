@@ -23,6 +23,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
         "archival/broker/broker_view.py": "tests/archival/test_broker_logs.py",
         "archival/plan/steps.py": "tests/test_values.py",
         "headwater_core/errors.py": "tests/headwater/test_bad_input.py",
+        "headwater_core/layouts/offloader.py": "tests/headwater_core/layouts/test_testing.py",
         "manifests/document.py": "tests/manifests/test_head.py",
         "manifests/entry.py": "tests/manifests/test_head.py",
         "hydration/answers.py": "tests/hydration/test_partition_log.py",

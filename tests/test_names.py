@@ -7,7 +7,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NOUNS = {"wiring"}
+NOUNS = {"testing", "wiring"}
 
 
 def test_no_dependency_provides_a_top_level_name_of_ours() -> None:

@@ -84,7 +84,7 @@ IMPOSSIBLE: list[tuple[str, Callable[[], object]]] = [
     ("a negative log start", lambda: replace(A_LOG, log_start=-1)),
     ("a leader of a negative number", lambda: Leadership(leader=-2, leader_epoch=0, node=1, replicas=(), in_sync=())),
     ("an object of negative length", lambda: ObjectInfo("../k", -1, "")),
-    ("an offload of nothing", lambda: Offloaded(size_bytes=0, digest="", index_bytes=0, index_digest="")),
+    ("an offload of nothing", lambda: Offloaded(size_bytes=0, digest="", run_bytes=1, run_digest="", index_bytes=0, index_digest="")),
     ("a span that ends before it begins", lambda: Span(9, 3)),
     ("a chunk of nothing", lambda: Chunk(-1, -1, -1, -1)),
     ("an extent that starts after its end", lambda: replace(extent_of(a_head()), start_offset=1)),

@@ -32,7 +32,7 @@ class ArchivedEntries:
         """The entry's live bytes in order, by one request; each piece is valid until the next."""
         piece = memoryview(bytearray(min(piece_bytes, entry.live_bytes)))
         pieces = [piece[: entry.live_bytes - start] for start in range(0, entry.live_bytes, piece_bytes)]
-        with closing(open_layout(entry.layout).stream_offloaded(self._store, entry.key, entry.context, pieces, 0)) as filled:
+        with closing(open_layout(entry.layout).read_offloaded(self._store, entry).stream_into(pieces, 0)) as filled:
             try:
                 for each, _ in zip(pieces, filled, strict=True):
                     yield each
@@ -55,21 +55,21 @@ class ArchivedEntries:
             if (each.base_offset, each.last_offset, each.live_bytes) != (entry.base_offset, entry.last_offset, scan.size_bytes):
                 continue
             held = self.scan(each, each.next_offset, ()) if each.is_cut else None
-            if (held.digest if held else each.digest) == scan.digest and self.index_is_true(each, scan):
+            if (held.digest if held else each.run_digest) == scan.digest and self.index_is_true(each, scan):
                 return replace(each, cleaned=entry.cleaned, displaced_by=entry.displaced_by)
         return None
 
     def _read_index(self, entry: Entry) -> RunIndex:
         try:
-            return open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+            return open_layout(entry.layout).read_offloaded(self._store, entry).read_index()
         except NotFound as error:  # of the store; a partition that is gone says the same of itself
-            raise CorruptData(entry.index_key, 0, "the manifest lists it, the store does not have it") from error
+            raise CorruptData(entry.index_place, 0, "the manifest lists it, the store does not have it") from error
 
     def scan(self, entry: Entry, end: int, open_before: Sequence[OpenTransaction]) -> RunScan | None:
         """Verify an entry's whole batches below offset `end` again, from the store; None when there are none."""
         scan = scan_run(self.open(entry), start=0, end=entry.live_bytes, open_before=open_before, end_offset=end, where=entry.key)
-        if scan and scan.end_position == entry.size_bytes and entry.digest not in ("", scan.digest):
-            raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.digest}")
+        if scan and scan.end_position == entry.run_bytes and entry.run_digest not in ("", scan.digest):
+            raise CorruptData(entry.key, 0, f"digest {scan.digest}, the manifest says {entry.run_digest}")
         return scan
 
     def open_after(self, entries: EntryTree) -> tuple[OpenTransaction, ...]:

@@ -74,9 +74,9 @@ class Merger:
     def _gather(self, entry: Entry, file: BinaryIO, log: LocalLog, check: Callable[[], object]) -> int:
         """Append the entry's live bytes to `file`; how many of them the local log had."""
         start = file.tell()
-        if not entry.is_cut:  # the digest is of the whole object
+        if not entry.is_cut:  # the digest is of the whole run
             try:
-                if self._copy_local(entry, file, log, check) == entry.digest:
+                if self._copy_local(entry, file, log, check) == entry.run_digest:
                     return entry.live_bytes
             except UploadStopped:
                 raise
@@ -89,8 +89,8 @@ class Merger:
             check()
             file.write(piece)
             digest.update(piece)
-        if not entry.is_cut and digest.text() != entry.digest:
-            raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.digest}")
+        if not entry.is_cut and digest.text() != entry.run_digest:
+            raise CorruptData(entry.key, 0, f"digest {digest.text()}, the manifest says {entry.run_digest}")
         return 0
 
     def _copy_local(self, entry: Entry, to: BinaryIO, log: LocalLog, check: Callable[[], object]) -> str:

@@ -33,6 +33,7 @@ class Uploads:
 
     def __init__(self, partition: PartitionId, store: ObjectStore, offloader: Offloader, new_uid: Callable[[], str]) -> None:
         self._partition, self._store, self._offloader, self._new_uid = partition, store, offloader, new_uid
+        self._metadata = {"headwater-cluster": partition.cluster_id, "headwater-partition": f"{partition.topic}:{partition.partition}"}
         self.pace: Callable[[int], object] | None = None  # called before each piece of an upload: see paced_file.PacedFile
         self._begun: Upload | None = None  # whose entry is among the confirmed ones, if it got there
         self._confirmed: list[tuple[Entry, Entry]] = []  # (what was wanted, what the store has)
@@ -41,7 +42,7 @@ class Uploads:
     def new_entry(self, base_offset: int, last_offset: int, scan: RunScan, fence: int) -> Entry:
         """An entry for what was scanned, under a new key; its object is not there yet."""
         uid = self._new_uid()
-        key = keys.data(self._partition, base_offset, last_offset, fence, uid)
+        key = keys.data(self._partition, base_offset, last_offset, fence, uid, self._offloader.name)
         return Entry(
             base_offset=base_offset,
             last_offset=last_offset,
@@ -84,7 +85,7 @@ class Uploads:
     def _find_confirmed(self, upload: NewUpload) -> Entry | None:
         entry, _, scan = upload
         for wanted, confirmed in self._confirmed:
-            if wanted == _nameless(entry) and (confirmed.digest, confirmed.index_digest) == (
+            if wanted == _nameless(entry) and (confirmed.run_digest, confirmed.index_digest) == (
                 scan.digest,
                 digest_of(encode_index(scan.index)),
             ):
@@ -103,9 +104,12 @@ class Uploads:
         self._sent = []
         if not uploads:
             return []
-        runs = [NewRun(entry.key, entry.index_key, self._paced(source), scan) for entry, source, scan in uploads]
+        runs = [
+            NewRun(self._partition, entry.base_offset, entry.last_offset, entry.key, entry.index_key, self._paced(source), scan)
+            for entry, source, scan in uploads
+        ]
         try:
-            offloaded = self._offloader.offload(self._store, runs)
+            offloaded = self._offloader.offload(self._store, runs, self._metadata)
         except HeadwaterError as error:
             if isinstance(error, UploadStopped) or not isinstance(error, SourceChanged):
                 self._sent = [(_nameless(each.entry), each.entry) for each in uploads]
@@ -115,8 +119,10 @@ class Uploads:
             replace(
                 each.entry,
                 size_bytes=done.size_bytes,
-                live_bytes=done.size_bytes,
+                live_bytes=done.run_bytes,
                 digest=done.digest,
+                held_bytes=done.run_bytes if done.is_wrapped else 0,
+                held_digest=done.run_digest if done.is_wrapped else "",
                 index_bytes=done.index_bytes,
                 index_digest=done.index_digest,
                 context=done.context,

@@ -96,8 +96,8 @@ class ChunkFetcher:
             if not contents:
                 return
             self._counters.downloads += 1
-            layout, start = open_layout(entry.layout), run[0][1].position
-            with contextlib.closing(layout.stream_offloaded(self._store, entry.key, entry.context, contents, start)) as arriving:
+            reader = open_layout(entry.layout).read_offloaded(self._store, entry)
+            with contextlib.closing(reader.stream_into(contents, run[0][1].position)) as arriving:
                 for (name, chunk), content, _ in zip(run, contents, arriving, strict=False):
                     self._counters.downloaded_bytes += len(content)
                     block = blocks.pop(0)
@@ -148,7 +148,7 @@ class ChunkFetcher:
 
     def _download(self, into: memoryview, entry: Entry, position: int) -> None:
         self._counters.downloads += 1
-        open_layout(entry.layout).read_offloaded(self._store, entry.key, entry.context, into, position)
+        open_layout(entry.layout).read_offloaded(self._store, entry).read_into(into, position)
         self._counters.downloaded_bytes += len(into)
 
     def _report_damage(self, error: CorruptData, entry: Entry, chunk: Chunk) -> None:

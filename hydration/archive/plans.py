@@ -52,7 +52,7 @@ class Plans:
 
         kept = self._cache.adopt(name, entry.index_bytes, check)
         if kept is None:
-            index = open_layout(entry.layout).read_index(self._store, entry.index_key, entry.index_bytes, entry.index_digest)
+            index = open_layout(entry.layout).read_offloaded(self._store, entry).read_index()
             found.append(index)
             raw = encode_index(index)
             kept = self._cache.put(name, len(raw), lambda file: write_all(file, memoryview(raw)))

@@ -31,7 +31,7 @@ def tails(agent: Agent, directory: Directory, *ends: int) -> None:
 
 
 def index_of(agent: Agent, entry: Entry) -> RunIndex:
-    return open_layout(entry.layout).read_index(agent.store, entry.index_key, entry.index_bytes, entry.index_digest)
+    return open_layout(entry.layout).read_offloaded(agent.store, entry).read_index()
 
 
 def merge(agent: Agent, policy: Policy = MERGES) -> MergeOutcome:

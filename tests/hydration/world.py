@@ -48,6 +48,7 @@ class Archive:
     partition: PartitionId = PARTITION
     held: Versioned | None = None
     uploads: int = 0
+    layout: str = "segment"  # of what is uploaded next
     repository: ManifestRepository = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,8 +67,9 @@ class Archive:
         self.uploads += 1
         uid = f"{self.uploads:032x}"
         base_offset = scan.base_offset if base_offset is None else base_offset
-        key = keys.data(self.partition, base_offset, scan.last_offset, 1, uid)
-        (done,) = open_layout("segment").offload(self.store, [NewRun(key, keys.index(key), io.BytesIO(run), scan)])
+        key = keys.data(self.partition, base_offset, scan.last_offset, 1, uid, self.layout)
+        new = NewRun(self.partition, base_offset, scan.last_offset, key, keys.index(key), io.BytesIO(run), scan)
+        (done,) = open_layout(self.layout).offload(self.store, [new], {})
         return Entry(
             base_offset=base_offset,
             last_offset=scan.last_offset,
@@ -79,11 +81,15 @@ class Archive:
             fence=1,
             key=key,
             size_bytes=done.size_bytes,
-            live_bytes=done.size_bytes,
+            live_bytes=done.run_bytes,
             digest=done.digest,
+            held_bytes=done.run_bytes if done.is_wrapped else 0,
+            held_digest=done.run_digest if done.is_wrapped else "",
             index_key=keys.index(key),
             index_bytes=done.index_bytes,
             index_digest=done.index_digest,
+            layout=self.layout,
+            context=done.context,
             open_from=scan.open_from,
             aborted=len(scan.aborted),
             aborted_from=scan.aborted_from,
@@ -96,7 +102,7 @@ class Archive:
             carried: Sequence[OpenTransaction] = ()
             if entries and not entries[-1].gap:
                 last = entries[-1]
-                index = open_layout("segment").read_index(self.store, last.index_key, last.index_bytes, last.index_digest)
+                index = open_layout(last.layout).read_offloaded(self.store, last).read_index()
                 carried = index.open_transactions
             self.commit(*entries, self.upload(run, carried, base_offset=entries[-1].next_offset if entries else base_offset))
 

@@ -34,8 +34,22 @@ def test_what_the_first_versions_wrote_is_read_for_ever() -> None:
     assert decode_head(raw, PARTITION) == msgspec.structs.replace(HEAD, format=(1, 1))
 
 
+def test_a_run_that_its_object_wraps_has_a_length_and_a_digest_of_its_own() -> None:
+    other = "crc64nvme:" + "5" * 16
+    wrapped = an_entry(0, 9, size_bytes=500, live_bytes=400, held_bytes=400, held_digest=other)
+    assert (wrapped.run_bytes, wrapped.run_digest, wrapped.is_cut) == (400, other, False)
+    assert b'"run_bytes":400' in wrapped.line
+    assert b"live_bytes" not in wrapped.line
+    cut = msgspec.structs.replace(wrapped, live_bytes=399)
+    assert cut.is_cut
+    assert decode_head(encode_head(a_head(cut)), PARTITION).entries[0] == cut
+    plain = an_entry(0, 9)
+    assert (plain.run_bytes, plain.run_digest) == (plain.size_bytes, plain.digest)
+    assert b"run_" not in plain.line
+
+
 def test_what_is_written_is_what_the_first_version_with_pages_wrote() -> None:
-    raw = encode_head(HEAD)
+    raw = encode_head(msgspec.structs.replace(HEAD, format=(2, 0)))
     assert hashlib.sha256(raw).hexdigest()[:16] == "73b89599b3ec181c"
     assert len(raw) < len(format_1.encode(HEAD)) / 2
 

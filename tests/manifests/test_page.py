@@ -150,16 +150,16 @@ def test_a_page_of_another_partition_is_refused() -> None:
 
 
 def test_a_later_major_version_is_refused_and_a_minor_one_read() -> None:
-    later = packed(FIRST.replace(b"[2,0]", b"[2,9]"), *LINES)
+    later = packed(FIRST.replace(b"[2,1]", b"[2,9]"), *LINES)
     assert len(decode_page(later, PARTITION, refer_to(later))) == 3
-    other = packed(FIRST.replace(b"[2,0]", b"[3,0]"), *LINES)
+    other = packed(FIRST.replace(b"[2,1]", b"[3,0]"), *LINES)
     with pytest.raises(UnsupportedFormat):
         decode_page(other, PARTITION, refer_to(other))
 
 
 def test_a_key_is_spelled_out_only_where_it_does_not_follow() -> None:
     whole, cut = an_entry(0, 9), an_entry(0, 4, uid=an_entry(0, 9).uid, key=an_entry(0, 9).key, live_bytes=20)
-    foreign = msgspec.structs.replace(whole, layout="blocks", key="ledger/7", index_key="ledger/7-index")
+    foreign = msgspec.structs.replace(whole, layout="ledgers", key="ledger/7", index_key="ledger/7-index")
     assert b"key" not in line_of(whole)
     assert b"held" not in line_of(whole)
     assert b"live_bytes" not in line_of(whole)

@@ -139,12 +139,12 @@ def test_a_partition_beyond_what_is_archived_is_requested_and_not_left_out() -> 
 
 
 def test_a_partition_that_no_broker_could_serve_comes_back_empty_and_the_others_whole() -> None:
-    odd = a_head(an_entry(0, 9, partition=1, layout="blocks"), partition=1)
+    odd = a_head(an_entry(0, 9, partition=1, layout="bricks"), partition=1)
     plan = planned(a_topic(a_head(an_entry(0, 9)), odd, a_head(partition=2, leader_epoch=2**31 - 1)))
     assert check_plan(plan) == plan
     assert [partition.records for partition in plan.topics[0].partitions] == [10, 0, 0]
     assert [reason.partition(" ")[0] for reason in plan.left_out] == ["orders:1", "orders:2"]
-    with pytest.raises(VerificationFailed, match="blocks"):
+    with pytest.raises(VerificationFailed, match="bricks"):
         planned(a_topic(odd, partitions=2))
 
 

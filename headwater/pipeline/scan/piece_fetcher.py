@@ -47,7 +47,7 @@ class PieceFetcher:
         try:
             return read_index(self._store, entry)
         except NotFound as error:
-            raise MissingObject(entry, entry.index_key) from error
+            raise MissingObject(entry, entry.index_place) from error
 
     def piece(self, piece: Piece) -> Buffer:
         """For the caller to release. Raises CorruptData when the object is shorter than the manifest says."""

@@ -18,7 +18,7 @@ BATCH_BYTES_MAX = 512 << 20  # a piece exceeds PIECE_BYTES only for one large ba
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Whole batches: `size_bytes` of the entry's object from byte `position` on, fetched at once.
+    """Whole batches: `size_bytes` of the entry's run from byte `position` on, fetched at once.
 
     first_offset  none of its batches begins below it; its first one begins there when the piece was cut by an index
     next_offset   all of its batches end below it
@@ -35,15 +35,15 @@ class Piece:
     by_index: bool = True
 
     def check(self, buffer: memoryview) -> None:
-        """Raises CorruptData when `buffer` cannot be this piece, by its first and last batch, or by the digest of a whole object.
+        """Raises CorruptData when `buffer` cannot be this piece, by its first and last batch, or by the digest of a whole run.
 
         A batch's checksum does not cover the offsets in its header, so decoding alone does not notice a misplaced batch.
         """
         key = self.entry.key
-        if not self.by_index and self.size_bytes == self.entry.size_bytes and self.entry.digest.startswith(DIGEST):
+        if not self.by_index and self.size_bytes == self.entry.run_bytes and self.entry.run_digest.startswith(DIGEST):
             found = digest_of(buffer)
-            if found != self.entry.digest:
-                raise CorruptData(key, 0, f"digest {found}, the manifest says {self.entry.digest}")
+            if found != self.entry.run_digest:
+                raise CorruptData(key, 0, f"digest {found}, the manifest says {self.entry.run_digest}")
             return
         first = read_batch_header(buffer, 0, where=key).base_offset
         at = self.last_point - self.position
@@ -99,7 +99,7 @@ def fetch(store: ObjectStore, piece: Piece) -> Buffer:
         )
     buffer = Buffer(piece.size_bytes)
     try:
-        open_layout(piece.entry.layout).read_offloaded(store, piece.entry.key, piece.entry.context, buffer.content, piece.position)
+        open_layout(piece.entry.layout).read_offloaded(store, piece.entry).read_into(buffer.content, piece.position)
     except BaseException:
         buffer.release()
         raise
@@ -108,7 +108,7 @@ def fetch(store: ObjectStore, piece: Piece) -> Buffer:
 
 def read_index(store: ObjectStore, entry: Entry) -> RunIndex:
     """The entry's index. Raises NotFound, CorruptData."""
-    index = open_layout(entry.layout).read_index(store, entry.index_key, entry.index_bytes, entry.index_digest)
-    if index.size_bytes != entry.size_bytes:
-        raise CorruptData(entry.index_key, 0, f"an index of {index.size_bytes} bytes for an object of {entry.size_bytes}")
+    index = open_layout(entry.layout).read_offloaded(store, entry).read_index()
+    if index.size_bytes != entry.run_bytes:
+        raise CorruptData(entry.index_place, 0, f"an index of {index.size_bytes} bytes for a run of {entry.run_bytes}")
     return index

@@ -78,7 +78,7 @@ class _SplitReader:
             try:
                 listed = self._fetcher.index(entry).aborted
             except CorruptData as error:  # it is unknown which records of the split were aborted
-                self._damage.add(error, entry.index_key, 0, first, end - 1)
+                self._damage.add(error, entry.index_place, 0, first, end - 1)
                 self._decoder.skip_to(end)
                 return []
             live = (each for each in listed if each.last_offset <= entry.last_offset)  # the others are a dead branch's
@@ -104,7 +104,7 @@ class _SplitReader:
                 try:
                     index = self._fetcher.index(entry)
                 except CorruptData as error:
-                    self._damage.add(error, entry.index_key, 0, first, end - 1)
+                    self._damage.add(error, entry.index_place, 0, first, end - 1)
                     continue
                 yield from cut(entry, index, first, end, predicate.first_timestamp_ms, PIECE_BYTES)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from headwater.pipeline.scrub.findings import Finding, Kind
 from headwater_core.errors import HeadwaterError, UnsupportedFormat
-from headwater_core.layouts import open_layout
+from headwater_core.layouts import is_known
 from headwater_core.objectstore.store import ObjectInfo
 from headwater_core.partition import PartitionId
 from manifests import keys
@@ -20,7 +20,7 @@ class Check:
     """One data object with its index, and everything that a head says of them. Can be pickled.
 
     entries       at least one; all name the same bytes: after an unclean election one object may be listed in two parts
-    listed_bytes, listed_index_bytes  lengths by the listing; None for an object that it does not show
+    listed_bytes, listed_index_bytes  lengths by the listing; None for an object that it does not show, or that the layout does not have
     """
 
     partition: PartitionId
@@ -41,7 +41,8 @@ class Check:
     @property
     def is_as_listed(self) -> bool:
         """Whether the listing has the lengths of the head: all that is known without a request."""
-        return (self.listed_bytes, self.listed_index_bytes) == (self.entry.size_bytes, self.entry.index_bytes)
+        index_bytes = self.entry.index_bytes if self.entry.index_key else None
+        return (self.listed_bytes, self.listed_index_bytes) == (self.entry.size_bytes, index_bytes)
 
 
 def token_of(*entries: Entry) -> str:
@@ -137,21 +138,13 @@ def extras(head: Head, listed: Mapping[str, ObjectInfo], *, before_ms: int) -> I
 
     listed  the listing from before the head was read: what was committed in between is in the head
     """
-    if any(not _is_known(entry.layout) for entry in (*head.entries, *head.superseded)):
+    if any(not is_known(entry.layout) for entry in (*head.entries, *head.superseded)):
         return  # a newer version's layout may keep objects that only it can name
     advice = _UNUSED if next(faults(head), None) is None else "keep it: the manifest itself is damaged"
     named = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key)}
     for key, info in listed.items():
         if key not in named and info.modified_ms < before_ms:
             yield extra(info, advice, topic=head.topic, partition=head.partition)
-
-
-def _is_known(layout: str) -> bool:
-    try:
-        open_layout(layout)
-    except UnsupportedFormat:
-        return False
-    return True
 
 
 _UNUSED = "it is not used"

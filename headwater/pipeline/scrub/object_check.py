@@ -52,13 +52,18 @@ def check_object(store: ObjectStore, check: Check, *, data: bool) -> CheckedObje
 def _findings(store: ObjectStore, check: Check, data: bool) -> Iterator[Finding]:
     entry, index = check.entry, None
     try:
-        index = open_layout(entry.layout).read_index(store, entry.index_key, entry.index_bytes, entry.index_digest)
-        _check_length(store, entry.index_key, check.listed_index_bytes, entry.index_bytes)
+        index = open_layout(entry.layout).read_offloaded(store, entry).read_index()
+        if entry.index_key:
+            _check_length(store, entry.index_key, check.listed_index_bytes, entry.index_bytes)
     except (CorruptData, NotFound) as error:
-        yield _diagnosis(store, check, entry.index_key, entry.index_bytes, entry.index_digest, error, whole=Kind.INDEX)
+        if entry.index_key:
+            yield _diagnosis(store, check, entry.index_key, entry.index_bytes, entry.index_digest, error, whole=Kind.INDEX)
+        else:
+            yield _diagnosis(store, check, entry.key, entry.size_bytes, entry.digest, error, whole=Kind.INDEX)
+            return
     if index is not None:
         for problem in _index_problems(check, index):
-            yield _finding(check, Kind.INDEX, entry.index_key, problem)
+            yield _finding(check, Kind.INDEX, entry.index_place, problem)
     try:
         if data:
             yield from _read(store, check, index)
@@ -80,14 +85,15 @@ def _check_stat(store: ObjectStore, entry: Entry) -> None:
 
 def _read(store: ObjectStore, check: Check, index: RunIndex | None) -> Iterator[Finding]:
     entry = check.entry
-    scan = _scan(store, entry, entry.size_bytes, index)
-    if scan is None or scan.end_position != entry.size_bytes:
+    scan = _scan(store, entry, entry.run_bytes, index)
+    if scan is None or scan.end_position != entry.run_bytes:
         raise CorruptData(entry.key, scan.end_position if scan else 0, "bytes after the last batch")
-    if entry.digest not in ("", scan.digest):
-        raise CorruptData(entry.key, 0, f"its bytes have digest {scan.digest}, the manifest says {entry.digest}")
+    if entry.run_digest not in ("", scan.digest):
+        raise CorruptData(entry.key, 0, f"its run has digest {scan.digest}, the manifest says {entry.run_digest}")
+    open_layout(entry.layout).read_offloaded(store, entry).check_rest()
     _check_length(store, entry.key, check.listed_bytes, entry.size_bytes)
     if index is not None and _comparable(index) != _comparable(scan.index):
-        yield _finding(check, Kind.INDEX, entry.index_key, "undamaged, but not the index of these data")
+        yield _finding(check, Kind.INDEX, entry.index_place, "undamaged, but not the index of these data")
     for each in check.entries:
         part = _scan(store, each, each.live_bytes, index) if each.is_cut else scan
         if part is None or part.end_position != each.live_bytes:
@@ -128,8 +134,8 @@ def _index_problems(check: Check, index: RunIndex) -> Iterator[str]:
     """What is wrong with an index by itself."""
     entry = check.entry
     name = keys.parse_data(entry.key)
-    if index.size_bytes != entry.size_bytes:
-        yield f"an index of {index.size_bytes} bytes of data, the manifest says {entry.size_bytes}"
+    if index.size_bytes != entry.run_bytes:
+        yield f"an index of {index.size_bytes} bytes of data, the manifest says {entry.run_bytes}"
     if name is not None and not name.base_offset <= index.base_offset <= index.last_offset <= name.last_offset:
         yield f"an index of offsets {index.base_offset} to {index.last_offset}"
 

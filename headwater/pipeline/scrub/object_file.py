@@ -24,11 +24,11 @@ class ObjectFile(ArchivedRun):
         self._piece_bytes = piece_bytes
         self._pieces: deque[tuple[int, Buffer]] = deque()
         self._next: Future[Buffer] | None = None
-        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="object-file") if entry.size_bytes > piece_bytes else None
+        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="object-file") if entry.run_bytes > piece_bytes else None
         self._fetched_to = 0
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if self._position >= self._entry.size_bytes:
+        if self._position >= self._entry.run_bytes:
             return 0
         while self._position >= self._fetched_to:
             self._advance()
@@ -58,11 +58,11 @@ class ObjectFile(ArchivedRun):
         self._pieces.append((self._fetched_to, piece))
         self._fetched_to += len(piece.content)
         self._next = None
-        if self._fetcher and self._fetched_to < self._entry.size_bytes:
+        if self._fetcher and self._fetched_to < self._entry.run_bytes:
             self._next = self._fetcher.submit(self._fetch, self._fetched_to)
 
     def _fetch(self, start: int) -> Buffer:
-        piece = Buffer(min(self._piece_bytes, self._entry.size_bytes - start))
+        piece = Buffer(min(self._piece_bytes, self._entry.run_bytes - start))
         try:
             self.fetch(piece.content, start)
         except BaseException:
