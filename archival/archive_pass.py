@@ -25,20 +25,23 @@ def archive_all(
     *,
     wanted: Callable[[TopicPartition], bool] = lambda _: True,
     stop: threading.Event | None = None,
+    planned: Callable[[int], object] = lambda _: None,
 ) -> Iterator[PartitionOutcome]:
     """Archive the wanted partitions, several at a time, and report each when it is done.
 
     Partitions take turns, step by step. What becomes committed after the pass has begun is not archived by it, so it ends however
     fast a log grows. It ends soon after `stop` is set.
 
+    planned  called once, with the number of outcomes that there will be
+
     Raises what makes the log directories unusable as a whole, and DiskFull and TransientError when the agent's state cannot be saved.
     """
     listing = fleet.listing()
-    for path, error in listing.problems:
-        place = parse_directory_name(path.name)
-        if place is None or wanted(place):
-            yield PartitionOutcome(place=place or LOG_DIRS, error=error)
+    named = [(parse_directory_name(path.name), error) for path, error in listing.problems]
+    problems = [PartitionOutcome(place=place or LOG_DIRS, error=error) for place, error in named if place is None or wanted(place)]
     ends = {each: seen.high_watermark for each, seen in listing.partitions.items() if wanted(each)}
+    planned(len(problems) + len(ends))
+    yield from problems
     yield from ArchivePass(fleet, policy_for, ends, stop or threading.Event()).run()
     with suppress(HeadwaterError):
         again = fleet.listing()

@@ -17,7 +17,9 @@ from headwater.admin.fleet_watch import FleetWatch
 from headwater.admin.head_reader import HeadReader
 from headwater.admin.operations import Operations, new_operation_id
 from headwater.admin.status_board import BoardSources, StatusBoard
+from headwater.admin.verb_threads import VerbThreads
 from headwater.admin.watermark_watch import WatermarkWatch
+from headwater.agent_verbs import AgentVerbs
 from headwater.gateway.gateway_meter import GatewayMeter
 from headwater.gateway.server import CannotListen
 from headwater.overview import held_back
@@ -43,7 +45,7 @@ class Vitals:
     board      None, as `work`, without log directories
     work       the fleet's, to be given to the scheduler
     scheduler  once it works
-    operations  what is done on request
+    operations, verb_threads  what is done on request, and where
     """
 
     board: StatusBoard | None
@@ -53,6 +55,10 @@ class Vitals:
     listens: threading.Event = field(default_factory=threading.Event)
     scheduler: Scheduler | None = None
     operations: Operations = field(default_factory=lambda: Operations(SystemClock(), new_operation_id))
+    verb_threads: VerbThreads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.verb_threads = VerbThreads(self.operations)
 
     @classmethod
     def of(cls, session: Session, logs: Logs) -> "Vitals":
@@ -93,6 +99,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     from headwater.admin.admin_routes import admin_app
     from headwater.admin.admin_server import AdminServer
     from headwater.admin.metrics import Metrics, MetricSources
+    from headwater.admin.operation_routes import OperationRoutes
     from headwater.admin.status_page import PageFacts
 
     fleet = session.fleet
@@ -137,7 +144,9 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
         ),
         SystemClock().monotonic_s,
     )
-    app = admin_app(health, metrics, vitals.board, vitals.operations, SystemClock(), __version__, facts)
+    verbs = AgentVerbs(session, lambda: vitals.scheduler)
+    operations = OperationRoutes(vitals.operations, vitals.verb_threads, verbs.all())
+    app = admin_app(health, metrics, vitals.board, operations, SystemClock(), __version__, facts)
     try:
         server = AdminServer(config, app, session.config.node.data_dir)
     except CannotListen as error:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -62,11 +63,17 @@ class AgentApi:
         with closing(self._connection(timeout_s)) as connection:
             response = self._sent(connection, "POST", quote(path), body or {}, headers)
             operation: dict[str, Any] = {}
+            heard_s = monotonic()
             while (line := self._line(response)) is not None:
                 if "row" in line:
                     yield line["row"]
-                else:
-                    operation = line.get("operation", {})
+                    heard_s = monotonic()
+                    continue
+                if line["operation"].get("done") != operation.get("done"):
+                    heard_s = monotonic()
+                elif timeout_s is not None and monotonic() - heard_s > timeout_s:  # what hangs is its work
+                    raise self._gone(f"nothing was done for {timeout_s:g} s")
+                operation = line["operation"]
         if operation.get("state") == "done":
             return
         if operation.get("exit_code") is None:

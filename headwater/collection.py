@@ -1,37 +1,47 @@
 """What `headwater gc` and `headwater delete-before` request, done by this process or by the agent that holds the data directory."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from archival.collection.collector import Collected
 from archival.fleet import ArchiverFleet
 from archival.plan.trim import delete_to
 from archival.upkeep import unfinished_by_prefix
-from headwater import agent_socket
 from headwater.config import Config
 from headwater.options import parse_incarnation_selection, parse_selection
 from headwater.session import Session, rows_of_the_holder
 from headwater.wiring import Bucket
-from headwater_core.errors import Fenced, HeadwaterError, NotFound, Partial, TransientError
+from headwater_core.errors import Fenced, HeadwaterError, NotFound, Partial, TransientError, UsageError
 from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.prefixes import data_prefixes
 
+OFFSET_MAX = 2**63 - 1
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionRequest:
-    """Collect what is selected; None: everything in the bucket.
 
-    before   the archive of the one selected partition is to begin at this offset; None: where retention wants it
-    dry_run  only report what would be done
+class CollectionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Collect what is selected; null: everything in the bucket.
+
+    selection  TOPIC or TOPIC:P; with `before` TOPIC:P or TOPIC@TOPIC_ID:P
+    before     the archive of the one selected partition is to begin at this offset; null: where retention wants it
+    dry_run    only report what would be done
     """
 
     selection: str | None = None
-    before: int | None = None
+    before: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] | None = None
     dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
+        if self.before is None:
+            if self.selection is not None:
+                parse_selection(self.selection)
+        elif parse_incarnation_selection(self.selection or "")[2] is None:
+            raise UsageError(f"one partition at a time: {self.selection}:P")
 
 
 def run_collection(config: Config, request: CollectionRequest, on_row: Callable[[dict[str, Any]], None]) -> None:
@@ -41,18 +51,28 @@ def run_collection(config: Config, request: CollectionRequest, on_row: Callable[
 
     Raises Partial when some partitions could not be collected, and their error when none could.
     """
-    for row in rows_of_the_holder(config, agent_socket.Ask("gc", asdict(request)), lambda session: collection_rows(session, request)):
+    for row in rows_of_the_holder(config, "/v1/gc", msgspec.to_builtins(request), lambda session: collection_rows(session, request)):
         on_row(row)
 
 
-def collection_rows(session: Session, request: CollectionRequest, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
-    """A row for each partition. At the end raises what `run_collection` does. `stop` ends it early: TransientError."""
+def collection_rows(
+    session: Session,
+    request: CollectionRequest,
+    stop: threading.Event | None = None,
+    planned: Callable[[int], object] = lambda _: None,
+) -> Generator[dict[str, Any]]:
+    """A row for each partition; `planned` is called with the number of those that have a manifest. At the end raises what `run_collection`
+    does. `stop` ends it early: TransientError."""
     fleet, stop = session.archivers, stop or threading.Event()
     uploads = {} if request.dry_run else unfinished_by_prefix(fleet)
     count, failed, prefixes = 0, list[HeadwaterError](), set[str]()
+    partitions = []
     for partition in _selected(session.bucket, request):
-        if stop.is_set():
-            raise TransientError("the collection was stopped before its end; the next one continues")
+        _check(stop)
+        partitions.append(partition)
+    planned(len(partitions))
+    for partition in partitions:
+        _check(stop)
         prefix = keys.data_prefix(partition)
         prefixes.add(prefix)
         done = _collect(fleet, partition, request, stop, uploads.get(prefix, ()))
@@ -66,6 +86,11 @@ def collection_rows(session: Session, request: CollectionRequest, stop: threadin
         raise NotFound(f"{request.selection} is not in {session.bucket.store.url}")
     if failed:
         raise failed[0] if len(failed) == count else Partial(f"{len(failed)} of {count} partitions could not be collected; {failed[0]}")
+
+
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise TransientError("the collection was stopped before its end; the next one continues")
 
 
 def _collect(fleet: ArchiverFleet, partition: PartitionId, request: CollectionRequest, stop: threading.Event, uploads: Any) -> Collected:

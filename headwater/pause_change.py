@@ -1,8 +1,9 @@
 """A change of what is paused, as `headwater pause` and `headwater resume` request it, in the agent or without it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from headwater.options import parse_selection
 from headwater_core.clock import SystemClock
@@ -10,22 +11,32 @@ from headwater_core.errors import UsageError
 from manifests.pause_list import PauseList, PauseScope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseChange:
-    """resume: end the pauses of what is selected; else begin one. by: who wants it."""
+class PauseChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """
+    selection   a topic, or TOPIC:PARTITION
+    everything  all topics, and no selection
+    by          who wants it, as all agents show it
+    """
 
-    resume: bool
-    selection: str | None
-    everything: bool
-    by: str
+    selection: str | None = None
+    everything: bool = False
+    by: str = ""
 
-    def decide(self, before: PauseList) -> PauseList:
-        """Raises UsageError for a selection that cannot be resumed by itself, or is none."""
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
         if (self.selection is None) != self.everything:
             raise UsageError("either TOPIC or TOPIC:P, or --all")
-        selection = PauseScope(*parse_selection(self.selection)) if self.selection else PauseScope()
-        now_ms = SystemClock().now_ms()
-        return before.resumed(selection, now_ms=now_ms) if self.resume else before.paused(selection, now_ms=now_ms, by=self.by[:100])
+        self._scope()
+
+    def pause(self, before: PauseList) -> PauseList:
+        return before.paused(self._scope(), now_ms=SystemClock().now_ms(), by=self.by[:100])
+
+    def resume(self, before: PauseList) -> PauseList:
+        """Raises UsageError for a selection that cannot be resumed by itself."""
+        return before.resumed(self._scope(), now_ms=SystemClock().now_ms())
+
+    def _scope(self) -> PauseScope:
+        return PauseScope(*parse_selection(self.selection)) if self.selection is not None else PauseScope()
 
 
 def pause_rows(pauses: PauseList) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """All that is open while a process archives: lock, control node, bucket, archivers. For the agent and for one-shot passes."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from archival.fleet import ArchiverFleet, FleetEquipment, PartitionOutcome
 from archival.known_pauses import KnownPauses
 from archival.plan.policy import Policy
 from archival.schedule.store_breaker import heard
-from headwater import agent_socket
+from headwater.agent_api import AgentApi, NoAgent
 from headwater.config import Config
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
@@ -264,15 +264,17 @@ def run_pass(config: Config, request: PassRequest, on_row: Callable[[dict[str, A
 
     Raises Partial when some partitions could not be archived, and their error when none could.
     """
-    arguments = {"selection": request.selection, "tail_older_than_s": request.tail_older_than_s, "before": request.before}
-    for each in rows_of_the_holder(config, agent_socket.Ask("archive", arguments), lambda session: pass_rows(session.archivers, request)):
+    path, body = "/v1/archive", dict[str, Any](selection=request.selection, before=request.before)
+    if request.tail_older_than_s is not None:
+        path, body = "/v1/flush", dict[str, Any](selection=request.selection, older_than_s=request.tail_older_than_s)
+    for each in rows_of_the_holder(config, path, body, lambda session: pass_rows(session.archivers, request)):
         on_row(each)
 
 
 def rows_of_the_holder(
-    config: Config, question: agent_socket.Ask, rows: Callable[[Session], Iterator[dict[str, Any]]]
+    config: Config, path: str, body: Mapping[str, Any], rows: Callable[[Session], Iterator[dict[str, Any]]]
 ) -> Iterator[dict[str, Any]]:
-    """`rows` of a session of this process; where a running agent holds the data directory, its answer to `question`.
+    """`rows` of a session of this process; where a running agent holds the data directory, those of its API at `path`.
 
     Raises Locked when something else holds it.
     """
@@ -282,19 +284,22 @@ def rows_of_the_holder(
             yield from rows(session)
     except Locked:
         try:
-            yield from agent_socket.ask(config.node.data_dir, question)
-        except agent_socket.NoAgent:
+            yield from AgentApi(config.node.data_dir).rows(path, body)
+        except NoAgent:
             pass
         else:
             return
         raise
 
 
-def pass_rows(fleet: ArchiverFleet, request: PassRequest, stop: threading.Event | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of one pass. At the end raises the error of the pass as a whole, if there is one. `stop` ends it early: TransientError."""
+def pass_rows(
+    fleet: ArchiverFleet, request: PassRequest, stop: threading.Event | None = None, planned: Callable[[int], object] = lambda _: None
+) -> Generator[dict[str, Any]]:
+    """Rows of one pass; `planned` is called with their number. At the end raises the error of the pass as a whole, if there is one.
+    `stop` ends it early: TransientError."""
     failed: list[PartitionOutcome] = []
     count = 0
-    for outcome in archive_all(fleet, request.policy, wanted=request.wants, stop=stop):
+    for outcome in archive_all(fleet, request.policy, wanted=request.wants, stop=stop, planned=planned):
         count += 1
         if outcome.error:
             failed.append(outcome)

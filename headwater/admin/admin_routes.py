@@ -15,8 +15,7 @@ from starlette.routing import Route
 from headwater.admin.health import CheckResult, Health, report
 from headwater.admin.metrics import STATES, Metrics
 from headwater.admin.openapi import openapi_document
-from headwater.admin.operation_routes import routes_of
-from headwater.admin.operations import Operations
+from headwater.admin.operation_routes import OperationRoutes
 from headwater.admin.parameters import among, flag, known, number, seconds, several, text
 from headwater.admin.problem import ProblemCode, ProblemError, problem_response
 from headwater.admin.status_board import ARCHIVE_ONLY, StatusBoard
@@ -33,18 +32,19 @@ def admin_app(
     health: Health,
     metrics: Metrics,
     board: StatusBoard | None,
-    operations: Operations,
+    operations: OperationRoutes,
     clock: Clock,
     version: str,
     facts: Callable[[], PageFacts] = PageFacts,
 ) -> Starlette:
-    """ASGI. Every answer comes from what is known: no handler waits for a disk, a lock that is held for long, or a store.
+    """ASGI. What is read comes from what is known: no handler waits for a disk, a lock that is held for long, or a store. Work is done in
+    the threads of `operations`.
 
     board    None where there are no log directories
     facts    what is known beside it
     version  of the program
     """
-    document = msgspec.json.encode(openapi_document(version))
+    document = msgspec.json.encode(openapi_document(version, operations.verbs))
 
     async def livez(request: Request) -> Response:
         known(request, "verbose", "exclude")
@@ -76,7 +76,7 @@ def admin_app(
             Route("/readyz", readyz),
             Route("/metrics", show_metrics),
             Route("/v1/status", show_status),
-            *routes_of(operations),
+            *operations.all(),
             Route("/v1/openapi.json", show_openapi),
         ],
         exception_handlers={HTTPException: partial(_http_problem, version), ProblemError: _problem},

@@ -1,26 +1,36 @@
 """The API's OpenAPI document, made from the values that are answered."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from headwater.admin.metrics import STATES
+from headwater.admin.operation_routes import JSON_LINES
 from headwater.admin.operation_routes import LIMIT as OPERATIONS_LIMIT
 from headwater.admin.operation_routes import LIMIT_MAX as OPERATIONS_LIMIT_MAX
-from headwater.admin.operations import Operation, OperationPage, OperationState
+from headwater.admin.operations import OPERATION_ID, Operation, OperationPage, OperationState
 from headwater.admin.problem import MEDIA_TYPE, Problem, ProblemCode
 from headwater.admin.status_board import ARCHIVE_ONLY
 from headwater.admin.status_page import LIMIT, LIMIT_MAX, StatusPage
+from headwater.admin.verb import Verb
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
+_OPERATION_ID = {
+    "name": "Operation-Id",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "pattern": OPERATION_ID},
+    "description": "The id that it is to have. A second request with it begins nothing, and answers how the first one stands",
+}
 _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}, "description": "The operation's id"}
 
 
-def openapi_document(version: str) -> dict[str, Any]:
+def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
     """OpenAPI 3.1. version: of the program."""
-    types = (StatusPage, OperationPage, Operation, Problem)
-    (page, operations, operation, problem), schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    types = (StatusPage, OperationPage, Operation, Problem, *(each.arguments for each in verbs))
+    made, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    page, operations, operation, problem, *arguments = made
     return {
         "openapi": "3.1.0",
         "info": {
@@ -75,6 +85,7 @@ def openapi_document(version: str) -> dict[str, Any]:
             "/v1/operations/{id}/cancel": {
                 "post": _operation("Cancel it: it ends soon. One that has ended stays as it is", _is(operation)) | {"parameters": [_ID]}
             },
+            **{f"/v1/{each.name}": {"post": _verb(each, wanted, operation)} for each, wanted in zip(verbs, arguments, strict=True)},
             "/v1/openapi.json": {
                 "get": _operation(
                     "This document", {"200": {"description": "OpenAPI", "content": {"application/json": {"schema": {"type": "object"}}}}}
@@ -92,6 +103,18 @@ def openapi_document(version: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def _verb(verb: Verb, arguments: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    line = {"type": "object", "properties": {"row": {"type": "object"}, "operation": operation}}
+    rows = "A line for each row, and lines with the operation: the first, the last, and one after 5 s without a row. Who leaves cancels it"
+    begun = {"202": {"description": "It has begun; Location leads to it", "content": {"application/json": {"schema": operation}}}}
+    return _operation(
+        verb.summary,
+        {"200": {"description": rows, "content": {JSON_LINES: {"schema": line}}}} | ({} if verb.is_look else begun),
+        _parameter("wait", {"type": "boolean", "default": verb.is_look}, f"Answer with its rows and its end; so does Accept: {JSON_LINES}"),
+        _OPERATION_ID,
+    ) | {"requestBody": {"content": {"application/json": {"schema": arguments}}}}
 
 
 def _is(schema: dict[str, Any]) -> dict[str, Any]:

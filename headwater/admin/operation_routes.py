@@ -1,26 +1,54 @@
-"""Operations over HTTP: lists them, shows one, cancels one."""
+"""Operations over HTTP: begins one, lists them, shows one, cancels one."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from headwater.admin.operations import OPERATION_ID, Operation, OperationKey, Operations, OperationState
-from headwater.admin.parameters import among, known, number, several, text
+from headwater.admin.operations import (
+    OPERATION_ID,
+    Operation,
+    OperationKey,
+    Operations,
+    OperationState,
+    RunningOperation,
+    TooManyOperations,
+)
+from headwater.admin.parameters import among, flag, known, number, several, text
 from headwater.admin.problem import ProblemCode, ProblemError
+from headwater.admin.row_pipe import RowPipe
+from headwater.admin.verb import Verb
+from headwater.admin.verb_threads import Stopping, VerbThreads, encoded
+from headwater_core.errors import UsageError
 
 LIMIT, LIMIT_MAX = 100, 1000  # operations on a page
+JSON_LINES = "application/x-ndjson"
+PROGRESS_S = 5.0  # between two lines of an answer, where no row comes in between
 
 
-def routes_of(operations: Operations) -> list[Route]:
-    async def show_operations(request: Request) -> Response:
+class OperationRoutes:
+    def __init__(self, operations: Operations, threads: VerbThreads, verbs: Sequence[Verb]) -> None:
+        self._operations, self._threads, self.verbs = operations, threads, verbs
+
+    def all(self) -> list[Route]:
+        return [
+            Route("/v1/operations", self._list),
+            Route("/v1/operations/{id}", partial(self._one, self._operations.find)),
+            Route("/v1/operations/{id}/cancel", partial(self._one, self._operations.cancel), methods=["POST"]),
+            *(Route(f"/v1/{each.name}", partial(self._begin, each), methods=["POST"]) for each in self.verbs),
+        ]
+
+    async def _list(self, request: Request) -> Response:
         known(request, "state", "verb", "limit", "after")
         states = among(request, "state", [each.value for each in OperationState])
         after = text(request, "after", rf"[0-9]{{1,15}}-{OPERATION_ID}", "the next_after of another page")
         started_ms, _, last = (after or "").partition("-")
-        page = operations.list(
+        page = self._operations.list(
             states={OperationState(each) for each in states},
             verbs=set(several(request, "verb")),
             after=OperationKey(int(started_ms), last) if after else None,
@@ -28,27 +56,69 @@ def routes_of(operations: Operations) -> list[Route]:
         )
         return Response(msgspec.json.encode(page), media_type="application/json")
 
-    async def show_operation(request: Request) -> Response:
+    async def _one(self, do: Callable[[str], Operation | None], request: Request) -> Response:
         known(request)
-        return _one(operations.find, request)
+        found = do(request.path_params["id"])
+        if found is None:
+            raise ProblemError(ProblemCode.UNKNOWN_OPERATION, "there is no such operation, or none any more")
+        return _document(found)
 
-    async def cancel_operation(request: Request) -> Response:
-        known(request)
-        return _one(operations.cancel, request)
+    async def _begin(self, verb: Verb, request: Request) -> Response:
+        known(request, "wait")
+        waits = verb.is_look or flag(request, "wait") or JSON_LINES in request.headers.get("accept", "")
+        arguments = _decoded(await request.body(), verb)
+        operation_id = request.headers.get("operation-id")
+        before = self._operations.find(operation_id) if operation_id is not None else None
+        if before is not None:
+            if (before.verb, before.arguments) != (verb.name, msgspec.to_builtins(arguments)):
+                raise ProblemError(ProblemCode.OPERATION_ID_TAKEN, f"{before.id} is the id of another operation")
+            return Response(_line(before), media_type=JSON_LINES) if waits else _document(before)
+        pipe = RowPipe(asyncio.get_running_loop()) if waits else None
+        try:
+            running = self._threads.begin(verb, arguments, operation_id, pipe)
+        except UsageError as error:
+            raise ProblemError(ProblemCode.BAD_REQUEST, str(error)) from error
+        except TooManyOperations as error:
+            raise ProblemError(ProblemCode.TOO_MANY_OPERATIONS, str(error)) from error
+        except Stopping as error:
+            raise ProblemError(ProblemCode.STOPPING, str(error)) from error
+        if pipe is None:
+            return _document(running.facts, 202, {"Location": f"/v1/operations/{running.id}"})
+        return _Rows(self._operations, running, pipe)
 
-    return [
-        Route("/v1/operations", show_operations),
-        Route("/v1/operations/{id}", show_operation),
-        Route("/v1/operations/{id}/cancel", cancel_operation, methods=["POST"]),
-    ]
+
+class _Rows(StreamingResponse):
+    """A line for each row, and lines of the operation: at its begin, while it is slow, and the last one at its end. A client that leaves
+    cancels it."""
+
+    def __init__(self, operations: Operations, running: RunningOperation, pipe: RowPipe) -> None:
+        self._operations, self._running, self._pipe = operations, running, pipe
+        super().__init__(self._lines(), media_type=JSON_LINES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._pipe.abandon()
+            self._operations.cancel(self._running.id)
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        yield _line(self._running.begun)
+        async for rows in self._pipe.take(PROGRESS_S):
+            yield rows or _line(self._operations.find(self._running.id) or self._running.facts)
+        yield _line(self._running.facts)
 
 
-def operation_response(operation: Operation, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _decoded(body: bytes, verb: Verb) -> msgspec.Struct:
+    try:
+        return msgspec.json.decode(body or b"{}", type=verb.arguments)
+    except (msgspec.MsgspecError, UsageError, RecursionError) as error:
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"not the arguments of {verb.name}: {error}"[:500]) from error
+
+
+def _document(operation: Operation, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(operation), status, headers, "application/json")
 
 
-def _one(do: Callable[[str], Operation | None], request: Request) -> Response:
-    found = do(request.path_params["id"])
-    if found is None:
-        raise ProblemError(ProblemCode.UNKNOWN_OPERATION, "there is no such operation, or none any more")
-    return operation_response(found)
+def _line(operation: Operation) -> bytes:
+    return encoded({"operation": msgspec.to_builtins(operation)})

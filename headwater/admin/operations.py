@@ -107,13 +107,15 @@ def eta_s(done: int, total: int | None, elapsed_s: float) -> float | None:
 class RunningOperation:
     """The side of whoever does the work. Safe to use from many threads; what comes after the end changes nothing.
 
+    begun, facts  as it was at its begin, and is
     cancelled  set when the work is to end soon
     on_cancel  called once, when that is set
     """
 
     def __init__(self, registry: "Operations", facts: Operation, *, now_s: float, silence_max_s: float | None, is_kept: bool) -> None:
         self._registry = registry
-        self.facts, self.silence_max_s, self.is_kept = facts, silence_max_s, is_kept
+        self.begun = self.facts = facts
+        self.silence_max_s, self.is_kept = silence_max_s, is_kept
         self.began_s = self.heard_s = now_s
         self.ended_s = 0.0
         self.cancelled = threading.Event()

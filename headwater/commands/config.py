@@ -84,13 +84,13 @@ def reload(config: "Config", form: str) -> None:
       2  not valid; stderr says why
       6  no agent runs on the data directory
     """
-    from headwater import agent_socket
+    from headwater.agent_api import AgentApi, NoAgent
     from headwater_core.errors import NotFound
 
     columns = (Column("key", "setting"), Column("effect", "effect"))
     try:
-        (done,) = agent_socket.ask(config.node.data_dir, agent_socket.Ask("reload"), timeout_s=_RELOAD_S)
-    except agent_socket.NoAgent as error:
+        (done,) = AgentApi(config.node.data_dir).rows("/v1/reload", timeout_s=_RELOAD_S)
+    except NoAgent as error:
         raise NotFound(str(error)) from error
     rows = [{"key": key, "effect": "changed"} for key in done["changed"]]
     emit(form, columns, rows + [{"key": key, "effect": "needs a restart"} for key in done["needs_restart"]])

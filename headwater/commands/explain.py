@@ -85,17 +85,17 @@ def explain(config: "Config", selection: tuple[TopicPartition, int | None], form
 
 def _ask(config: "Config", place: TopicPartition, offset: int | None) -> Iterator[dict[str, Any]]:
     """Rows from the agent, else by a survey of our own."""
-    from headwater import agent_socket
+    from headwater.agent_api import AgentApi, NoAgent
     from headwater.inquiry import offset_rows, range_rows
 
-    question = agent_socket.Ask("explain", {"selection": str(place), "offset": offset})
+    question = {"selection": str(place), "offset": offset}
     begun = False
     try:
-        for row in agent_socket.ask(config.node.data_dir, question, timeout_s=AGENT_S):
+        for row in AgentApi(config.node.data_dir).rows("/v1/explain", question, timeout_s=AGENT_S):
             begun = True
             yield row
         return
-    except (agent_socket.NoAgent, TransientError, Unauthorised):
+    except (NoAgent, TransientError, Unauthorised):
         if begun:
             raise  # the agent's own conclusion
     yield from range_rows(config, place) if offset is None else offset_rows(config, place, offset)

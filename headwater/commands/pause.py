@@ -59,23 +59,23 @@ def resume(config: "Config", selection: str | None, everything: bool, dry_run: b
 
 
 def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, resume: bool) -> None:
-    from headwater import agent_socket
+    from headwater.agent_api import AgentApi, NoAgent
     from headwater.pause_change import PauseChange, pause_rows
     from headwater.store_identity import check_belongs
     from headwater.units import time_text
     from headwater.wiring import open_bucket
 
-    change = PauseChange(resume=resume, **request)
-    question = agent_socket.Ask("resume" if resume else "pause", request)
+    change = PauseChange(**request)
+    decide = change.resume if resume else change.pause
     try:
         if dry_run:
-            rows = list(pause_rows(change.decide(open_bucket(config).manifests.load_pauses())))
+            rows = list(pause_rows(decide(open_bucket(config).manifests.load_pauses())))
         else:
-            rows = list(agent_socket.ask(config.node.data_dir, question, timeout_s=AGENT_S))
-    except agent_socket.NoAgent:
+            rows = list(AgentApi(config.node.data_dir).rows("/v1/resume" if resume else "/v1/pause", request, timeout_s=AGENT_S))
+    except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
-        rows = list(pause_rows(bucket.manifests.change_pauses(change.decide)))
+        rows = list(pause_rows(bucket.manifests.change_pauses(decide)))
     emit(form, COLUMNS, rows if form != "table" else [row | {"since": time_text(row["since_ms"])} for row in rows])
     if not rows:
         say("nothing is paused")

@@ -101,15 +101,15 @@ def status(
 def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
     """Rows from the agent, else from a survey of our own. They are shown also when an error follows: facts about the local logs are
     needed most when the bucket cannot be reached."""
-    from headwater import agent_socket
+    from headwater.agent_api import AgentApi, NoAgent
     from headwater.survey import survey_partitions
 
     rows: list[dict[str, Any]] = []
     try:
         try:
-            for row in agent_socket.ask(config.node.data_dir, agent_socket.Ask("status", {"selection": selection}), timeout_s=AGENT_S):
+            for row in AgentApi(config.node.data_dir).rows("/v1/survey", {"selection": selection}, timeout_s=AGENT_S):
                 rows.append(row)
-        except (agent_socket.NoAgent, TransientError, Unauthorised):
+        except (NoAgent, TransientError, Unauthorised):
             if rows:
                 raise  # the agent's own conclusion
             for each in survey_partitions(config, selection):  # no agent, one that does not answer, or another user's

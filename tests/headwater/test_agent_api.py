@@ -6,36 +6,30 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from headwater import agent_api
-from headwater.admin.admin_routes import admin_app
-from headwater.admin.admin_server import AdminServer
-from headwater.admin.config import AdminConfig
-from headwater.admin.health import Health
 from headwater.admin.local_socket import listen_locally
-from headwater.admin.metrics import Metrics
-from headwater.admin.operations import Operations, new_operation_id
+from headwater.admin.operations import Operations
 from headwater.agent_api import AgentApi, NoAgent
-from headwater_core.clock import SystemClock
 from headwater_core.errors import HeadwaterError, Locked, NotFound, TransientError, Unauthorised, UsageError
+from tests.headwater.admin.apps import serving_locally
 
 
 @pytest.fixture
-def operations() -> Operations:
-    return Operations(SystemClock(), new_operation_id)
+def served(tmp_path: Path) -> Iterator[tuple[AgentApi, Operations]]:
+    with serving_locally(tmp_path) as (operations, _):
+        yield AgentApi(tmp_path), operations
 
 
 @pytest.fixture
-def api(tmp_path: Path, operations: Operations) -> Iterator[AgentApi]:
-    app = admin_app(Health(live={}, ready={}), cast(Metrics, None), None, operations, SystemClock(), "1.2.3")
-    with AdminServer(AdminConfig(listen=""), app, tmp_path):
-        yield AgentApi(tmp_path)
+def api(served: tuple[AgentApi, Operations]) -> AgentApi:
+    return served[0]
 
 
-def test_what_is_read_and_what_is_posted_come_back_decoded(api: AgentApi, operations: Operations) -> None:
+def test_what_is_read_and_what_is_posted_come_back_decoded(served: tuple[AgentApi, Operations]) -> None:
+    api, operations = served
     running = operations.begin("archive", {"selection": "orders"})
     page = api.get("/v1/operations", {"state": "running", "limit": 1}, timeout_s=30)
     assert [(each["id"], each["verb"]) for each in page["operations"]] == [(running.id, "archive")]

@@ -1,14 +1,12 @@
 """Passes end when they are told to, and survive what goes wrong with one partition."""
 
-import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,8 +17,8 @@ from archival.plan.policy import Policy
 from archival.schedule.scheduler import Scheduler
 from archival.schedule.store_breaker import PROBE_S
 from headwater import session
-from headwater.agent import _Answers
-from headwater.agent_socket import Ask
+from headwater.admin.operations import RunningOperation
+from headwater.agent_verbs import AgentVerbs, SelectedArguments
 from headwater.config import load
 from headwater.session import PassRequest, Session, open_session, pass_rows
 from headwater.wiring import writer_id
@@ -113,25 +111,9 @@ def test_a_stopped_pass_says_that_it_was_stopped(held: Session) -> None:
         list(rows)
 
 
-def test_an_answer_that_nobody_waits_for_ends_and_leaves_the_archivers_usable(held: Session) -> None:
-    async def talk(threads: Executor) -> None:
-        answers = _Answers(held, threads)
-        rows = answers.answer(Ask("archive"))
-        await anext(rows)
-        await rows.aclose()
-        assert not answers._stops
-        cancelled = asyncio.create_task(anext(answers.answer(Ask("archive"))))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        assert len([row async for row in answers.answer(Ask("archive"))]) > 5
-        answers.stop()
-        with pytest.raises(TransientError, match="stopping"):
-            await anext(answers.answer(Ask("archive")))
-
-    with ThreadPoolExecutor(2) as threads:
-        asyncio.run(talk(threads))
+def survey(held: Session, scheduler: Scheduler, **arguments: Any) -> list[dict[str, Any]]:
+    """As an agent answers it."""
+    return list(AgentVerbs(held, lambda: scheduler)._survey(SelectedArguments(**arguments), cast(RunningOperation, None)))
 
 
 def test_status_says_when_a_store_that_answers_nobody_is_tried_again(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,26 +123,20 @@ def test_status_says_when_a_store_that_answers_nobody_is_tried_again(held: Sessi
     def refuse(*_: object, **__: object) -> str:
         raise TransientError("read-only file system")
 
-    async def status(threads: Executor) -> list[dict[str, Any]]:
-        answers = _Answers(held, threads)
-        answers.scheduler = scheduler
-        return [row async for row in answers.answer(Ask("status"))]
-
-    with ThreadPoolExecutor(1) as threads:
-        with monkeypatch.context() as broken:
-            broken.setattr(DirectoryStore, "create", refuse)
-            scheduler.rescan()
-            while scheduler.turn():
-                pass
-            began_ms = SystemClock().now_ms()
-            held_back = asyncio.run(status(threads))
-        assert all(row["store_try_ms"] <= SystemClock().now_ms() + PROBE_S * 1000 for row in held_back)
-        assert all(row["store_try_ms"] >= began_ms for row in held_back)
-        assert all("held back" in row["reason"] for row in held_back if row["state"] == "due")
-        assert "due" in {row["state"] for row in held_back}
-        while scheduler.probe_in_s() is not None:
-            scheduler.turn()
-        answering = asyncio.run(status(threads))
+    with monkeypatch.context() as broken:
+        broken.setattr(DirectoryStore, "create", refuse)
+        scheduler.rescan()
+        while scheduler.turn():
+            pass
+        began_ms = SystemClock().now_ms()
+        held_back = survey(held, scheduler)
+    assert all(row["store_try_ms"] <= SystemClock().now_ms() + PROBE_S * 1000 for row in held_back)
+    assert all(row["store_try_ms"] >= began_ms for row in held_back)
+    assert all("held back" in row["reason"] for row in held_back if row["state"] == "due")
+    assert "due" in {row["state"] for row in held_back}
+    while scheduler.probe_in_s() is not None:
+        scheduler.turn()
+    answering = survey(held, scheduler)
     assert {row["store_try_ms"] for row in answering} == {None}
     assert not any("held back" in row["reason"] for row in answering)
 
@@ -171,31 +147,25 @@ def test_the_rows_of_a_deleted_topic_leave_the_status_that_the_agent_remembers(h
     scheduler = Scheduler(held.fleet, clock=SystemClock(), random=Random(1), settings=held.fleet.settings)
     [log_dir] = held.config.log.dirs
 
-    async def status(threads: Executor) -> list[dict[str, Any]]:
-        answers = _Answers(held, threads)
-        answers.scheduler = scheduler
-        with suppress(TransientError):
-            return [row async for row in answers.answer(Ask("status", {"selection": "orders.in"}))]
-        return []
-
     def silent(*_: object, **__: object) -> NoReturn:
         raise TransientError("no route to host")
 
-    def rows(threads: Executor) -> list[dict[str, Any]]:
+    def rows() -> list[dict[str, Any]]:
         scheduler.rescan()
         while scheduler.turn():
             pass
-        return asyncio.run(status(threads))
+        with suppress(TransientError):
+            return survey(held, scheduler, selection="orders.in")
+        return []
 
-    with ThreadPoolExecutor(1) as threads:
-        assert {row["state"] for row in rows(threads)} == {"archived", "waiting"}
-        for directory in Path(log_dir).glob("orders.in-*"):
-            shutil.rmtree(directory)
-        rows(threads)
-        remains = rows(threads)
-        assert {(row["state"], row["local_start"], row["lag_bytes"]) for row in remains} == {("archive-only", None, None)}
-        monkeypatch.setattr(DirectoryStore, "list", silent)
-        assert rows(threads) == []
+    assert {row["state"] for row in rows()} == {"archived", "waiting"}
+    for directory in Path(log_dir).glob("orders.in-*"):
+        shutil.rmtree(directory)
+    rows()
+    remains = rows()
+    assert {(row["state"], row["local_start"], row["lag_bytes"]) for row in remains} == {("archive-only", None, None)}
+    monkeypatch.setattr(DirectoryStore, "list", silent)
+    assert rows() == []
 
 
 @pytest.mark.parametrize("case", ["aside", "named", "owned", "beside"])

@@ -8,7 +8,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headwater.agent_socket import Ask, ask
+from headwater.agent_api import AgentApi
 from tests.peers.agent import Agent, Headwater
 from tests.peers.kafka import KafkaBroker, free_port
 
@@ -175,8 +175,8 @@ class Chaos:
         at = self._random.randrange(NODES)
         self._cluster.wait_for_agents()
         for verb in ("pause", "resume"):
-            request = Ask(verb, {"selection": topic, "everything": False, "by": "chaos"})
-            list(ask(self._cluster.headwaters[at].config.node.data_dir, request, timeout_s=60))
+            api = AgentApi(self._cluster.headwaters[at].config.node.data_dir)
+            list(api.rows(f"/v1/{verb}", {"selection": topic, "by": "chaos"}, timeout_s=60))
             time.sleep(self._random.uniform(0, 2))
         self.done.append(f"{topic} paused by {at + 1}")
 

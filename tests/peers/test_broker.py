@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # its stub re-exports nothing
 
-from headwater.agent_socket import Ask, ask
+from headwater.agent_api import AgentApi
 from tests.peers.agent import Agent, Headwater
 from tests.peers.java_client import java_client
 from tests.peers.kafka import KafkaBroker, free_port, produce
@@ -96,7 +96,7 @@ def released_end(headwater: Headwater, selection: str) -> int | None:
 
 
 def status(headwater: Headwater, selection: str) -> dict[str, Any]:
-    (row,) = ask(headwater.config.node.data_dir, Ask("status", {"selection": selection}), timeout_s=30)
+    (row,) = AgentApi(headwater.config.node.data_dir).rows("/v1/survey", {"selection": selection}, timeout_s=30)
     return row
 
 

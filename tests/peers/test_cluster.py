@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from headwater.agent_socket import Ask, NoAgent, ask
+from headwater.agent_api import AgentApi, NoAgent
 from headwater.pipeline.runner import Threads
 from headwater.pipeline.scrub.scrubber import Scrubber, ScrubScope
 from headwater.wiring import Bucket, open_bucket
@@ -117,7 +117,7 @@ class Collecting(threading.Thread):
 
     def _collect(self, headwater: Headwater) -> None:
         try:
-            for row in ask(headwater.config.node.data_dir, Ask("gc"), timeout_s=60):
+            for row in AgentApi(headwater.config.node.data_dir).rows("/v1/gc", timeout_s=60):
                 self.deleted_bytes += row["deleted_bytes"]
         except (NoAgent, TransientError):
             raise

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 import pytest
 import uvicorn
@@ -23,23 +22,16 @@ from uvicorn.server import ServerState
 
 from headwater.admin import admin_connection, admin_server
 from headwater.admin.admin_connection import AdminConnection
-from headwater.admin.admin_routes import admin_app
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
 from headwater.admin.health import Health
 from headwater.admin.local_socket import NAME, listen_locally
-from headwater.admin.metrics import Metrics
-from headwater.admin.operations import Operations, new_operation_id
-from headwater_core.clock import SystemClock
 from headwater_core.errors import UsageError
+from tests.headwater.admin.apps import an_app
 from tests.headwater.admin.client import Address, call, connected, send
 
 TOKEN = "a-token-of-the-tests-0123456789"
 LOOPBACK = "127.0.0.1:0"
-
-
-def an_app(health: Health) -> ASGIApp:
-    return admin_app(health, cast(Metrics, None), None, Operations(SystemClock(), new_operation_id), SystemClock(), "1.2.3")
 
 
 @pytest.fixture
@@ -307,7 +299,7 @@ def test_a_connection_is_not_held_by_what_its_client_leaves_in_the_buffers(
     monkeypatch.setattr(admin_connection, "TAKING_S", 0.02)
 
     async def held() -> None:
-        config = uvicorn.Config(an_app(Health(live={}, ready={})), lifespan="off", log_config=None)
+        config = uvicorn.Config(an_app(), lifespan="off", log_config=None)
         config.load()
         transport = Untaken()
         connection = AdminConnection(config, ServerState(), lambda: None)
@@ -367,7 +359,7 @@ def test_the_socket_is_for_its_user_alone_and_needs_no_token_and_no_host(local: 
 
 
 def test_the_socket_is_there_beside_a_port_and_goes_with_the_server(tmp_path: Path) -> None:
-    with AdminServer(AdminConfig(listen=LOOPBACK), an_app(Health(live={}, ready={})), tmp_path) as server:
+    with AdminServer(AdminConfig(listen=LOOPBACK), an_app(), tmp_path) as server:
         for way in (server.address, tmp_path):
             assert call(way, "/livez").status == 200
     assert not (tmp_path / NAME).exists()
@@ -377,14 +369,14 @@ def test_what_a_killed_agent_left_is_no_agent_and_is_replaced(tmp_path: Path) ->
     listen_locally(tmp_path).close()
     with pytest.raises(ConnectionRefusedError):
         call(tmp_path, "/livez")
-    with AdminServer(AdminConfig(listen=""), an_app(Health(live={}, ready={})), tmp_path):
+    with AdminServer(AdminConfig(listen=""), an_app(), tmp_path):
         assert call(tmp_path, "/livez").status == 200
 
 
 def test_a_data_directory_with_a_long_name_works(tmp_path: Path) -> None:
     data_dir = tmp_path / ("d" * 120) / ("e" * 120)
     data_dir.mkdir(parents=True)
-    with AdminServer(AdminConfig(listen=""), an_app(Health(live={}, ready={})), data_dir):
+    with AdminServer(AdminConfig(listen=""), an_app(), data_dir):
         assert call(data_dir, "/livez").status == 200
 
 
@@ -393,7 +385,7 @@ def test_who_floods_the_port_keeps_nobody_out_of_the_socket_and_the_other_way_ro
 ) -> None:
     monkeypatch.setattr(admin_server, "CONNECTIONS_MAX", 3)
     monkeypatch.setattr(admin_server, "LOCAL_CONNECTIONS_MAX", 3)
-    with AdminServer(AdminConfig(listen=LOOPBACK), an_app(Health(live={}, ready={})), tmp_path) as server:
+    with AdminServer(AdminConfig(listen=LOOPBACK), an_app(), tmp_path) as server:
         for flooded, other in ((server.address, tmp_path), (tmp_path, server.address)):
             flood = [connected(flooded) for _ in range(4)]
             with suppress(ConnectionError):
@@ -478,7 +470,7 @@ def test_a_token_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, con
 
 def test_an_address_that_is_taken_is_an_error_in_words(tmp_path: Path) -> None:
     with serving() as address, pytest.raises(UsageError, match="admin cannot listen on"):
-        AdminServer(AdminConfig(listen="{}:{}".format(*address)), an_app(Health(live={}, ready={})), tmp_path)
+        AdminServer(AdminConfig(listen="{}:{}".format(*address)), an_app(), tmp_path)
 
 
 # -- strangers -----------------------------------------------------------------------------------------------------
