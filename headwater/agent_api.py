@@ -4,7 +4,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -106,7 +106,8 @@ class AgentApi:
         """The answer, if it is no error."""
         content = None if body is None else json.dumps(body).encode()
         try:
-            connection.request(method, target, content, {**headers, **({} if content is None else {"Content-Type": JSON})})
+            with suppress(BrokenPipeError):  # it has answered before it had read everything
+                connection.request(method, target, content, {**headers, **({} if content is None else {"Content-Type": JSON})})
             response = connection.getresponse()
             if response.status < 400:
                 return response

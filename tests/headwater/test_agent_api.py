@@ -77,6 +77,13 @@ def test_every_exit_code_has_an_error_to_raise() -> None:
 # -- an agent that answers what it likes ---------------------------------------------------------------------------
 
 
+def read_request(client: socket.socket) -> None:
+    """Whole: its body may come by itself."""
+    received = client.recv(65536)
+    while not received.endswith(b"{}" if received.startswith(b"POST") else b"\r\n\r\n"):
+        received += client.recv(65536)
+
+
 @contextmanager
 def answering(data_dir: Path, answer: bytes, *, stays: bool = False) -> Iterator[AgentApi]:
     """To one client; then its connection ends, unless it `stays`."""
@@ -86,7 +93,7 @@ def answering(data_dir: Path, answer: bytes, *, stays: bool = False) -> Iterator
     def work() -> None:
         client, _ = listener.accept()
         with client:
-            client.recv(65536)
+            read_request(client)
             client.sendall(answer)
             if stays:
                 ended.wait(30)
@@ -163,7 +170,7 @@ def test_who_stops_taking_rows_closes_the_connection(tmp_path: Path) -> None:
         client, _ = listener.accept()
         with client:
             client.settimeout(30)
-            client.recv(65536)
+            read_request(client)
             client.sendall(lines(RUNNING, {"row": {}}, whole=False))
             seen.append(client.recv(1))
 
