@@ -137,6 +137,11 @@ class ControlNode:
             return "leader"
         return "none" if self._raft._getLeader() is None else "follower"
 
+    @property
+    def applied(self) -> int:
+        """The index of the last entry that this node has applied; it grows, but where a node begins again."""
+        return int(self._raft.raftLastApplied)
+
     def ready(self, timeout_s: float) -> bool:
         """Wait until this node has applied what the log held when it joined; False when that takes longer."""
         self._check_running()

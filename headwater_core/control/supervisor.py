@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -20,6 +21,18 @@ LEADERLESS_S = 10.0  # without a leader for so long is reported
 _LOOK_S = 2.0
 
 log = structlog.get_logger()
+
+
+class ControlHealth(NamedTuple):
+    """
+    role          "leader", "follower", or "none" while no leader is known, or there is no node
+    leaderless_s  for how long that has been none, as far as the steps have seen it; 0 while a leader is known
+    applied       the index of the last entry that the node has applied; 0 while there is none
+    """
+
+    role: str
+    leaderless_s: float
+    applied: int
 
 
 class ControlSupervisor:
@@ -44,7 +57,7 @@ class ControlSupervisor:
         self._node: ControlNode | None = None
         self._known = EMPTY
         self._reason = ""
-        self._open_at_s = self._led_at_s = clock.monotonic_s()
+        self._open_at_s = self._led_at_s = self._last_led_s = clock.monotonic_s()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self.step()
@@ -60,7 +73,7 @@ class ControlSupervisor:
                 self._open()
             if self._node:
                 if self._node.role != "none":
-                    self._led_at_s = self._clock.monotonic_s()
+                    self._led_at_s = self._last_led_s = self._clock.monotonic_s()
                     self._report("")
                 elif self._clock.monotonic_s() - self._led_at_s >= LEADERLESS_S:
                     self._report("there is no leader; are the peers running?")
@@ -100,6 +113,11 @@ class ControlSupervisor:
         """See ControlNode; "none" while there is no node."""
         node = self._node
         return node.role if node is not None else "none"
+
+    def health(self) -> ControlHealth:
+        node, role = self._node, self.role
+        leaderless_s = self._clock.monotonic_s() - self._last_led_s if role == "none" else 0.0
+        return ControlHealth(role, leaderless_s, node.applied if node is not None else 0)
 
     def rebuilt(self) -> None:
         """The state has been filled from the bucket."""

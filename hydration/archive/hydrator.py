@@ -1,5 +1,6 @@
 """Brings chunks and indexes of archived runs into the cache: each once, however many readers need it, and checked before they have it."""
 
+import threading
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -28,6 +29,8 @@ HEAD_WORKERS = 8  # loads of manifests
 LOOK_WORKERS = 2  # looks at partitions in each log directory
 PROOF_WORKERS = 2  # cached files read again before they are served
 DEMAND_WORKERS = 8  # downloads that a reader waits for, late ones not counted; more than these wait in a queue
+
+_READ = object()  # what is not in the table of unread chunks
 
 T = TypeVar("T")
 
@@ -59,6 +62,10 @@ class Hydrator:
         self._downloads = Downloads(DEMAND_WORKERS, max(self._ahead_max, 1), patience_s=patience_s)
         self._plans = Plans(store, cache, chunk_bytes)
         self._fetcher = ChunkFetcher(store, cache, chunk_bytes, self.counters)
+        self._unread: dict[str, None] = {}  # chunks requested ahead that no reader came to: in flight, or in the cache
+        self._awaited: dict[str, float] = {}  # chunks in flight that a reader came to, and when the first did
+        self._counting = threading.Lock()  # of waits, which end in many threads
+        cache.on_drop = self._never_read
 
     def submit(self, work: Callable[[], T], log_dir: Path | None = None) -> Future[T]:
         """For other work that must not be done in an event loop, such as scanning local files. Raises TransientError when closed.
@@ -107,6 +114,7 @@ class Hydrator:
         """
         file = self.chunk_now(partition, entry, chunk)
         name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
+        self._came_to(name)
         if file is None and self.cache.has(name):
             future = self.flights.join(("proof", name), self._prove, partial(self.cache.prove, name), holders=1)
             try:
@@ -120,6 +128,9 @@ class Hydrator:
             future = self.flights.join(
                 name, self._start(partition, urgent=True), partial(self._fetcher.fetch, name, entry, chunk), holders=1
             )
+            if name not in self._awaited:
+                self._awaited[name] = self.clock.monotonic_s()
+                future.add_done_callback(lambda _: self._arrived(name))
             try:
                 file = yield future
             except GeneratorExit:
@@ -129,9 +140,11 @@ class Hydrator:
 
     def chunk_now(self, partition: PartitionId, entry: Entry, chunk: Chunk) -> RunFile | None:
         """The chunk's file, held for the caller, when nothing has to be waited for."""
-        file = self.cache.get(chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes))
+        name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
+        file = self.cache.get(name)
         if file is not None:
             self.counters.chunk_hits += 1
+            self._came_to(name)
         return file
 
     def read_ahead(self, partition: PartitionId, entry: Entry, chunks: Iterable[Chunk]) -> None:
@@ -141,7 +154,7 @@ class Hydrator:
         run: list[tuple[str, Chunk]] = []
         for chunk in chunks:
             name = chunk_name(partition, entry.uid, chunk.position, chunk.size_bytes)
-            if self.flights.is_in_flight(name) or self.cache.has(name):
+            if self._is_at_hand(name):
                 self._begin_run(partition, entry, run)
                 run = []
             elif self.cache.may_adopt(name) or chunk.size_bytes > self._fetcher.block_bytes:
@@ -153,12 +166,43 @@ class Hydrator:
         self._begin_run(partition, entry, run)
 
     def _begin_run(self, partition: PartitionId, entry: Entry, run: list[tuple[str, Chunk]]) -> None:
-        self.counters.ahead += len(run)
-        start = self._start(partition, urgent=False)
+        start, names = self._start(partition, urgent=False), [name for name, _ in run]
+        self._unread.update(dict.fromkeys(names))  # before they start: a reader may come at once
+        futures: list[Future[RunFile]] = []
         if len(run) > 1:
-            self.flights.start_each([name for name, _ in run], start, partial(self._fetcher.fetch_each, entry, run))
+            futures = self.flights.start_each(names, start, partial(self._fetcher.fetch_each, entry, run))
         elif run:
-            self.flights.join(run[0][0], start, partial(self._fetcher.fetch, run[0][0], entry, run[0][1]), urgent=False)
+            futures = [self.flights.join(names[0], start, partial(self._fetcher.fetch, names[0], entry, run[0][1]), urgent=False)]
+        if not futures:  # one of them has been started meanwhile
+            for name in names:
+                if not self._is_at_hand(name):
+                    self._unread.pop(name, None)
+        self.counters.ahead += len(futures)
+        for name, future in zip(names, futures, strict=False):
+            future.add_done_callback(partial(self._ended_ahead, name))
+
+    def _is_at_hand(self, name: str) -> bool:
+        return self.flights.is_in_flight(name) or self.cache.has(name)
+
+    def _came_to(self, name: str) -> None:
+        """A reader needs the chunk now."""
+        if self._unread and self._unread.pop(name, _READ) is None:
+            self.counters.ahead_used += 1
+
+    def _arrived(self, name: str) -> None:
+        """The chunk that a reader came to is there, or its download has failed."""
+        with self._counting:
+            if (began_s := self._awaited.pop(name, None)) is not None:  # two readers may have come as the first
+                self.counters.waits.add(self.clock.monotonic_s() - began_s)
+
+    def _never_read(self, name: str) -> None:
+        """The chunk is not in the cache, or will not come."""
+        if self._unread.pop(name, _READ) is None:
+            self.counters.ahead_wasted += 1
+
+    def _ended_ahead(self, name: str, future: Future[RunFile]) -> None:
+        if future.exception() is not None:
+            self._never_read(name)
 
     def plan_ahead(self, partition: PartitionId, entry: Entry) -> None:
         """Have the entry's index fetched; errors are dropped."""

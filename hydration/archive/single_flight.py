@@ -81,21 +81,22 @@ class SingleFlight:
             self._start(attempt, start)
         return flight.future
 
-    def start_each(self, keys: Sequence[Hashable], start: Start, work: Callable[[Sequence[Hashable]], Iterator[Any]]) -> None:
+    def start_each(self, keys: Sequence[Hashable], start: Start, work: Callable[[Sequence[Hashable]], Iterator[Any]]) -> list[Future[Any]]:
         """Have `work` yield the outcomes for `keys`, or for those of them that it is called with, in their order: a value, or the
         exception that one of them ended with. What the iterator itself raises is the outcome of all that are left. No caller waits.
 
-        Nothing is started when one of the keys is in flight already.
+        The outcomes to come; none, and nothing is started, when one of the keys is in flight already.
         """
         with self._lock:
             if any(key in self._flights for key in keys):
-                return
+                return []
             flights = [(key, _Flight()) for key in keys]
             attempt = Attempt(self, flights, work, urgent=False)
             for _, flight in flights:
                 flight.attempt = attempt
             self._flights.update(flights)
         self._start(attempt, start)
+        return [flight.future for _, flight in flights]
 
     def is_in_flight(self, key: Hashable) -> bool:
         return key in self._flights

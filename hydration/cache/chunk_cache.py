@@ -58,6 +58,8 @@ class ChunkCache:
         self._lock = threading.RLock()  # never held across a look at the disk
         self._sweeping = threading.Lock()
         self._unlinker = ThreadPoolExecutor(1, "unlink")  # for callers that must not wait for a disk
+        self.bypassed = 0  # files that could not be written to the disk, in this process
+        self.on_drop: Callable[[str], object] = lambda _: None  # called with the name of each file that is gone, in any thread
         self._table = LruTable(limit_bytes)
         self._swept_s = clock.monotonic_s()
         self._find_files()  # does not delete: `cache show` opens a cache, too
@@ -171,6 +173,7 @@ class ChunkCache:
                 self.evict(unused_only=True)
                 fd = self._files.write(name, fill)
         except OSError as error:
+            self.bypassed += 1
             log.warning("cache_bypassed", name=name, size_bytes=size_bytes, reason=str(error))
             return self._in_memory(name, size_bytes, fill, error)
         finally:
@@ -267,6 +270,7 @@ class ChunkCache:
         for name in names:
             if name not in self._table:  # it may have come back
                 self._files.remove(name)
+                self.on_drop(name)
 
     def _forget(self, name: str) -> int:
         with self._lock:
@@ -284,6 +288,7 @@ class ChunkCache:
                     with self._lock:
                         if self._table.get(name) is kept:
                             self._forget(name)
+                    self.on_drop(name)
             now_ms, now_s = self.clock.now_ms(), self.clock.monotonic_s()
             with self._lock:
                 dropped, self._table.forgotten = self._table.forgotten, None

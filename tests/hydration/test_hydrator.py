@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
 from structlog.testing import capture_logs
@@ -373,6 +374,94 @@ def test_reading_ahead_crosses_into_the_next_entry(a_world: AWorld) -> None:
     assert world.read_all(max_bytes=20_000) == list(range(40))
     assert world.logs.hydrator.counters.ahead > 0
     assert world.gets() == 10
+
+
+def balance(world: World) -> tuple[int, int, int]:
+    """What became of chunks that were requested ahead, after the end of all downloads: used, wasted, and waiting in the cache."""
+    hydrator = world.logs.hydrator
+    world.close()
+    return hydrator.counters.ahead_used, hydrator.counters.ahead_wasted, len(hydrator._unread)
+
+
+def test_what_was_read_ahead_is_used_when_a_reader_comes_to_it(a_world: AWorld) -> None:
+    world, _ = cold(a_world, readahead_chunks=8)
+    counters = world.logs.hydrator.counters
+    assert world.read_all(max_bytes=30_000) == list(range(20))
+    assert counters.ahead > 0
+    assert balance(world) == (counters.ahead, 0, 0)
+
+
+def test_what_was_read_ahead_is_wasted_when_it_is_dropped_before_a_reader_comes(a_world: AWorld) -> None:
+    world, store = cold(a_world, readahead_chunks=8)
+    hydrator, log, offset = world.logs.hydrator, world.log, 0
+    while not hydrator.counters.ahead:
+        with log.read(offset, 30_000, UNCOMMITTED) as answer:
+            offset = answer.next_offset
+    store.go.set()
+    for future in [each.future for each in list(hydrator.flights._flights.values())]:
+        future.exception(20)
+    used, ahead = hydrator.counters.ahead_used, hydrator.counters.ahead
+    hydrator.cache.evict()
+    assert balance(world) == (used, ahead - used, 0)
+
+
+def test_what_could_not_be_read_ahead_is_wasted(a_world: AWorld) -> None:
+    world, store = cold(a_world, readahead_chunks=8)
+    hydrator, log, offset = world.logs.hydrator, world.log, 0
+    while not hydrator.counters.ahead:
+        with log.read(offset, 30_000, UNCOMMITTED) as answer:
+            offset = answer.next_offset
+        store.refuse = lambda operation, key: TransientError("down") if operation == "read_into" and key.endswith(".log") else None
+    used, wasted, waiting = balance(world)
+    assert used + wasted + waiting == hydrator.counters.ahead
+    assert wasted > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_chunk_that_was_requested_ahead_is_used_or_wasted_or_waits(a_world: AWorld, seed: int) -> None:
+    draw = Random(seed)
+    world, store = cold(a_world, cache_bytes=draw.choice([300_000, 1 << 30]), readahead_chunks=4)
+    hydrator, log, offset = world.logs.hydrator, world.log, 0
+    for _ in range(60):
+        match draw.randrange(12):
+            case 0:
+                hydrator.cache.evict(unused_only=draw.random() < 0.5)
+            case 1:
+                offset = draw.randrange(20)
+            case 2:
+                store.refuse = lambda operation, _: TransientError("down") if operation == "read_into" else None
+            case 3:
+                for path in (world.root / "cache").rglob("*.run"):
+                    path.unlink(missing_ok=True)
+                hydrator.cache.sweep()
+            case _:
+                try:
+                    with log.read(offset % 20, 30_000, UNCOMMITTED) as answer:
+                        offset = answer.next_offset
+                except TransientError:
+                    store.refuse = lambda *_: None
+    ahead = hydrator.counters
+    assert sum(balance(world)) == ahead.ahead
+    assert ahead.ahead > 0
+
+
+def test_a_wait_is_counted_once_for_each_chunk_however_many_wait(a_world: AWorld) -> None:
+    clock = ManualClock()
+    world, store = cold(a_world, clock=clock)
+    log, waits = world.log, world.logs.hydrator.counters.waits
+    store.go.clear()
+    readers = [log.try_read(0, 1, UNCOMMITTED) for _ in range(20)]
+    assert store.arrived.acquire(timeout=20)
+    assert isinstance(readers[0], Pending)
+    assert readers[0].future.cancel()  # as a Fetch whose time is over, and which comes again
+    clock.advance(3000)
+    store.go.set()
+    for each in readers[1:]:
+        assert isinstance(each, Pending)
+        each.future.result(20).close()
+    world.log.read(0, 1, UNCOMMITTED).close()
+    world.close()
+    assert (sum(waits.counts), waits.sum_s) == (1, 3.0)
 
 
 @pytest.mark.parametrize("uid", ["../../x", "", "a/b", ".", "x" * 65, "ä", "a\n"])

@@ -56,6 +56,40 @@ def until_it_failed(supervisor: ControlSupervisor) -> None:
             supervisor.publish(advanced(2), timeout_s=WAIT_S)
 
 
+def test_its_health_says_for_how_long_there_was_no_leader_also_over_several_nodes(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_taken = False
+
+    def open_node(data_dir: Path, config: ControlConfig) -> ControlNode:
+        if is_taken:
+            raise TransientError("the port is taken")
+        return ControlNode(data_dir, config)
+
+    supervisor = ControlSupervisor(tmp_path, clock=clock, open_node=open_node)
+    assert supervisor.ready(WAIT_S)
+    applied = supervisor.health().applied
+    supervisor.publish(advanced(1))
+    supervisor.step()
+    clock.advance(60_000)
+    assert supervisor.health() == ("leader", 0.0, applied + 1)
+    supervisor.step()
+    with monkeypatch.context() as full:
+        full.setattr(headwater_core.control.journal, "os", FullDisk())
+        until_it_failed(supervisor)
+    is_taken = True
+    for _ in range(3):
+        supervisor.step()
+        clock.advance(int(REOPEN_S * 1000))
+    assert supervisor.health() == ("none", 3 * REOPEN_S, 0)
+    is_taken = False
+    supervisor.step()
+    assert supervisor.ready(WAIT_S)
+    assert supervisor.health()[:2] == ("leader", 0.0)
+    supervisor.close()
+    assert supervisor.health().applied == 0
+
+
 def test_a_node_that_found_the_disk_full_is_opened_again_when_there_is_room(
     supervised: ControlSupervisor, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
