@@ -21,10 +21,13 @@ from prometheus_client.metrics_core import (
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from archival.fleet import LOG_DIRS, PASSES
 from archival.schedule.scheduler import SchedulerLoad
 from headwater.admin.health import Health
+from headwater.admin.operations import OTHER, VERBS, Operation, OperationState, OperationTally
 from headwater.admin.status_board import UNMEASURED, BoardEntry, StatusBoard
 from headwater.gateway.gateway_meter import GatewayMeter
+from headwater_core.control.supervisor import ControlHealth
 from headwater_core.durations import Durations
 from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, SuspectedGap, Unauthorised, UnsupportedFormat
 from headwater_core.objectstore.store_meter import StoreMeter
@@ -61,6 +64,9 @@ REASONS: dict[str, type[HeadwaterError] | None] = {  # the first that fits
     "other": HeadwaterError,
 }
 ROLES = ("leader", "follower", "none")
+OUTCOMES = tuple(each for each in OperationState if each is not OperationState.RUNNING)
+SCRUBS = ("verify", "scrub")
+SCRUB_RESULTS = ("examined", "damaged", "missing", "unexamined")  # by the names of Report.sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +74,9 @@ class MetricSources:
     """Where metrics come from. None of it waits.
 
     board    None, as `load`, where there are no log directories
-    failure  why the last step of a partition failed, if it did
+    operations  that were requested
+    failure  why the last step of a partition, or of the log directories as a whole, failed, if it did
     defects  exceptions that nothing foresees
-    role     of the node of the control log
     """
 
     version: str
@@ -78,7 +84,8 @@ class MetricSources:
     store: StoreMeter
     gateway: GatewayMeter
     hydrator: Hydrator
-    role: Callable[[], str]
+    control: Callable[[], ControlHealth]
+    operations: Callable[[], OperationTally]
     board: StatusBoard | None = None
     load: Callable[[], SchedulerLoad | None] = lambda: None
     failure: Callable[[TopicPartition], HeadwaterError | None] = lambda _: None
@@ -129,10 +136,8 @@ class AgentCollector(Collector):
         yield from self._store()
         yield from self._reading()
         yield from self._gateway()
-        role = sources.role()
-        yield _labelled(
-            "headwater_control_role", "1 for the role of this node in the control log.", "role", ((each, each == role) for each in ROLES)
-        )
+        yield from self._control()
+        yield from self._operations()
 
     def _archive(self, board: StatusBoard) -> Iterator[Metric]:
         entries, now_s = board.entries(), board.clock.monotonic_s()
@@ -141,6 +146,9 @@ class AgentCollector(Collector):
             "headwater_partitions", "Partitions in the log directories, by state.", "state", ((each, states[each]) for each in STATES)
         )
         stalled = Counter(self._reason(entry) for entry in entries if entry.status.state in STALLED)
+        whole = self._sources.failure(LOG_DIRS)
+        if whole is not None and not isinstance(whole, PASSES):
+            stalled[_kind(whole)] += 1
         yield _labelled(
             "headwater_stalled_partitions",
             "Partitions whose archiving has stopped, by reason.",
@@ -214,8 +222,7 @@ class AgentCollector(Collector):
         status = entry.status
         if status.state != "stopped":
             return status.state.replace(" ", "_")
-        error = self._sources.failure(TopicPartition(status.topic, status.partition))
-        return next((name for name, kind in REASONS.items() if kind is not None and isinstance(error, kind)), "other")
+        return _kind(self._sources.failure(TopicPartition(status.topic, status.partition)))
 
     def _store(self) -> Iterator[Metric]:
         seconds = HistogramMetricFamily("headwater_store_call_seconds", "How long calls of the store took.", labels=("operation",))
@@ -223,7 +230,7 @@ class AgentCollector(Collector):
         sent = CounterMetricFamily("headwater_store_sent_bytes", "Bytes of objects written.", labels=("operation",))
         received = CounterMetricFamily("headwater_store_received_bytes", "Bytes of objects read.", labels=("operation",))
         for operation, count in self._sources.store.counts().items():
-            _add_durations(seconds, operation, count.seconds)
+            _add_durations(seconds, (operation,), count.seconds)
             for family, value in ((errors, count.errors), (sent, count.sent_bytes), (received, count.received_bytes)):
                 family.add_metric((operation,), value)
         yield from (seconds, errors, sent, received)
@@ -241,7 +248,10 @@ class AgentCollector(Collector):
             ("headwater_cache_hits", "Chunks that a reader found in the cache.", counters.chunk_hits),
             ("headwater_cache_misses", "Chunks that a reader had to wait for.", counters.chunk_misses),
             ("headwater_cache_evictions", "Files that had to make room for others.", cache.evicted),
+            ("headwater_cache_bypassed", "Files that could not be written to the disk.", cache.bypassed),
             ("headwater_readahead_chunks", "Chunks requested before a reader came to them.", counters.ahead),
+            ("headwater_readahead_used_chunks", "Those that a reader came to.", counters.ahead_used),
+            ("headwater_readahead_wasted_chunks", "Those that were dropped, or not fetched, before one did.", counters.ahead_wasted),
             ("headwater_hydration_downloads", "Downloads of chunks.", counters.downloads),
             ("headwater_hydration_downloaded_bytes", "Bytes of them.", counters.downloaded_bytes),
             ("headwater_reads", "Reads that were answered.", counters.reads),
@@ -250,6 +260,40 @@ class AgentCollector(Collector):
             ("headwater_skipped_gaps", "Reads that were moved over offsets which no tier holds.", counters.gaps_skipped),
         ):
             yield CounterMetricFamily(name, words, value)
+        waits = HistogramMetricFamily(
+            "headwater_hydration_wait_seconds", "From a reader's need of a chunk that is not in the cache to its arrival.", labels=()
+        )
+        _add_durations(waits, (), counters.waits)
+        yield waits
+
+    def _control(self) -> Iterator[Metric]:
+        role, leaderless_s, applied = self._sources.control()
+        yield _labelled(
+            "headwater_control_role", "1 for the role of this node in the control log.", "role", ((each, each == role) for each in ROLES)
+        )
+        yield _gauge(
+            "headwater_control_leaderless_seconds", "How long this node has known of no leader; 0 while it knows one.", leaderless_s
+        )
+        yield _gauge("headwater_control_applied_index", "The last entry of the control log that this node has applied.", applied)
+
+    def _operations(self) -> Iterator[Metric]:
+        tally = self._sources.operations()
+        ended = CounterMetricFamily("headwater_operations", "Operations that have ended.", labels=("verb", "outcome"))
+        for verb in (*VERBS, OTHER):
+            for outcome in OUTCOMES:
+                ended.add_metric((verb, outcome.value), tally.ended.get((verb, outcome), 0))
+        yield ended
+        running = ((verb, tally.running.get(verb, 0)) for verb in (*VERBS, OTHER))
+        yield _labelled("headwater_operations_running", "Operations that run now.", "verb", running)
+        scrub = max((tally.last[verb] for verb in SCRUBS if verb in tally.last), key=_ended_ms, default=None)
+        if scrub is not None:
+            yield _gauge("headwater_scrub_last_end_timestamp_seconds", "When the last scrub ended.", _ended_ms(scrub) / 1000)
+            found = {name: value for name, value in scrub.results.items() if isinstance(value, int)}  # another process has sent them
+            counts = ((each, found.get(each, 0)) for each in SCRUB_RESULTS)
+            yield _labelled("headwater_scrub_last_objects", "What the last scrub found.", "result", counts)
+        recovery = tally.last.get("recover")
+        if recovery is not None:
+            yield _gauge("headwater_recovery_last_end_timestamp_seconds", "When the last recovery ended.", _ended_ms(recovery) / 1000)
 
     def _gateway(self) -> Iterator[Metric]:
         meter = self._sources.gateway
@@ -257,8 +301,16 @@ class AgentCollector(Collector):
         yield CounterMetricFamily("headwater_gateway_refused_connections", "Connections closed at once, as one too many.", meter.refused)
         seconds = HistogramMetricFamily("headwater_gateway_request_seconds", "From a request to its answer.", labels=("api",))
         for api, durations in meter.seconds.items():
-            _add_durations(seconds, api.name.lower(), durations)
+            _add_durations(seconds, (api.name.lower(),), durations)
         yield seconds
+
+
+def _ended_ms(operation: Operation) -> int:
+    return operation.ended_ms or 0
+
+
+def _kind(error: HeadwaterError | None) -> str:
+    return next((name for name, kind in REASONS.items() if kind is not None and isinstance(error, kind)), "other")
 
 
 def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
@@ -272,10 +324,10 @@ def _labelled(name: str, words: str, label: str, values: Iterable[tuple[str, flo
     return family
 
 
-def _add_durations(family: HistogramMetricFamily, label: str, durations: Durations) -> None:
+def _add_durations(family: HistogramMetricFamily, labels: tuple[str, ...], durations: Durations) -> None:
     """Bounds are inclusive and counts cumulative there."""
     counts, buckets, total = list(durations.counts), [], 0
     for bound, count in zip((*durations.bounds_s, float("inf")), counts, strict=True):
         total += count
         buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
-    family.add_metric((label,), buckets, durations.sum_s)
+    family.add_metric(labels, buckets, durations.sum_s)

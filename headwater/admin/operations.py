@@ -3,6 +3,7 @@
 import re
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -20,6 +21,22 @@ RUNNING_MAX = 64  # of the agent, waiting ones included; and as many of other pr
 PACE_S = 3.0  # of work, before its pace means anything
 ARGUMENTS_BYTES_MAX = 8 << 10  # of JSON
 ERROR_CHARS_MAX = 2000
+VERBS = (  # that are counted by name
+    "archive",
+    "flush",
+    "gc",
+    "delete-before",
+    "pause",
+    "resume",
+    "reload",
+    "explain",
+    "recover",
+    "verify",
+    "scrub",
+    "scan",
+    "export",
+)
+OTHER = "other"  # verbs come from other processes, too
 OPERATION_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{7,63}"
 AGENT = "agent"
 
@@ -71,6 +88,19 @@ class OperationPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     at_ms: int
     operations: list[Operation]
     next_after: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class OperationTally(NamedTuple):
+    """Of all operations since the agent has started, by verb, which is one of VERBS or OTHER.
+
+    ended    how many, and in which state; one that was lost and came back has ended twice
+    running  how many run now
+    last     the last one that has ended with results
+    """
+
+    ended: dict[tuple[str, OperationState], int]
+    running: dict[str, int]
+    last: dict[str, Operation]
 
 
 class OperationKey(NamedTuple):
@@ -153,6 +183,8 @@ class Operations:
         self._lock = threading.Lock()
         self._running: dict[str, RunningOperation] = {}
         self._ended: dict[str, RunningOperation] = {}  # in the order of their ends
+        self._counts: Counter[tuple[str, OperationState]] = Counter()
+        self._last: dict[str, Operation] = {}
 
     def begin(
         self,
@@ -239,6 +271,12 @@ class Operations:
         more = str(_key(rest[limit - 1])) if len(rest) > limit else msgspec.UNSET
         return OperationPage(at_ms=self._clock.now_ms(), operations=rest[:limit], next_after=more)
 
+    def tally(self) -> OperationTally:
+        with self._lock:
+            self._settle()
+            running = Counter(_counted(each.facts.verb) for each in self._running.values() if each.is_kept)
+            return OperationTally(dict(self._counts), dict(running), dict(self._last))
+
     def advance(self, running: RunningOperation, done: int, total: int | None, unit: str) -> None:
         with self._lock:
             if running.id in self._running:
@@ -273,6 +311,9 @@ class Operations:
         del self._running[facts.id]
         running.facts, running.ended_s = msgspec.structs.replace(facts, ended_ms=self._clock.now_ms(), cancelling=False), now_s
         if running.is_kept:
+            self._counts[_counted(facts.verb), facts.state] += 1
+            if facts.results:
+                self._last[_counted(facts.verb)] = running.facts
             self._ended[facts.id] = running
             if len(self._ended) > OPERATIONS_MAX:
                 del self._ended[next(iter(self._ended))]
@@ -286,6 +327,10 @@ class Operations:
         while self._ended and now_s - next(iter(self._ended.values())).ended_s > KEPT_S:
             del self._ended[next(iter(self._ended))]
         return now_s
+
+
+def _counted(verb: str) -> str:
+    return verb if verb in VERBS else OTHER
 
 
 def _key(operation: Operation) -> OperationKey:

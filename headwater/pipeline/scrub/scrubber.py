@@ -4,13 +4,14 @@ No false alarms: a missing or different object counts only if a head that is rea
 it is older than any upload.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
 from headwater.pipeline.runner import Runner, Threads
-from headwater.pipeline.scrub.findings import Finding
+from headwater.pipeline.scrub.findings import Finding, Kind
 from headwater.pipeline.scrub.head_check import Check, swaps
 from headwater.pipeline.scrub.inventory import Inventory, PartitionInventory, Place, take_inventory, take_partition_inventory
 from headwater.pipeline.scrub.object_check import CheckedObject, check_object
@@ -87,6 +88,18 @@ class Report:
     @property
     def damaged(self) -> int:
         return sum(each.damage for each in self.findings)
+
+    def sums(self) -> dict[str, int]:
+        """What an operation shows of it: damaged, missing and extra (listed by no head) are disjoint; unexamined is no damage."""
+        kinds = Counter(each.kind for each in self.findings)
+        apart = {"missing": kinds[Kind.MISSING], "extra": kinds[Kind.EXTRA], "unexamined": kinds[Kind.UNEXAMINED]}
+        return {
+            "partitions": self.partitions,
+            "examined": self.examined,
+            "damaged": len(self.findings) - sum(apart.values()),
+            **apart,
+            "read_bytes": self.read_bytes,
+        }
 
     def verdict(self, url: str) -> HeadwaterError | None:
         """The error to end with; None when there is no finding."""

@@ -9,14 +9,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as older_families
 from prometheus_client.samples import Sample
 
+from archival.fleet import LOG_DIRS
 from archival.partition_status import PartitionStatus
 from archival.schedule.scheduler import SchedulerLoad
 from headwater.admin.health import Health
 from headwater.admin.metrics import STATES, Metrics, MetricSources
+from headwater.admin.operations import KEPT_S, OTHER, VERBS, Operations, new_operation_id
 from headwater.admin.status_board import BoardEntry, StatusBoard
 from headwater.gateway.apis import Api
 from headwater.gateway.gateway_meter import GatewayMeter
-from headwater_core.errors import CorruptData, HeadwaterError
+from headwater_core.control.supervisor import ControlHealth
+from headwater_core.errors import CorruptData, DiskFull, HeadwaterError, TransientError
 from headwater_core.objectstore.store_meter import OPERATIONS, StoreMeter
 from headwater_core.partition import TopicPartition
 from hydration.archive.hydrator import Hydrator
@@ -45,15 +48,19 @@ class Stage:
     ) -> None:
         self.clock = ManualClock()
         self.store, self.gateway = StoreMeter(self.clock), GatewayMeter()
-        cache = SimpleNamespace(used_bytes=10, limit_bytes=100, evicted=3)
+        cache = SimpleNamespace(used_bytes=10, limit_bytes=100, evicted=3, bypassed=1)
         self.counters = ReadCounters()
+        self.operations = Operations(self.clock, new_operation_id)
+        for verb in ("verify", "recover"):  # most series of operations are there from the beginning, some after the first
+            self.operations.begin(verb, {}).end({"examined": 9})
         sources = MetricSources(
             version="1.2.3",
             health=Health(live={}, ready={"store": lambda: "down", "gateway": lambda: ""}),
             store=self.store,
             gateway=self.gateway,
             hydrator=cast(Hydrator, SimpleNamespace(counters=self.counters, cache=cache)),
-            role=lambda: "leader",
+            control=lambda: ControlHealth("leader", 0.0, 17),
+            operations=self.operations.tally,
             board=cast(StatusBoard, Board(self.clock, *statuses)),
             load=lambda: SchedulerLoad(2, 7),
             failure=lambda place: (failures or {}).get(place),
@@ -151,6 +158,14 @@ def test_partitions_are_counted_by_state_and_the_stalled_by_reason() -> None:
     assert reasons == {"corrupt_data": 1, "other": 1, "behind": 1, "needs_upgrade": 1}
 
 
+@pytest.mark.parametrize(("error", "counted"), [(DiskFull("no room for tails.json"), 1), (TransientError("a disk hangs"), 0)])
+def test_the_log_directories_as_a_whole_count_as_one_partition_that_is_stalled(error: HeadwaterError, counted: int) -> None:
+    """As when the data directory's disk is full: nothing else would say so."""
+    stage = Stage(a_status("orders", 0), failures={LOG_DIRS: error})
+    assert stage.value("headwater_stalled_partitions", reason="disk_full") == counted
+    assert stage.value("headwater_stalled_partitions", reason="other") == 0
+
+
 def test_calls_requests_and_checks() -> None:
     stage = Stage()
     stage.store.record("get", 0.2, received_bytes=9)
@@ -164,6 +179,8 @@ def test_calls_requests_and_checks() -> None:
     assert (stage.value("headwater_check_ok", check="store"), stage.value("headwater_check_ok", check="gateway")) == (0, 1)
     assert stage.value("headwater_uploads_waiting") == 7
     assert stage.value("headwater_control_role", role="leader") == 1
+    assert stage.value("headwater_control_leaderless_seconds") == 0
+    assert stage.value("headwater_control_applied_index") == 17
     assert (
         stage.value(
             "headwater_build_info",
@@ -172,6 +189,48 @@ def test_calls_requests_and_checks() -> None:
         )
         == 1
     )
+
+
+def test_what_read_ahead_and_waits_for_chunks_came_to() -> None:
+    stage = Stage()
+    stage.counters.ahead, stage.counters.ahead_used, stage.counters.ahead_wasted = 9, 5, 3
+    stage.counters.waits.add(0.2)
+    stage.counters.waits.add(3.0)
+    assert stage.value("headwater_readahead_chunks_total") == 9
+    assert stage.value("headwater_readahead_used_chunks_total") == 5
+    assert stage.value("headwater_readahead_wasted_chunks_total") == 3
+    assert stage.value("headwater_hydration_wait_seconds_bucket", le="0.25") == 1
+    assert stage.value("headwater_hydration_wait_seconds_count") == 2
+    assert stage.value("headwater_hydration_wait_seconds_sum") == 3.2
+    assert stage.value("headwater_cache_bypassed_total") == 1
+
+
+def test_operations_by_verb_and_outcome_and_what_the_last_scrub_found() -> None:
+    stage = Stage()
+    running = stage.operations.begin("verify", {}, by="process 7")
+    stage.operations.begin("recover", {}, by="process 8").fail(TransientError("down"))
+    stage.operations.begin("whatever a process says", {}).end()
+    stage.operations.begin("status", {}, is_kept=False).end()
+    assert stage.value("headwater_operations_running", verb="verify") == 1
+    assert stage.value("headwater_scrub_last_objects", result="examined") == 9
+    running.fail(CorruptData("x", 0, "y"), {"examined": 12, "damaged": 2, "missing": "no number", "other": 7})
+    assert stage.value("headwater_operations_total", verb="verify", outcome="failed") == 1
+    assert stage.value("headwater_operations_total", verb="verify", outcome="done") == 1
+    assert stage.value("headwater_operations_total", verb="recover", outcome="failed") == 1
+    assert stage.value("headwater_operations_total", verb="other", outcome="done") == 1
+    assert stage.value("headwater_operations_running", verb="verify") == 0
+    found = {each.labels["result"]: each.value for each in stage.samples() if each.name == "headwater_scrub_last_objects"}
+    assert found == {"examined": 12, "damaged": 2, "missing": 0, "unexamined": 0}
+    stage.operations.begin("scrub", {}).fail(TransientError("nothing was examined"))
+    assert stage.value("headwater_scrub_last_objects", result="examined") == 12
+    assert stage.value("headwater_scrub_last_end_timestamp_seconds") <= stage.clock.now_ms() / 1000
+
+
+def test_operations_that_are_forgotten_stay_counted() -> None:
+    stage = Stage()
+    stage.clock.advance(int(KEPT_S * 1000) + 1)
+    assert not stage.operations.list().operations
+    assert stage.value("headwater_operations_total", verb="verify", outcome="done") == 1
 
 
 def test_an_answer_is_given_again_for_a_second() -> None:
@@ -217,3 +276,4 @@ def test_labels_are_bounded_by_the_program_and_the_topics() -> None:
     assert values["state"] == set(STATES)
     assert values["api"] == {each.name.lower() for each in Api}
     assert values["topic"] == {"orders"}
+    assert values["verb"] == {*VERBS, OTHER}

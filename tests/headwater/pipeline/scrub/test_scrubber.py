@@ -258,6 +258,9 @@ def test_planted_damage_is_found_completely_and_nothing_else(data: st.DataObject
         planted.add((key, Kind.DOCUMENT))
     report = bucket.scrub()
     assert found(report) == planted
+    sums, kinds = report.sums(), [kind for _, kind in planted]
+    assert (sums["missing"], sums["extra"], sums["unexamined"]) == (kinds.count(Kind.MISSING), kinds.count(Kind.EXTRA), 0)
+    assert sums["damaged"] == len(report.findings) - sums["missing"] - sums["extra"]
     assert isinstance(report.verdict(""), VerificationFailed) == bool(planted)
     seen_without_reading = {(key, kind) for key, kind in planted if kind is not Kind.DISAGREES and kind is not Kind.INDEX}
     assert found(bucket.scrub(data=False)) - {(key, Kind.INDEX) for key, _ in planted} == seen_without_reading
@@ -361,6 +364,7 @@ def test_what_cannot_be_read_now_is_unexamined_and_no_damage() -> None:
     store.silent = entry.key
     report = Scrubber(store, ScrubScope(grace_ms=OLD_MS), bucket.clock).run(Threads(store, 2))
     assert found(report) == {(entry.key, Kind.UNEXAMINED)}
+    assert (report.sums()["unexamined"], report.sums()["damaged"]) == (1, 0)
     assert isinstance(report.verdict(""), Partial)
 
 
