@@ -1,12 +1,14 @@
 """The entry point of the command line. Everything heavy is imported by the command that needs it."""
 
 import contextlib
+import contextvars
 import importlib
 import sys
 from typing import Any
 
 import click
 
+from headwater.command_operation import with_operation
 from headwater.options import ProgramOptions, log_options
 from headwater.output import ReaderGone, discard_output, open_missing_streams, say
 from headwater_core.errors import HeadwaterError, Unauthorised
@@ -82,6 +84,10 @@ def headwater(ctx: click.Context, config_file: str | None, log_level: str | None
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code. An error is one line on stderr."""
+    return contextvars.copy_context().run(_run, arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         result: Any = headwater.main(arguments, prog_name="headwater", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -94,13 +100,13 @@ def run(arguments: list[str] | None = None) -> int:
             error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        say("interrupted")
+        say(with_operation("interrupted"))
         return INTERRUPTED
     except HeadwaterError as error:
-        say(f"headwater: {error}")
+        say(with_operation(f"headwater: {error}"))
         return error.exit_code
     except OSError as error:
-        say(f"headwater: {error}")
+        say(with_operation(f"headwater: {error}"))
         return Unauthorised.exit_code if isinstance(error, PermissionError) else HeadwaterError.exit_code
 
 

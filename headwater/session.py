@@ -19,6 +19,7 @@ from archival.known_pauses import KnownPauses
 from archival.plan.policy import Policy
 from archival.schedule.store_breaker import heard
 from headwater.agent_api import AgentApi, NoAgent
+from headwater.command_operation import begin_operation
 from headwater.config import Config
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
@@ -278,13 +279,14 @@ def rows_of_the_holder(
 
     Raises Locked when something else holds it.
     """
+    operation_id = begin_operation()
     open_log_dirs(config)
     try:
         with open_session(config) as session:
             yield from rows(session)
     except Locked:
         try:
-            yield from AgentApi(config.node.data_dir).rows(path, body)
+            yield from AgentApi(config.node.data_dir).rows(path, body, operation_id=operation_id)
         except NoAgent:
             pass
         else:

@@ -1,18 +1,29 @@
-"""Threads for work that may hang: they keep neither their owner nor the process from ending."""
+"""Threads whose work has the context of whoever submitted it, such as what its log events name; and some that nothing has to wait for."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 STOP_S = 2.0  # what runs at the end may take so long; after that it is abandoned
 IDLE_S = 5.0  # a thread without work ends after that
 
 
+class ContextThreads(ThreadPoolExecutor):
+    """As ThreadPoolExecutor, whose work has no context."""
+
+    def submit(self, work: Callable[..., T], /, *arguments: Any, **named: Any) -> "Future[T]":
+        return super().submit(copy_context().run, work, *arguments, **named)
+
+
 class DaemonThreads(Executor):
-    """As ThreadPoolExecutor, whose threads the interpreter joins at its end whatever they wait for: a disk that hangs, say. These are
+    """As ContextThreads, whose threads the interpreter joins at its end whatever they wait for: a disk that hangs, say. These are
     daemons, and `shutdown` waits for them STOP_S at most."""
 
     def __init__(self, threads_max: int, name: str) -> None:
@@ -29,7 +40,7 @@ class DaemonThreads(Executor):
         with self._changed:
             if self._closed:
                 raise RuntimeError("closed")
-            self._queue.append((future, lambda: work(*arguments, **named)))
+            self._queue.append((future, partial(copy_context().run, work, *arguments, **named)))
             if len(self._queue) > self._idle and len(self._threads) < self._threads_max:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._threads.add(thread)

@@ -1,7 +1,6 @@
 """What the bucket holds: topics, their settings, and the head of every partition."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from headwater_core.errors import (
@@ -16,6 +15,7 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, parse_incarnation
+from headwater_core.threads import ContextThreads
 from manifests import keys
 from manifests.entry import Entry
 from manifests.head import Head
@@ -62,7 +62,7 @@ def discover(repository: ManifestRepository, topics: Iterable[str] | None) -> Fo
     else:
         manifests, lost = _named(repository, topics), []
     found: list[ArchivedTopic] = []
-    with ThreadPoolExecutor(_READERS, "recover-discover") as pool:
+    with ContextThreads(_READERS, "recover-discover") as pool:
         for manifest, archived in zip(manifests, pool.map(lambda each: _archived(repository, each), manifests), strict=True):
             if isinstance(archived, ArchivedTopic):
                 found.append(archived)
@@ -128,7 +128,7 @@ def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
         ]
 
     places = [(topic, partition) for topic in plan.topics for partition in topic.partitions]
-    with ThreadPoolExecutor(_READERS, "recover-lost") as pool:
+    with ContextThreads(_READERS, "recover-lost") as pool:
         return [lost for found in pool.map(of, places) for lost in found]
 
 

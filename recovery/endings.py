@@ -6,12 +6,12 @@ produced next.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.threads import ContextThreads
 from recovery.coordinator_logs import clamped, read_commits, read_states, with_commits
 from recovery.coordinators import OFFSETS, TRANSACTIONS, States
 from recovery.log_ends import EndingNotes, LogEnds, Place
@@ -37,7 +37,7 @@ def with_endings(plan: RecoveryPlan, store: ObjectStore) -> Ended:
     """
     topics = {topic.topic: topic for topic in plan.topics}
     notes = EndingNotes()
-    with ThreadPoolExecutor(_READERS, "recover-endings") as pool:
+    with ContextThreads(_READERS, "recover-endings") as pool:
         states = States()
         for each in pool.map(lambda partition: read_states(store, partition, notes), _partitions(topics, TRANSACTIONS)):
             states.current |= each.current

@@ -3,7 +3,6 @@
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from headwater_core import milestones
 from headwater_core.errors import CorruptData, DiskFull, NotFound, TransientError, VerificationFailed
 from headwater_core.files import disk_errors, sync_path
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.threads import ContextThreads
 from manifests.repository import ManifestRepository
 from recovery import layout
 from recovery.indexes import most_index_bytes
@@ -193,9 +193,9 @@ class Placement:
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+def _pool(workers: int) -> Iterator[ContextThreads]:
     """Threads that stop at the first error that flies: what has not begun then is not begun."""
-    pool = ThreadPoolExecutor(workers, "recover")
+    pool = ContextThreads(workers, "recover")
     try:
         yield pool
     finally:

@@ -85,11 +85,12 @@ def reload(config: "Config", form: str) -> None:
       6  no agent runs on the data directory
     """
     from headwater.agent_api import AgentApi, NoAgent
+    from headwater.command_operation import begin_operation
     from headwater_core.errors import NotFound
 
     columns = (Column("key", "setting"), Column("effect", "effect"))
     try:
-        (done,) = AgentApi(config.node.data_dir).rows("/v1/reload", timeout_s=_RELOAD_S)
+        (done,) = AgentApi(config.node.data_dir).rows("/v1/reload", operation_id=begin_operation(), timeout_s=_RELOAD_S)
     except NoAgent as error:
         raise NotFound(str(error)) from error
     rows = [{"key": key, "effect": "changed"} for key in done["changed"]]

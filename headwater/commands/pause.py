@@ -60,6 +60,7 @@ def resume(config: "Config", selection: str | None, everything: bool, dry_run: b
 
 def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, resume: bool) -> None:
     from headwater.agent_api import AgentApi, NoAgent
+    from headwater.command_operation import begin_operation
     from headwater.pause_change import PauseChange, pause_rows
     from headwater.store_identity import check_belongs
     from headwater.units import time_text
@@ -71,7 +72,8 @@ def _do(config: "Config", request: dict[str, Any], dry_run: bool, form: str, *, 
         if dry_run:
             rows = list(pause_rows(decide(open_bucket(config).manifests.load_pauses())))
         else:
-            rows = list(AgentApi(config.node.data_dir).rows("/v1/resume" if resume else "/v1/pause", request, timeout_s=AGENT_S))
+            path, operation_id = "/v1/resume" if resume else "/v1/pause", begin_operation()
+            rows = list(AgentApi(config.node.data_dir).rows(path, request, operation_id=operation_id, timeout_s=AGENT_S))
     except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)

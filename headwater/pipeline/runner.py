@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait as wait_for_any
@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.objectstore.store_url import open_store
+from headwater_core.threads import ContextThreads
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -62,7 +63,7 @@ class Threads:
         self._store, self._workers = store, workers
 
     def each(self, work: Callable[[ObjectStore, _Task], _Result], tasks: Iterable[_Task]) -> Iterator[_Result]:
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="job") as pool:
+        with ContextThreads(self._workers, thread_name_prefix="job") as pool:
             yield from _in_flight(pool, functools.partial(work, self._store), tasks, self._workers * _AHEAD)
 
 

@@ -1,7 +1,6 @@
 """What the archive holds and an export does not: decided for each partition by itself, so that none stops the others."""
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +12,7 @@ from headwater.pipeline.scan.splits import Split, plan_splits
 from headwater_core.errors import CorruptData, DataLoss, ForeignOwner, HeadwaterError, Superseded, UnsupportedFormat, UsageError
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId
+from headwater_core.threads import ContextThreads
 from manifests.entry import OFFSET_MAX
 from manifests.head import Head
 from manifests.repository import ManifestRepository
@@ -151,7 +151,7 @@ def _load(store: ObjectStore, partitions: Iterable[PartitionId]) -> list[tuple[P
             return partition, error
         return partition, held.head if held else None
 
-    with ThreadPoolExecutor(WORKERS, "backlog") as pool:
+    with ContextThreads(WORKERS, "backlog") as pool:
         return list(pool.map(load, partitions))
 
 
@@ -171,7 +171,7 @@ def _ranges(
             return partition, error
 
     ordered = sorted(heads, key=lambda each: (each.topic, each not in places, each.partition))
-    with ThreadPoolExecutor(WORKERS, "backlog") as pool:
+    with ContextThreads(WORKERS, "backlog") as pool:
         found = list(pool.map(range_of, ordered))
     return [(each, result) for each, result in found if not isinstance(result, OffsetRange) or result.first < result.end]
 

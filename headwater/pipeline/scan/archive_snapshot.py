@@ -1,6 +1,5 @@
 """The heads of the partitions that a scan reads, each read once."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -13,6 +12,7 @@ from headwater_core.objectstore.store import ObjectStore
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.batches import check_batch
 from headwater_core.segments.records import decode_batch
+from headwater_core.threads import ContextThreads
 from manifests import keys
 from manifests.entry import Entry
 from manifests.head import Head
@@ -76,7 +76,7 @@ class ArchiveSnapshot:
         """The heads that can be read, and the documents that are lost. Raises NotFound when a named topic or partition is not in the
         archive, or no topic matches."""
         repository = ManifestRepository(store)
-        with ThreadPoolExecutor(WORKERS, "snapshot") as pool:
+        with ContextThreads(WORKERS, "snapshot") as pool:
             listed = [topic for topic, _ in repository.incarnations()] if query.selection.has_wildcards else []
             found = {topic for topic in listed if query.selection.matches(topic)}.union(query.selection.named)
             if not found:
@@ -111,7 +111,7 @@ class ArchiveSnapshot:
             end = place_offset(store, head, query.ending, query, starting=False)
             return OffsetRange(head, max(first, query.predicate.first_offset), min(end, query.predicate.end_offset))
 
-        with ThreadPoolExecutor(WORKERS, "snapshot") as pool:
+        with ContextThreads(WORKERS, "snapshot") as pool:
             return [each for each in pool.map(range_of, self.heads) if each.first < each.end]
 
     def _check_named(self, which: str, bound: Bound, query: Query) -> None:

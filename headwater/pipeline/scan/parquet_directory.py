@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from headwater.pipeline.scan.splits import Split
 from headwater_core.errors import UsageError
 from headwater_core.files import PARTIAL, disk_errors, rename_synced, sync_path
 from headwater_core.objectstore.store import ObjectStore
+from headwater_core.threads import ContextThreads
 
 ROW_GROUP_BYTES = 64 << 20  # of Arrow data in one row group; each worker holds as much
 _REPEATED = ("topic", "partition", "timestampType")  # columns with few values: Parquet keeps each once
@@ -64,7 +65,7 @@ def scan_to_parquet(
     check_unused(directory)
     stop = threading.Event()
     written = ParquetResult()
-    with _staging(directory) as staging, ThreadPoolExecutor(workers or processors(), "scan") as pool:
+    with _staging(directory) as staging, ContextThreads(workers or processors(), "scan") as pool:
         in_flight = {
             pool.submit(_write_split, store, split, query, staging / f"part-{number:05}.parquet", stop): split
             for number, split in enumerate(plan.splits)
