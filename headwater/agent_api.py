@@ -44,10 +44,10 @@ class AgentApi:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
 
-    def get(self, path: str, query: Mapping[str, str | int | float | bool] | None = None, *, timeout_s: float | None = None) -> Any:
-        """What is answered, decoded. True and False of `query` become words."""
+    def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """What is answered, decoded. Of `query` a sequence is several parameters of one name; True and False become words."""
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in (query or {}).items()}
-        return self._call("GET", quote(path) + (f"?{urlencode(words)}" if words else ""), None, {}, timeout_s)
+        return self._call("GET", f"{quote(path)}?{urlencode(words, doseq=True)}".rstrip("?"), None, {}, timeout_s)
 
     def post(
         self, path: str, body: Mapping[str, Any] | None = None, *, operation_id: str | None = None, timeout_s: float | None = None

@@ -26,6 +26,7 @@ VERBS = {  # command: its module and function, its line in the list
     "explain": ("headwater.commands.explain:explain", "Explain why bytes are not archived, or where an offset is read."),
     "pause": ("headwater.commands.pause:pause", "Stop archiving topics until they are resumed."),
     "resume": ("headwater.commands.pause:resume", "Archive paused topics again."),
+    "operations": ("headwater.commands.operations:operations", "List, show or cancel what the agent does on request."),
     "verify": ("headwater.commands.verify:verify", "Check the archive against its manifests."),
     "recover": ("headwater.commands.recover:recover", "Rebuild a broker's log directory from the bucket."),
     "gc": ("headwater.commands.gc:gc", "Apply retention to the archive; delete what nothing refers to."),

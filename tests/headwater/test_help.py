@@ -11,7 +11,12 @@ import pytest
 from headwater import cli
 from tests.headwater.conftest import Stage
 
-NOT_RUN = {"headwater agent", "headwater demo", "headwater config reload"}  # they serve until they are stopped, or ask one that does
+NOT_RUN = {
+    "headwater agent",
+    "headwater demo",
+    "headwater config reload",
+    "headwater operations",
+}  # they serve until they are stopped, or ask one that does
 WIDTH = 80
 
 

@@ -1,0 +1,132 @@
+"""`headwater operations`, as an operator uses it beside commands that an agent works for."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headwater.agent_api import AgentApi
+from headwater_core.errors import TransientError
+from tests.headwater.admin.test_admin_server import eventually
+from tests.headwater.conftest import Stage
+from tests.headwater.test_agent import DEADLINE_S, held_up, running
+
+MANUAL = ("--set", "archival.archive=manual")
+
+
+def begun(stage: Stage, log: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """A command beside the test, as from another terminal."""
+    places = ["--data-dir", str(stage.data_dir), "--store", f"file://{stage.bucket}", "--log-dir", str(log)]
+    command = [sys.executable, "-c", "from headwater.cli import main; main()", *arguments, *places]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(command, cwd=stage.root, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def ended(command: "subprocess.Popen[str]") -> tuple[int, str]:
+    _, err = command.communicate(timeout=DEADLINE_S)
+    return command.returncode, err
+
+
+def rows(stage: Stage, *arguments: str) -> list[dict[str, Any]]:
+    ran = stage.run("operations", *arguments, "-o", "jsonl")
+    assert ran.code == 0, ran.err
+    return ran.rows
+
+
+def test_operations_are_listed_shown_and_filtered(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *MANUAL) as agent:
+        agent.wait_for("gateway_started")
+        assert rows(stage, "list") == []
+        assert stage.run("flush", "orders.in", log=log).code == 0
+        assert stage.run("archive", "absent", log=log).code == 6
+        failed, flushed = rows(stage, "list")
+        assert (flushed["verb"], flushed["state"], flushed["arguments"]["selection"]) == ("flush", "done", "orders.in")
+        assert (failed["verb"], failed["state"], failed["exit_code"]) == ("archive", "failed", 6)
+        assert rows(stage, "list", "--verb", "flush", "--state", "done", "--state", "failed") == [flushed]
+        assert rows(stage, "list", "--limit", "1") == [failed]
+        assert rows(stage, "list", "--state", "running") == []
+        table = stage.run("operations", "list").out
+        assert "orders.in" in table
+        assert "absent is not in the log directories" in table
+        shown = stage.run("operations", "show", failed["id"])
+        assert "archive absent" in shown.out
+        assert rows(stage, "show", failed["id"]) == [failed]
+        already = stage.run("operations", "cancel", failed["id"])
+        assert (already.code, "it had ended before: failed" in already.err) == (0, True)
+        assert stage.run("operations", "show", "absent-operation").code == 6
+        assert stage.run("operations", "show", "../../status").code == 2
+        assert stage.run("operations", "list", "--watch", "-o", "json").code == 2
+        assert agent.stop() == 0
+    assert stage.run("operations", "list").code == 6
+
+
+def test_a_command_whose_work_is_cancelled_ends_and_one_that_is_killed_ends_its_work(stage: Stage) -> None:
+    """In the middle of a pass, which a file holds up; then everything is archived by the next one."""
+    log = stage.log("kitchen")
+    with running(stage, log, *MANUAL) as agent:
+        agent.wait_for("gateway_started")
+        epochs = log / "orders.in-0" / "leader-epoch-checkpoint"
+        content = epochs.read_bytes()
+        waiting, killed = begun(stage, log, "flush"), begun(stage, log, "archive")
+        with held_up(epochs, agent):
+            agent.wait_for("operation_started", verb="flush")
+            agent.wait_for("operation_started", verb="archive")
+            killed.send_signal(signal.SIGKILL)
+            ended(killed)
+            [flush] = rows(stage, "list", "--verb", "flush")
+            assert (flush["state"], flush["total"] is None or flush["done"] < flush["total"]) == ("running", True)
+            [cancelling] = rows(stage, "cancel", flush["id"])
+            assert cancelling["cancelling"] is True
+            assert eventually(lambda: rows(stage, "list", "--verb", "archive")[0]["state"] in ("running", "cancelled"))
+        code, err = ended(waiting)
+        assert (code, "stopped before its end" in err, flush["id"] in err) == (TransientError.exit_code, True, True)
+        assert eventually(lambda: {row["state"] for row in rows(stage, "list")} == {"cancelled"})
+        with suppress(FileNotFoundError):
+            epochs.unlink()
+        epochs.write_bytes(content)
+        assert stage.run("flush", log=log).code == 0
+        assert {row["state"] for row in stage.run("status", "-p", "-o", "jsonl", log=log).rows} == {"archived"}
+        assert agent.stop() == 0
+
+
+def test_an_agent_that_is_stopped_in_mid_pass_says_so_to_the_command(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *MANUAL) as agent:
+        agent.wait_for("gateway_started")
+        waiting = begun(stage, log, "flush")
+        with held_up(log / "orders.in-0" / "leader-epoch-checkpoint", agent):
+            agent.wait_for("operation_started", verb="flush")
+            agent.process.send_signal(signal.SIGTERM)
+            agent.wait_for("stop_requested")
+        code, err = ended(waiting)
+        assert (code, "stopped" in err) == (TransientError.exit_code, True)
+        assert agent.process.wait(DEADLINE_S) == 0
+
+
+def test_an_agent_that_is_killed_in_mid_pass_leaves_a_temporary_error(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *MANUAL) as agent:
+        agent.wait_for("gateway_started")
+        waiting = begun(stage, log, "flush")
+        with held_up(log / "orders.in-0" / "leader-epoch-checkpoint", agent):
+            agent.wait_for("operation_started", verb="flush")
+            agent.process.kill()
+            code, err = ended(waiting)
+        assert (code, "stopped answering" in err) == (TransientError.exit_code, True)
+
+
+def test_two_passes_at_once_archive_everything_once(stage: Stage) -> None:
+    log = stage.log("kitchen")
+    with running(stage, log, *MANUAL) as agent:
+        agent.wait_for("gateway_started")
+        both = [begun(stage, log, "flush") for _ in range(2)]
+        assert [ended(each)[0] for each in both] == [0, 0]
+        done = AgentApi(stage.data_dir).get("/v1/operations", {"verb": "flush"}, timeout_s=30)["operations"]
+        objects = sum(row["objects"] for row in stage.run("status", "-p", "-o", "jsonl", log=log).rows)
+        assert sum(each["results"]["objects"] for each in done) == objects
+        assert {row["state"] for row in stage.run("status", "-p", "-o", "jsonl", log=log).rows} == {"archived"}
+        assert agent.stop() == 0
