@@ -73,11 +73,13 @@ class View:
         return local is None or local.end <= known_to
 
     def archive_may_leave_open(self, offset: int) -> bool:
-        """Whether a transaction may be open at the archive's end that began before `offset`."""
+        """Whether a transaction may be open at the archive's end that began before `offset`: after a gap that end does not show it."""
         archive, extent = self.scope.archive, self.extent
         if archive is None or extent is None:
             return False
-        return archive.end < extent.next_offset or (extent.open_from is not None and extent.open_from < offset)
+        if archive.end < extent.next_offset or extent.knows_from(archive.end) > offset:
+            return True
+        return extent.open_from is not None and extent.open_from < offset
 
     @property
     def described_locally(self) -> Span:

@@ -197,6 +197,23 @@ def test_a_broker_that_does_not_know_a_transaction_of_the_archive_leaves_it_open
 
 
 @pytest.mark.parametrize("beginning", [None, encode_snapshot([])])
+def test_so_it_is_where_the_archive_has_a_gap_that_only_files_below_the_log_start_fill(a_world: AWorld, beginning: bytes | None) -> None:
+    """The archive's end knows of transactions since its gap alone, and those files since they begin: none of them ends it."""
+    world = a_world(clock=ManualClock())
+    a_log_that_begins_anew(world, beginning=beginning)
+    archive = world.archive
+    before = archive.upload(PLAIN + OPENED)
+    archive.commit(before, Entry(base_offset=5, last_offset=7, gap=True), archive.upload(a_batch(8, 2)))
+    world.broker.set_log_start(8)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 2
+    assert world.read_all(COMMITTED) == [0, 1]
+    world.broker.append(10, an_abort(12, ONE))
+    world.broker.set_high_watermark(13)
+    world.clock.advance(1_500)  # type: ignore[attr-defined]
+    assert world.read_all(COMMITTED) == [0, 1, 4, *range(8, 12)]
+
+
+@pytest.mark.parametrize("beginning", [None, encode_snapshot([])])
 def test_its_marker_ends_a_transaction_that_the_broker_does_not_know(a_world: AWorld, beginning: bytes | None) -> None:
     world = a_world(clock=ManualClock())
     a_log_that_begins_anew(world, beginning=beginning)
