@@ -159,36 +159,38 @@ def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog
     if history.newest is None or extent.epochs.newest is None or archive is None:
         return local, archive
     if _acting(log) > _followed(extent):
-        parting = parting_offset(extent.epochs, history, archive.end, extent.gaps)
+        parting = parting_offset(extent.epochs, history, archive.end, extent.gaps, compacted=log.topic_policy_proves_compaction)
         return local, Span.between(archive.start, min(archive.end, parting))
     if local is not None and _is_behind(log, extent):
-        parting = parting_offset(history, extent.epochs, min(local.end, archive.end), extent.gaps)
+        end = min(local.end, archive.end)
+        parting = parting_offset(history, extent.epochs, end, extent.gaps, compacted=log.topic_policy_proves_compaction)
         return Span.between(local.start, min(local.end, parting)), archive
     return local, archive
 
 
-def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Sequence[GapSpan] = ()) -> int:
+def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Sequence[GapSpan] = (), *, compacted: bool = False) -> int:
     """The first offset before `end` that the two histories ascribe to different leaderships; `end` when there is none.
 
     They are compared only from where both have begun.
 
     gaps   of the archive: one of the two has nothing there
+    compacted  one of them may put the beginning of an epoch too late
     """
     if older.first_offset is None or newer.first_offset is None:
         return end
     begin = max(older.first_offset, newer.first_offset)
     for offset in sorted({begin, *(first for _, first in (*older.starts, *newer.starts)), *(gap.end for gap in gaps)}):
         is_compared = begin <= offset < end and not any(gap.start <= offset < gap.end for gap in gaps)
-        if is_compared and not _agree(older, newer, offset):
+        if is_compared and older.epoch_at(offset) != newer.epoch_at(offset) and not (compacted and _one_began_late(older, newer, offset)):
             return offset
     return end
 
 
-def _agree(one: EpochHistory, other: EpochHistory, offset: int) -> bool:
-    """Do both have the same record there, or may compaction have left none of it to one of them?"""
+def _one_began_late(one: EpochHistory, other: EpochHistory, offset: int) -> bool:
+    """May compaction have left one of them no record of the epoch that the other has there?"""
     here, there = one.epoch_at(offset), other.epoch_at(offset)
-    if here is None or there is None or here == there:
-        return here == there
+    if here is None or there is None:
+        return False
     return one.began_late(there, offset) if there > here else other.began_late(here, offset)
 
 

@@ -121,9 +121,16 @@ def test_histories_part_where_they_first_differ() -> None:
 def test_histories_do_not_part_where_one_puts_the_beginning_of_an_epoch_too_late() -> None:
     """Its broker fetched the epoch from a leader whose log was compacted, and leads now; the archive has what was there before."""
     archived, local = EpochHistory.of(((0, 0), (1, 2070))), EpochHistory.of(((0, 0), (1, 4845), (2, 14915)))
-    assert parting_offset(archived, local, 14915) == 14915
-    assert parting_offset(local, archived, 14915) == 14915
-    assert parting_offset(archived, EpochHistory.of(((0, 0), (2, 4845))), 14915) == 2070
+    assert parting_offset(archived, local, 14915, compacted=True) == 14915
+    assert parting_offset(local, archived, 14915, compacted=True) == 14915
+    assert parting_offset(archived, EpochHistory.of(((0, 0), (2, 4845))), 14915, compacted=True) == 2070
+
+
+def test_without_compaction_no_epoch_begins_too_late() -> None:
+    """The archive has what was live below an epoch in a log that was silent about it, and a gap before that epoch."""
+    archived, local, gaps = EpochHistory.of(((2, 0), (3, 3))), EpochHistory.of(((3, 0),)), [GapSpan(1, 3)]
+    assert parting_offset(local, archived, 10, gaps) == 0
+    assert parting_offset(archived, local, 10, gaps) == 0
 
 
 def test_histories_are_not_compared_where_the_archive_has_a_gap() -> None:
