@@ -13,7 +13,7 @@ from hydration.local.scan_budget import ScanBudget
 from hydration.local.scan_workers import ScanWorker
 from hydration.local_looks import LocalLooks
 from hydration.resumption import Resumable
-from hydration.scope import Span, Tier
+from hydration.scope import Scope, Span, Tier
 from hydration.tiers import Tiers
 from hydration.views import View
 
@@ -42,7 +42,10 @@ class PartitionTransactions:
             still, known_to = yield from self._local_ending(view)
             if scope.archive is not None and known_to < min(scope.archive.end, scope.local.end):
                 return (yield from self.stable_offset(view.with_local_end(known_to)))  # so it is the archive that reaches further
-            return scope.stable(min([*(each.first_offset for each in still), known_to]))
+            begun = []
+            for each in still:
+                begun.append((yield from self._met_from(each, scope)))
+            return scope.stable(min([*begun, known_to]))
         else:
             return scope.stable(None)
         carried = yield from self._carried(view)
@@ -107,19 +110,32 @@ class PartitionTransactions:
         still, known_to = yield from self._local_ending(view)
         unknown = []
         for each in still:
-            if each.first_offset < known_from and not (yield from self._is_denied(each)):
+            if each.first_offset < known_from and not (yield from self._is_denied(each, archive)):
                 unknown.append(each)
         if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
             return Carried(tuple(unknown))
         assert self._archive is not None
         return (yield from self._archive.carried(tuple(unknown), known_to, archive.end))
 
-    def _is_denied(self, begun: OpenTransaction) -> Resumable[bool]:
+    def _is_denied(self, begun: OpenTransaction, archive: Span) -> Resumable[bool]:
         """Whether the archive has where it began, and knows nothing of it: files below a log start may be of a dead branch, and no
-        history shows it."""
+        history shows it. An entry that is live in part only does not say what is open where that part ends."""
         assert self._tiers.manifest is not None
+        if begun.first_offset not in archive:
+            return False
         entry = yield from self._tiers.manifest.entry_at(begun.first_offset)
-        return entry is not None and not entry.gap and (entry.open_from is None or entry.open_from > begun.first_offset)
+        if entry is None or entry.gap or entry.next_offset > archive.end:
+            return False
+        return entry.open_from is None or entry.open_from > begun.first_offset
+
+    def _met_from(self, begun: OpenTransaction, scope: Scope) -> Resumable[int]:
+        """The first offset at which a reader may meet it. Where the archive denies it, what is read there is of another branch than what
+        the local log had: nothing of the transaction comes before the archive's next gap, or the local log."""
+        local, archive, first = scope.local, scope.archive, begun.first_offset
+        if local is None or archive is None or first >= local.start or not (yield from self._is_denied(begun, archive)):
+            return first
+        assert self._tiers.manifest is not None
+        return self._tiers.manifest.first_gap(first, min(archive.end, local.start))
 
     def _local_ending(self, view: View) -> Resumable[Ending]:
         found, end = view.local_log, view.described_locally.end

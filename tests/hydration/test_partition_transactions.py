@@ -271,6 +271,19 @@ def test_files_of_a_dead_branch_below_a_log_start_open_nothing(a_world: AWorld) 
     assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4, 8, 9]
 
 
+def test_a_transaction_of_a_dead_branch_keeps_nobody_waiting_before_the_local_log(a_world: AWorld) -> None:
+    """Its broker still has it open; what the archive has where it began is of another leadership."""
+    world = a_world(clock=ManualClock())
+    archive = world.archive
+    archive.commit(archive.upload(a_batch(0, 3, epoch=3)), Entry(base_offset=3, last_offset=7, gap=True))
+    world.broker.write(8, a_batch(8, 1, epoch=4) + a_batch(9, 1, producer=ONE, transactional=True, epoch=4))
+    world.broker.path(8, "snapshot").write_bytes(encode_snapshot([ProducerState(1, 0, 0, 1, 0, 0, 0, 1)]))
+    world.broker.set_epochs(EpochHistory.of([(4, 8)]))
+    world.broker.set_high_watermark(10)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 3
+    assert world.read_all(COMMITTED) == [0, 1, 2]
+
+
 def test_a_manifest_that_loses_its_branch_during_a_read_restarts_it(a_world: AWorld) -> None:
     store = FlakyStore()
     world = a_world(store=store, local=False)
