@@ -194,7 +194,8 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
     elif directory.acting < newest or (directory.history and directory.history[-1][0] < newest and not directory.leads):
         known = {offset: each.epoch for each in archived for offset in (each.base, each.last)}
         offered = [each for each in local if each.last >= directory.start]
-        dead = [each.base for each in offered if {known.get(at, each.epoch) for at in range(each.base, each.last + 1)} != {each.epoch}]
+        both = {each.base: range(max(each.base, directory.start), each.last + 1) for each in offered}  # a log may begin inside a batch
+        dead = [each.base for each in offered if {known.get(at, each.epoch) for at in both[each.base]} != {each.epoch}]
         local = [each for each in local if not dead or each.base < min(dead)]
         proven_to = archive_end  # what the archive does not have may be dead too: that is not known yet
     places = {
