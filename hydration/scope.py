@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from headwater_core.epochs import EpochHistory
+from headwater_core.epochs import EpochHistory, EpochStart
 from headwater_core.segments.local_log import LocalLog
 from hydration.archive.manifest_view import Extent, GapSpan
 from hydration.config import ReadPriority
@@ -163,12 +163,12 @@ def _without_dead_branch(local: Span | None, archive: Span | None, log: LocalLog
         return local, Span.between(archive.start, min(archive.end, parting))
     if local is not None and _is_behind(log, extent):
         end = min(local.end, archive.end)
-        parting = parting_offset(history, extent.epochs, end, extent.gaps, compacted=log.topic_policy_proves_compaction)
+        parting = parting_offset(extent.epochs, history, end, extent.gaps, compacted=log.topic_policy_proves_compaction)
         return Span.between(local.start, min(local.end, parting)), archive
     return local, archive
 
 
-def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Sequence[GapSpan] = (), *, compacted: bool = False) -> int:
+def parting_offset(archived: EpochHistory, other: EpochHistory, end: int, gaps: Sequence[GapSpan] = (), *, compacted: bool = False) -> int:
     """The first offset before `end` that the two histories ascribe to different leaderships; `end` when there is none.
 
     They are compared only from where both have begun.
@@ -176,22 +176,25 @@ def parting_offset(older: EpochHistory, newer: EpochHistory, end: int, gaps: Seq
     gaps   of the archive: one of the two has nothing there
     compacted  one of them may put the beginning of an epoch too late
     """
-    if older.first_offset is None or newer.first_offset is None:
+    if archived.first_offset is None or other.first_offset is None:
         return end
-    begin = max(older.first_offset, newer.first_offset)
-    for offset in sorted({begin, *(first for _, first in (*older.starts, *newer.starts)), *(gap.end for gap in gaps)}):
+    begin = max(archived.first_offset, other.first_offset)
+    for offset in sorted({begin, *(first for _, first in (*archived.starts, *other.starts)), *(gap.end for gap in gaps)}):
         is_compared = begin <= offset < end and not any(gap.start <= offset < gap.end for gap in gaps)
-        if is_compared and older.epoch_at(offset) != newer.epoch_at(offset) and not (compacted and _one_began_late(older, newer, offset)):
+        if is_compared and archived.epoch_at(offset) != other.epoch_at(offset) and not (compacted and _began_late(archived, other, offset)):
             return offset
     return end
 
 
-def _one_began_late(one: EpochHistory, other: EpochHistory, offset: int) -> bool:
-    """May compaction have left one of them no record of the epoch that the other has there?"""
-    here, there = one.epoch_at(offset), other.epoch_at(offset)
-    if here is None or there is None:
+def _began_late(archived: EpochHistory, other: EpochHistory, offset: int) -> bool:
+    """May compaction have left one of them no record of the epoch that the other has there? Not the archive, where it has a record of an
+    older one: each of its epochs begins with a record."""
+    there, here = archived.epoch_at(offset), other.epoch_at(offset)
+    if there is None or here is None:
         return False
-    return one.began_late(there, offset) if there > here else other.began_late(here, offset)
+    if there > here:
+        return other.began_late(there, offset)
+    return archived.began_late(here, offset) and EpochStart(there, offset) not in archived.starts
 
 
 def joined(archived: EpochHistory, local: EpochHistory) -> EpochHistory:

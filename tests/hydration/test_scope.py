@@ -129,15 +129,19 @@ def test_histories_do_not_part_where_one_puts_the_beginning_of_an_epoch_too_late
 def test_without_compaction_no_epoch_begins_too_late() -> None:
     """The archive has what was live below an epoch in a log that was silent about it, and a gap before that epoch."""
     archived, local, gaps = EpochHistory.of(((2, 0), (3, 3))), EpochHistory.of(((3, 0),)), [GapSpan(1, 3)]
-    assert parting_offset(local, archived, 10, gaps) == 0
     assert parting_offset(archived, local, 10, gaps) == 0
+
+
+def test_nor_does_one_in_the_archive_where_that_has_a_record_of_an_older_one() -> None:
+    archived, local, gaps = EpochHistory.of(((1, 1), (2, 6), (4, 12))), EpochHistory.of(((2, 0), (4, 12))), [GapSpan(0, 1), GapSpan(3, 5)]
+    assert parting_offset(archived, local, 13, gaps, compacted=True) == 1
 
 
 def test_histories_are_not_compared_where_the_archive_has_a_gap() -> None:
     archived, local = EpochHistory.of(((1, 0), (7, 17), (11, 18))), EpochHistory.of(((4, 12), (7, 17), (8, 18)))
-    assert parting_offset(local, archived, 21) == 12
-    assert parting_offset(local, archived, 21, [GapSpan(12, 17)]) == 18
-    assert parting_offset(EpochHistory.of(((4, 12),)), archived, 21, [GapSpan(12, 17)]) == 17
+    assert parting_offset(archived, local, 21) == 12
+    assert parting_offset(archived, local, 21, [GapSpan(12, 17)]) == 18
+    assert parting_offset(archived, EpochHistory.of(((4, 12),)), 21, [GapSpan(12, 17)]) == 17
 
 
 def test_a_new_leadership_without_data_cuts_nothing() -> None:
