@@ -109,7 +109,7 @@ class Served:
 
     before    what was there before those, for the transactions in it
     removed   what the broker once had before its log; it may still know which transactions of it are open
-    own       that and its log, where that reaches as far as the archive
+    own       that and its log, where that reaches as far as the archive; what is archived, where it offers nothing
     floor     neither directory nor archive begins earlier
     lags      the broker's log ends before the archive begins; it will follow
     lost_to   the archive ends with a gap that ends there: what is lost in it may have ended any transaction
@@ -123,7 +123,7 @@ class Served:
     places: list[Place]
     before: list[Batch]
     removed: tuple[Batch, ...] = ()
-    own: tuple[Batch, ...] = ()
+    own: tuple[Batch | Stored, ...] = ()
     floor: int = 0
     lags: bool = False
     lost_to: int = 0
@@ -166,7 +166,7 @@ class Served:
         return max((place.last + 1 for place in self.places if place.retained), default=0)
 
 
-def _open_at_end(everything: Iterable[Batch | Place]) -> list[int]:
+def _open_at_end(everything: Iterable[Batch | Stored | Place]) -> list[int]:
     """Where the transactions begin that no marker ends."""
     begun: dict[int, int] = {}
     for each in sorted(everything, key=lambda each: each.base):
@@ -187,10 +187,11 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
     archived = [batch for entry in entries for batch in stored(entry)]
     local = [batch for batch in directory.batches if batch.last < directory.checkpoint]
     archive_end, newest = (head.last_offset + 1, head.leader_epoch) if head else (0, -1)
-    proven_to = _BEYOND
+    proven_to, live_end = _BEYOND, archive_end
     if directory.acting > newest and directory.history:
         dead = [each.base for each in archived if {directory.epoch_at(each.base), directory.epoch_at(each.last)} - {None, each.epoch}]
-        archived = [each for each in archived if each.base < min(dead, default=archive_end)]
+        live_end = min(dead, default=archive_end)
+        archived = [each for each in archived if each.base < live_end]
     elif directory.acting < newest or (directory.history and directory.history[-1][0] < newest and not directory.leads):
         known = {offset: each.epoch for each in archived for offset in (each.base, each.last)}
         offered = [each for each in local if each.last >= directory.start]
@@ -211,14 +212,18 @@ def served(directory: Directory, head: Head | None, stored: Callable[[Any], list
         return Served([], [], contradicted={*here.items(), *there.items()})
     found = [places[base] for base in sorted(places)]
     is_empty = not directory.batches and directory.checkpoint <= directory.start
+    own: tuple[Batch | Stored, ...] = (*directory.removed, *local) if local and local[-1].last + 1 >= archive_end else ()
+    if directory.checkpoint <= directory.start:  # while it offers nothing, a reader may take the archive's word, though its files know more
+        own = tuple(archived)
+    gaps = [entry for entry in head.entries if entry.gap and entry.base_offset < live_end] if head else []
     return Served(
         found,
         [each for each in directory.removed if found and each.last < found[0].base],
         directory.removed,
-        own=(*directory.removed, *local) if local and local[-1].last + 1 >= archive_end else (),
+        own=own,
         floor=start if archived and is_empty else 0,
         lags=bool(local) and local[-1].last + 1 < start,
-        lost_to=archive_end if head and head.entries and head.entries[-1].gap else 0,
+        lost_to=gaps[-1].next_offset if gaps and not any(each.base >= gaps[-1].next_offset for each in archived) else 0,
         proven_to=proven_to,
     )
 
