@@ -303,11 +303,7 @@ class Checks:
                 found.append(Stored(header.base_offset, header.last_offset, header.leader_epoch, raw[position:end], end))
                 position = end
             self._parsed[entry.key] = found
-        return [
-            batch
-            for batch in self._parsed[entry.key]
-            if entry.base_offset <= batch.base <= entry.last_offset and batch.end <= entry.live_bytes
-        ]
+        return [batch for batch in self._parsed[entry.key] if entry.base_offset <= batch.base and batch.end <= entry.live_bytes]
 
     def _published(self, before: Head, head: Head) -> None:
         """What was live, and is what the leader's log holds before its high watermark, stays listed (I8)."""

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
+from archival.plan.policy import Policy
 from headwater_core.errors import TransientError
 from headwater_core.partition import PartitionId
 from hydration.answers import Isolation
@@ -25,6 +26,7 @@ _SEEDS = 200  # within so many a race comes to its point: batches, listings and 
 
 PLAIN = Theme(compacted=0, pairs=0, unnamed=0)
 COMPACTED = Theme(compacted=1, pairs=0, unnamed=0)
+SAVING = Theme(compacted=1, pairs=0, unnamed=0, saves=True)
 PAGED = Theme(compacted=0, pairs=0, unnamed=0, pages=True)
 
 
@@ -489,6 +491,81 @@ def collected_without_a_page(stage: Stage) -> None:
         stage.resume(stage.a)
 
 
+def write_and_roll(stage: Stage, times: int) -> None:
+    """The leader, and the other one follows."""
+    for _ in range(times):
+        stage.brokers.write()
+        stage.brokers.roll(stage.brokers.leader)
+    stage.brokers.follow()
+
+
+def clean_all(stage: Stage, replica: Replica) -> None:
+    """What is sealed, and committed."""
+    for _ in range(8):
+        stage.brokers.clean(replica)
+        stage.brokers.finish_cleaning(replica)
+    if replica.cleaned_to != replica.segments[-1].base:
+        raise NotToThePoint
+    stage.brokers.write_checkpoint()
+
+
+def cleaned_by_a_former_leader(stage: Stage) -> None:
+    """The other one has fetched what that cleaner had left, and has in its active segment what the cleaner dropped it for."""
+    brokers, second = stage.brokers, stage.second
+    write_and_roll(stage, 5)
+    stage.archive_all(stage.a)
+    archived = stage.first.end
+    write_and_roll(stage, 3)
+    clean_all(stage, stage.first)
+    stage.lose_second()
+    brokers.follow()
+    if len(second.segments) < 2 or second.segments[-1].base > archived:
+        raise NotToThePoint
+    stage.take_over(unclean=False)
+    clean_all(stage, second)
+    for _ in range(8):
+        stage.b.archive(None)
+        stage.resume(stage.b)
+
+
+def claimed_within_a_replacement(stage: Stage) -> None:
+    """By another agent beside the same broker, so the log is the one that the replacement was begun with; then by the first one again."""
+    write_and_roll(stage, 6)
+    stage.archive_all(stage.a)
+    clean_all(stage, stage.first)
+    if not stage.a.step_now().startswith("reread"):
+        raise NotToThePoint
+    for agent in (stage.agents[2], stage.a):
+        while not (outcome := agent.step_now()).startswith("claimed"):
+            if not outcome.startswith(("Fenced", "outrun")):
+                raise NotToThePoint(outcome)
+    stage.archive_all(stage.a)
+
+
+def merged_when_its_dead_part_is_forgotten(stage: Stage) -> None:
+    """An entry that was cut inside, and the one before it; the object still holds what nothing lists any more."""
+    brokers = stage.brokers
+    write_and_roll(stage, 2)
+    brokers.write()
+    brokers.follow()
+    brokers.fall_behind()
+    brokers.write()
+    brokers.roll(stage.first)
+    stage.archive_all(stage.a)
+    stage.take_over(unclean=True)
+    stage.archive_all(stage.b)
+    for _ in range(2):
+        stage.b.collect()
+        stage.resume(stage.b)
+        stage.clock.advance(20_000_000)
+    head = stage.checks.heads[brokers.partition]
+    if not head.entries[-1].is_cut or head.superseded:
+        raise NotToThePoint
+    policy = Policy(tail_after_ms=0, merge_bytes=2 * head.entries.live_bytes)
+    stage.note(stage.outcome_of("b merges", lambda: stage.b.merge_now(stage.b.archiver(), policy), damaged=lambda: False))
+    stage.checks.after_action()
+
+
 RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (deposed_while_it_releases, "release_without_in_sync_set", PLAIN),
     (leads_again_while_it_releases, "release_without_stamp", PLAIN),
@@ -512,6 +589,9 @@ RACES: list[tuple[Callable[[Stage], None], str, Theme]] = [
     (revived_from_pages, "revived_stays_superseded", PAGED),
     (released_before_a_gap_is_filled, "release_by_the_head_alone", PAGED),
     (collected_while_an_upload_waits, "gc_does_not_wait", PLAIN),
+    (merged_when_its_dead_part_is_forgotten, "merge_of_dead_bytes", PLAIN),
+    (cleaned_by_a_former_leader, "saved_before_what_displaced", SAVING),
+    (claimed_within_a_replacement, "drafted_under_another_claim", SAVING),
     (collected_without_a_page, "gc_skips_unreadable", PAGED),
 ]
 

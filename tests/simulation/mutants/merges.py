@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace as dataclass_replace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +23,8 @@ import archival.plan.replacement
 import archival.plan.role
 import archival.plan.step_plan
 import archival.plan.trim
+from archival.partition.archiver import PartitionArchiver
+from archival.partition.entry_reader import ArchivedEntries
 from archival.plan.steps import Replace
 from headwater_core.errors import (
     TransientError,
@@ -96,6 +99,17 @@ def merge_of_other_bytes(stack: ExitStack) -> None:
     patch_in(stack, archival.partition.merger, "_is_sum", lambda *_: True)
 
 
+@mutant("a merge takes the dead bytes of a cut entry too", in_race=True)
+def merge_of_dead_bytes(stack: ExitStack) -> None:
+    real = ArchivedEntries.pieces
+
+    def pieces(self: ArchivedEntries, entry: Entry, piece_bytes: int) -> Iterator[memoryview]:
+        return real(self, replace(entry, live_bytes=entry.size_bytes), piece_bytes)
+
+    patch_in(stack, ArchivedEntries, "pieces", pieces)
+    patch_in(stack, archival.partition.merger, "_is_sum", lambda *_: True)
+
+
 @mutant("what compaction went past is archived again before its cleaner has returned", theme="forgotten", noted=437)
 def replaced_for_nothing(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.replacement, "clean_below", lambda log: 2**62)
@@ -124,3 +138,23 @@ def saved_without_the_oldest(stack: ExitStack) -> None:
 @mutant("space is to be saved where there is none", theme="shrinks")
 def saved_without_end(stack: ExitStack) -> None:
     patch_in(stack, archival.plan.replacement, "_saves", lambda *_: True)
+
+
+@mutant("what a record may have been dropped for is not archived yet when space is saved", in_race=True)
+def saved_before_what_displaced(stack: ExitStack) -> None:
+    patch_in(stack, archival.plan.replacement, "holds_what_was_cleaned", lambda *_: True)
+    patch_in(stack, archival.partition.archiver, "holds_what_was_cleaned", lambda *_: True)
+
+
+@mutant("a replacement that was begun under another claim goes on", in_race=True)
+def drafted_under_another_claim(stack: ExitStack) -> None:
+    real = PartitionArchiver._commit
+
+    def commit(self: PartitionArchiver, after: Head, *args: Any, **how: Any) -> Head:
+        draft = self._draft
+        head = real(self, after, *args, **how)
+        if how.get("claims") and draft is not None:
+            self._draft = dataclass_replace(draft, of=head)
+        return head
+
+    patch_in(stack, PartitionArchiver, "_commit", commit)
