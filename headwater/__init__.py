@@ -1,6 +1,8 @@
 """The program, and what other programs use of it: `headwater.scan(...)` and `headwater.spark`. Both are loaded on first use."""
 
-__version__ = "0.1.0"
+from headwater_core import VERSION
+
+__version__ = VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

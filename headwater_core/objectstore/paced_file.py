@@ -30,7 +30,7 @@ class PacedStream(io.RawIOBase):
 
     def __init__(self, source: BinaryIO, pace: Callable[[int], object]) -> None:
         super().__init__()
-        self._source, self._pace = source, pace
+        self.source, self.pace = source, pace
 
     def readable(self) -> bool:
         return True
@@ -39,15 +39,15 @@ class PacedStream(io.RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        return self._source.seek(position, whence)
+        return self.source.seek(position, whence)
 
     def tell(self) -> int:
-        return self._source.tell()
+        return self.source.tell()
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count: int = self._source.readinto(buffer)  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks it
+        count: int = self.source.readinto(buffer)  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks it
         if count:
-            self._pace(count)
+            self.pace(count)
         return count
 
 

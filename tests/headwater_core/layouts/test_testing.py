@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 
 from headwater_core.layouts import Offloader, open_layout
-from headwater_core.layouts.testing import OffloaderContract
+from headwater_core.layouts.blocks import BlocksLayout
+from headwater_core.layouts.testing import OffloaderContract, a_run
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.objectstore.s3 import S3Store
 from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.layouts.blocks.page_reader import read_object
 from tests.s3server import S3Server
 
 
 class OnDirectory(OffloaderContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:
+        (tmp_path / "archive").mkdir()
         return DirectoryStore(tmp_path / "archive")
 
 
@@ -38,3 +41,36 @@ class TestSegmentOnS3(OnS3):
     @pytest.fixture
     def layout(self) -> Offloader:
         return open_layout("segment")
+
+
+class TestBlocksOnDirectory(OnDirectory):
+    """One block, some, and blocks of one batch or two each, some of which are larger than a block."""
+
+    KEY, INDEX_KEY = "data/run.blocks", ""
+
+    @pytest.fixture(params=[64 << 20, 70_000, 9_500])
+    def layout(self, request: pytest.FixtureRequest) -> Offloader:
+        return BlocksLayout(request.param)
+
+
+@pytest.mark.slow
+class TestBlocksOnS3(OnS3):
+    KEY, INDEX_KEY = "data/run.blocks", ""
+
+    @pytest.fixture
+    def layout(self) -> Offloader:
+        return BlocksLayout()
+
+
+@pytest.mark.slow
+def test_an_object_of_several_parts_on_s3(s3_environ: S3Server) -> None:
+    """SeaweedFS refuses parts of less than 5 MiB, as S3 does: the index is padded to that."""
+    run = a_run(200, value_bytes=90_000)
+    with closing(S3Store(s3_environ.bucket(), "archive", endpoint_url=s3_environ.endpoint_url)) as store:
+        archived = TestBlocksOnS3().offload(BlocksLayout(5 << 20), store, run)
+        assert archived.examine() == ""
+        seen = read_object(store.get(archived.stored.key)[0])
+        assert (len(seen.blocks) > 1, seen.padded_index_bytes) == (True, 5 << 20)
+        assert list(store.unfinished("")) == []
+        again = TestBlocksOnS3().offload(BlocksLayout(5 << 20), store, run)
+        assert again.done == archived.done, "found where it is, although its key is taken"

@@ -1,0 +1,284 @@
+"""The bytes of a block object as they are sent: made from the run's while they are read, a window at a time."""
+
+import io
+import os
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple, cast
+
+from headwater_core.errors import SourceChanged
+from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, FRAME, Block, pad
+from headwater_core.objectstore.digest import Digest
+from headwater_core.objectstore.paced_file import PacedFile, PacedStream
+from headwater_core.objectstore.store import Part
+from headwater_core.segments.batches import LENGTH_FROM, LENGTH_MIN
+from headwater_core.segments.run_scan import RunScan
+
+WINDOW_BYTES = 1 << 20
+_LENGTH_AT = 8  # in a batch
+_LENGTH = FRAME
+_FRESH = LENGTH_FROM
+
+
+class PlannedBlock(NamedTuple):
+    """A block to be written. start: position in the source of its first batch; run_bytes: of all its batches."""
+
+    block: Block
+    entries: int
+    start: int
+    run_bytes: int
+    checksum: int
+
+    @property
+    def header(self) -> bytes:
+        return BLOCK_HEADER.pack(BLOCK_MAGIC, self.block.size_bytes, self.entries, self.block.first_entry_id)
+
+    @property
+    def pad_bytes(self) -> int:
+        return self.block.size_bytes - BLOCK_HEADER.size - FRAME.size * self.entries - self.run_bytes
+
+
+class BlockPlan(NamedTuple):
+    """How a run is cut. Positions are counted from the first block's beginning.
+
+    entry_ids, frames  of each point of the run's index
+    run_digest         of the bytes that were read for the plan
+    """
+
+    blocks: tuple[PlannedBlock, ...]
+    entry_ids: "array[int]"
+    frames: "array[int]"
+    run_digest: str
+
+
+class RunSource:
+    """The run's bytes at any position, from many threads: by the file's descriptor where it has one."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self.pace: Callable[[int], object] = source.pace if isinstance(source, PacedFile | PacedStream) else lambda size_bytes: None
+        self._source = source.source if isinstance(source, PacedStream) else source
+        self._lock = threading.Lock()
+        try:
+            self._fd: int | None = source.fileno()
+        except io.UnsupportedOperation:
+            self._fd = None
+
+    def read_at(self, window: memoryview, position: int) -> int:
+        if self._fd is not None:
+            return os.preadv(self._fd, [window], position)
+        with self._lock:
+            self._source.seek(position)
+            return int(self._source.readinto(window))  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks it
+
+
+def batches(source: RunSource, start: int, end: int, where: str) -> Iterator[tuple[int, memoryview]]:
+    """The batches of source[start:end] in pieces: (length of the batch, 0 in all but its first piece; bytes, valid until the next).
+
+    Raises SourceChanged where there are none: a scan has found them.
+    """
+    view = memoryview(bytearray(min(WINDOW_BYTES, end - start)))
+    at = filled = left = 0
+    position = start  # in the source, of what is read next
+    while position - (filled - at) < end:
+        if filled - at < (1 if left else _FRESH):
+            rest = filled - at
+            view[:rest] = bytes(view[at:filled])
+            at, filled = 0, rest
+            count = source.read_at(view[rest : rest + end - position], position)
+            if not count:
+                raise SourceChanged(f"{where} ends at byte {position}, {end} were there")
+            position, filled = position + count, filled + count
+            continue
+        if left:
+            size = min(left, filled - at)
+            yield 0, view[at : at + size]
+        else:
+            left = LENGTH_FROM + int.from_bytes(view[at + _LENGTH_AT : at + _FRESH], "big", signed=True)
+            if not LENGTH_FROM + LENGTH_MIN <= left <= end - position + filled - at:
+                raise SourceChanged(f"{where}, byte {position - (filled - at)}: a batch of {left} bytes was not there when it was scanned")
+            size = min(left, filled - at)
+            yield left, view[at : at + size]
+        at, left = at + size, left - size
+
+
+class _Planner:
+    """Cuts batches into blocks as they come."""
+
+    def __init__(self, start: int, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self.blocks: list[PlannedBlock] = []
+        self._start = start  # of the block, in the source
+        self._position = 0  # of the block, from the first one's beginning
+        self._first_entry_id = self.entries = 0
+        self._frames = Digest()
+        self._run_bytes = 0
+
+    @property
+    def next_frame(self) -> int:
+        return self._position + BLOCK_HEADER.size + self._frames.size_bytes
+
+    @property
+    def next_entry_id(self) -> int:
+        return self._first_entry_id + self.entries
+
+    def begin(self, size_bytes: int) -> None:
+        """A batch follows; it begins a block where it does not fit."""
+        if self.entries and BLOCK_HEADER.size + self._frames.size_bytes + FRAME.size + size_bytes > self._block_bytes:
+            self.close(is_last=False)
+        self.entries += 1
+        self._run_bytes += size_bytes
+        self._frames.update(FRAME.pack(size_bytes))
+
+    def add(self, piece: memoryview) -> None:
+        self._frames.update(piece)
+
+    def close(self, *, is_last: bool) -> None:
+        """The block is full: padded, unless it is the last one, or one batch has made it larger than others."""
+        used = BLOCK_HEADER.size + self._frames.size_bytes
+        size_bytes = used if is_last else max(used, self._block_bytes)
+        block = Block(self._first_entry_id, self._position, size_bytes)
+        planned = PlannedBlock(block, self.entries, self._start, self._run_bytes, 0)
+        digest = Digest()
+        digest.update(planned.header)
+        digest.append(self._frames.value, self._frames.size_bytes)
+        for piece in _padding(size_bytes - used):
+            digest.update(piece)
+        self.blocks.append(planned._replace(checksum=digest.value))
+        self._start, self._position = self._start + self._run_bytes, self._position + size_bytes
+        self._first_entry_id, self.entries = self.next_entry_id, 0
+        self._frames, self._run_bytes = Digest(), 0
+
+
+def plan_blocks(source: RunSource, scan: RunScan, block_bytes: int, where: str) -> BlockPlan:
+    """Read the run once: where blocks begin, where the batches of its index's points lie, and what is to be sent. Raises SourceChanged."""
+    planner, run = _Planner(scan.start_position, block_bytes), Digest()
+    entry_ids, frames = array("q"), array("q")
+    points = iter(scan.index.points.positions)
+    next_point = next(points, -1)
+    for size_bytes, piece in batches(source, scan.start_position, scan.end_position, where):
+        if size_bytes:
+            is_point = run.size_bytes == next_point
+            planner.begin(size_bytes)
+            if is_point:
+                entry_ids.append(planner.next_entry_id - 1)
+                frames.append(planner.next_frame - FRAME.size)
+                next_point = next(points, -1)
+        planner.add(piece)
+        run.update(piece)
+    planner.close(is_last=True)
+    if len(frames) != len(scan.index.points.positions):
+        raise SourceChanged(f"{where}: its batches are not where they were when it was scanned")
+    return BlockPlan(tuple(planner.blocks), entry_ids, frames, run.text())
+
+
+class BlockSource(io.RawIOBase):
+    """A block object, index and blocks, as a file to be read from the start on; or its parts, each on its own."""
+
+    def __init__(self, index: bytes, plan: BlockPlan, source: RunSource, where: str) -> None:
+        super().__init__()
+        self._index, self._blocks, self._source, self._where = index, plan.blocks, source, where
+        self._position = 0
+        self._read = self.part_reader(0)
+
+    @property
+    def size_bytes(self) -> int:
+        last = self._blocks[-1].block
+        return len(self._index) + last.position + last.size_bytes
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Index and blocks; all of it as one where there is one block."""
+        index = Digest()
+        index.update(self._index)
+        parts = (Part(len(self._index), index.value), *(Part(each.block.size_bytes, each.checksum) for each in self._blocks))
+        return parts if len(parts) > 2 else (Part(self.size_bytes, _joined(parts).value),)
+
+    @property
+    def digest(self) -> str:
+        """What the object will have."""
+        return _joined(self.parts).text()
+
+    @property
+    def pace(self) -> Callable[[int], object]:
+        return self._source.pace
+
+    def part_reader(self, start: int) -> Callable[[memoryview, int], int]:
+        """As PartSource's. `start` is 0, or where a block begins."""
+        pieces: Iterator[bytes | memoryview] = iter(())
+        rest = memoryview(b"")
+        reached = -1
+
+        def read_at(window: memoryview, at: int) -> int:
+            nonlocal pieces, rest, reached
+            if at != reached:
+                if at:
+                    raise io.UnsupportedOperation("a part is read from its beginning on")
+                pieces, rest, reached = self._pieces(start), memoryview(b""), 0
+            filled = 0
+            while filled < len(window):
+                if not rest:
+                    rest = memoryview(next(pieces, b""))
+                    if not rest:
+                        break
+                size = min(len(rest), len(window) - filled)
+                window[filled : filled + size] = rest[:size]
+                rest, filled = rest[size:], filled + size
+            reached += filled
+            return filled
+
+        return read_at
+
+    def _pieces(self, start: int) -> Iterator[bytes | memoryview]:
+        """Everything from byte `start` on."""
+        if start == 0:
+            yield self._index
+        first = bisect_right(self._blocks, start - len(self._index) - 1, key=lambda each: each.block.position)
+        for each in self._blocks[max(first, 0) :]:
+            yield each.header
+            for size_bytes, piece in batches(self._source, each.start, each.start + each.run_bytes, self._where):
+                if size_bytes:
+                    yield FRAME.pack(size_bytes)
+                yield piece
+            yield from _padding(each.pad_bytes)
+
+    # As a file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        """Only back to the beginning, where another attempt starts."""
+        if position or whence != io.SEEK_SET:
+            raise io.UnsupportedOperation("a block object is read from its beginning on")
+        self._position = 0
+        return 0
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = self._read(memoryview(buffer), self._position)
+        self._position += count
+        if count:
+            self.pace(count)
+        return count
+
+    def as_file(self) -> BinaryIO:
+        return cast(BinaryIO, self)
+
+
+def _joined(parts: tuple[Part, ...]) -> Digest:
+    digest = Digest()
+    for size_bytes, checksum in parts:
+        digest.append(checksum, size_bytes)
+    return digest
+
+
+def _padding(size_bytes: int) -> Iterator[bytes]:
+    for start in range(0, size_bytes, WINDOW_BYTES):  # which PAD's length divides
+        yield pad(min(WINDOW_BYTES, size_bytes - start))

@@ -1,0 +1,207 @@
+"""A run's bytes out of a block object's: frames, headers and padding are taken away, and looked at on the way."""
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+
+from headwater_core.errors import CorruptData, TruncatedData
+from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, FRAME, BlockMap, pad
+from headwater_core.segments.batches import LENGTH_FROM
+
+WINDOW_BYTES = 1 << 20  # of the object, held at once
+_LEAD = 64  # bytes before a window, for what is left of the one before it: less than a header
+_FRAME_AND_LENGTH = struct.Struct(">I8xi")  # an entry's length, and the length that the batch in it has by itself
+
+Fetch = Callable[[Sequence[memoryview], int], Generator[None, None, None]]
+"""Fills buffers from a position in the object on; yields as each is full."""
+
+
+def stream_run(
+    found: BlockMap, size_bytes: int, fetch: Fetch, buffers: Sequence[memoryview], start: int, where: str
+) -> Generator[None, None, None]:
+    """Fill `buffers` with the run's bytes from position `start` on, by one request. Yields as each is full.
+
+    size_bytes  of the object
+
+    Raises CorruptData, TruncatedData for what is not as the index says, and what `fetch` raises.
+    """
+    points, wanted = found.run_index.points.positions, sum(map(len, buffers))
+    end = start + wanted
+    if start < 0 or end > found.run_index.size_bytes:
+        raise TruncatedData(where, found.run_index.size_bytes, f"{wanted} bytes wanted from {start} of the run")
+    if not wanted:
+        yield from (None for _ in buffers)
+        return
+    first = bisect_right(points, start) - 1
+    last = bisect_left(points, end, first + 1)
+    block = bisect_right(found.blocks, found.frames[first], key=lambda each: each.position) - 1
+    begin = found.frames[first]
+    if begin == found.blocks[block].position + BLOCK_HEADER.size:
+        begin -= BLOCK_HEADER.size  # it is in front, so it is looked at
+    stop = found.frames[last] if last < len(points) else size_bytes
+    with closing(_Frames(found, block, begin, stop, fetch, where)) as frames:
+        skip = start - points[first]
+        while skip:
+            skip -= frames.skip(skip)
+        for number, buffer in enumerate(buffers, 1):
+            filled = 0
+            while filled < len(buffer):
+                filled += frames.fill(buffer[filled:])
+            if number == len(buffers) and end in (points[last] if last < len(points) else -1, found.run_index.size_bytes):
+                frames.finish()
+            yield
+
+
+class _Frames:
+    """The entries of object[position:stop], one after the other, through one window. `position` is a frame's, or a block header's."""
+
+    def __init__(self, found: BlockMap, block: int, position: int, stop: int, fetch: Fetch, where: str) -> None:
+        self._found, self._block, self._stop, self._where = found, block, stop, where
+        self._space = memoryview(bytearray(_LEAD + min(WINDOW_BYTES, stop - position)))
+        window = self._space[_LEAD:]
+        pieces = [window[: stop - at] for at in range(position, stop, WINDOW_BYTES)]
+        self._sizes = iter(map(len, pieces))
+        self._arriving = fetch(pieces, position)
+        self._at = self._filled = _LEAD  # in the space
+        self._position = position  # in the object, of what is at `_at`
+        self._left = 0  # of an entry whose beginning has been passed
+        self._entries = -1  # passed in this block since its header; -1: that was not seen
+        self._expected = -1
+        self._is_at_header = position == found.blocks[block].position
+
+    def close(self) -> None:
+        self._arriving.close()
+
+    def skip(self, size_bytes: int) -> int:
+        """Pass up to `size_bytes` of the run; how many these were."""
+        self._enter()
+        count = min(size_bytes, self._left, self._filled - self._at)
+        self._pass(count)
+        return count
+
+    def fill(self, buffer: memoryview) -> int:
+        """Copy what there is of the run into `buffer`; how many bytes these were."""
+        self._enter()
+        space, at, filled, left, position = self._space, self._at, self._filled, self._left, self._position
+        count, room = 0, len(buffer)
+        end = self._block_end
+        while True:
+            size = min(left, filled - at, room - count)
+            buffer[count : count + size] = space[at : at + size]
+            at, left, position, count = at + size, left - size, position + size, count + size
+            # The next frame, as long as it is wholly in the window and in the block: what is at a border is _enter's.
+            if left or count == room or at + _FRAME_AND_LENGTH.size > filled or position + FRAME.size >= end:
+                break
+            entry, length = _FRAME_AND_LENGTH.unpack_from(space, at)
+            if entry != length + LENGTH_FROM or position + FRAME.size + entry > end:
+                break
+            at, left, position = at + FRAME.size, entry, position + FRAME.size
+            if self._entries >= 0:
+                self._entries += 1
+        self._at, self._left, self._position = at, left, position
+        return count
+
+    def finish(self) -> None:
+        """What follows up to the stop must be padding, of the last entry's block."""
+        if self._left:
+            raise self._bad(f"{self._left} bytes more in the entry")
+        if self._position < self._stop:
+            self._pass_padding(min(self._stop, self._block_end))
+        if self._position < self._stop:  # the next block's first entry is where the range ends
+            self._next_block()
+        if self._position != self._stop:
+            raise self._bad(f"more than the index says, up to byte {self._stop}")
+        if self._position == self._block_end:
+            self._check_entries()
+
+    @property
+    def _block_end(self) -> int:
+        block = self._found.blocks[self._block]
+        return block.position + block.size_bytes
+
+    def _enter(self) -> None:
+        """Make sure that bytes of an entry are there."""
+        if self._left:
+            if self._at == self._filled:
+                self._receive()
+            return
+        if self._is_at_header:
+            self._open_block()
+        while True:
+            if self._block_end - self._position >= FRAME.size:
+                self._need(FRAME.size)
+                (entry,) = FRAME.unpack_from(self._space, self._at)
+                if entry < 1 << 31:  # as padding is not
+                    break
+            self._pass_padding(self._block_end)
+            self._next_block()
+        if not 0 < entry <= self._block_end - self._position - FRAME.size:
+            raise self._bad(f"an entry of {entry} bytes, {self._block_end - self._position} are left of the block")
+        if self._position + FRAME.size + LENGTH_FROM <= self._stop:
+            self._need(_FRAME_AND_LENGTH.size)
+            length = _FRAME_AND_LENGTH.unpack_from(self._space, self._at)[1]
+            if entry != length + LENGTH_FROM:
+                raise self._bad(f"a batch of {length + LENGTH_FROM} bytes in an entry of {entry}")
+        self._pass(FRAME.size)
+        self._left = entry
+        if self._entries >= 0:
+            self._entries += 1
+        if self._at == self._filled:
+            self._receive()
+
+    def _pass(self, count: int) -> None:
+        self._at, self._position = self._at + count, self._position + count
+        self._left = max(0, self._left - count)
+
+    def _need(self, size_bytes: int) -> None:
+        """Have so many bytes in the space, in one piece."""
+        while self._filled - self._at < size_bytes:
+            self._receive()
+
+    def _receive(self) -> None:
+        """The next window, after what is left of this one."""
+        left = self._filled - self._at
+        self._space[_LEAD - left : _LEAD] = bytes(self._space[self._at : self._filled])
+        size = next(self._sizes, 0)
+        if not size:
+            raise self._bad("the frames reach further than the index says")
+        next(self._arriving)
+        self._at, self._filled = _LEAD - left, _LEAD + size
+
+    def _pass_padding(self, end: int) -> None:
+        """Everything up to position `end` is padding."""
+        begun = self._position
+        while self._position < end:
+            if self._at == self._filled:
+                self._receive()
+            count = min(end - self._position, self._filled - self._at)
+            if self._space[self._at : self._at + count] != pad(count, self._position - begun):
+                raise self._bad("neither an entry nor padding")
+            self._pass(count)
+
+    def _next_block(self) -> None:
+        self._check_entries()
+        if self._block + 1 == len(self._found.blocks):
+            raise self._bad("the last block has ended")
+        self._block += 1
+        self._open_block()
+
+    def _open_block(self) -> None:
+        """Pass a block's header, which must be what the index says."""
+        self._need(BLOCK_HEADER.size)
+        magic, size_bytes, entries, first_entry_id = BLOCK_HEADER.unpack_from(self._space, self._at)
+        block, following = self._found.blocks[self._block], self._found.blocks[self._block + 1 : self._block + 2]
+        expected = (BLOCK_MAGIC, block.size_bytes, block.first_entry_id)
+        if (magic, size_bytes, first_entry_id) != expected or (following and first_entry_id + entries != following[0].first_entry_id):
+            raise self._bad(f"no header of the block from entry {block.first_entry_id} on, of {block.size_bytes} bytes")
+        self._is_at_header = False
+        self._expected, self._entries = entries, 0
+        self._pass(BLOCK_HEADER.size)
+
+    def _check_entries(self) -> None:
+        if self._entries >= 0 and self._entries != self._expected:
+            raise self._bad(f"{self._entries} entries in a block of {self._expected}")
+
+    def _bad(self, reason: str) -> CorruptData:
+        return CorruptData(self._where, self._position, reason)

@@ -1,0 +1,145 @@
+"""The layout `blocks`: writes runs as block objects and reads them back."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+
+from headwater_core import VERSION as SOFTWARE_VERSION
+from headwater_core.errors import CorruptData, SourceChanged, UnsupportedFormat
+from headwater_core.layouts.blocks.block_format import (
+    BLOCK_BYTES,
+    VERSION,
+    BlockMap,
+    RunFacts,
+    decode_block_index,
+    encode_block_index,
+    pad,
+)
+from headwater_core.layouts.blocks.block_maps import BlockMaps
+from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
+from headwater_core.layouts.blocks.block_stream import stream_run
+from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
+from headwater_core.objectstore.confirmed_put import put_all_confirmed
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NewObject, ObjectForm, ObjectStore
+from headwater_core.segments.runindex import RunIndex, encode_index
+
+_PIECE_BYTES = 1 << 20
+_VERSION_NAME = "headwater-blocks-version"
+
+
+class BlocksLayout:
+    """Remembers the indexes of objects that were read; one instance serves everyone.
+
+    block_bytes  of each block but the last, and one that a larger batch needs for itself
+    """
+
+    name = "blocks"
+    preserves_batches = True
+
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+        self._block_bytes = block_bytes
+        self._maps = BlockMaps()
+
+    def offload(self, store: ObjectStore, runs: Sequence[NewRun], extra_metadata: Mapping[str, str]) -> list[Offloaded]:
+        objects: list[NewObject] = []
+        offloaded: list[Offloaded] = []
+        for run in runs:
+            new, done = self._prepare(store, run, extra_metadata)
+            objects.append(new)
+            offloaded.append(done)
+        put_all_confirmed(store, objects, [each.digest for each in offloaded])
+        return offloaded
+
+    def _prepare(self, store: ObjectStore, run: NewRun, extra_metadata: Mapping[str, str]) -> tuple[NewObject, Offloaded]:
+        """The object to create for `run`, and what it will be."""
+        source = RunSource(run.source)
+        plan = plan_blocks(source, run.scan, self._block_bytes, run.key)
+        if plan.run_digest != run.scan.digest:
+            raise SourceChanged(f"{run.key}: {run.scan.digest} was scanned, {plan.run_digest} is there")
+        index, index_bytes = encode_block_index(
+            RunFacts(run.partition, run.base_offset, run.last_offset, run.scan.index),
+            [each.block for each in plan.blocks],
+            plan.entry_ids,
+            plan.frames,
+            store.part_bytes_min,
+        )
+        content = BlockSource(index, plan, source, run.key)
+        metadata = {
+            **extra_metadata,
+            _VERSION_NAME: VERSION,
+            "headwater-index-bytes": str(index_bytes),
+            "headwater-partition": f"{run.partition.topic}:{run.partition.partition}",
+            "headwater-software": f"headwater {SOFTWARE_VERSION}",
+        }
+        run_index = encode_index(run.scan.index)
+        done = Offloaded(
+            size_bytes=content.size_bytes,
+            digest=content.digest,
+            run_bytes=run.scan.size_bytes,
+            run_digest=run.scan.digest,
+            index_bytes=len(run_index),
+            index_digest=digest_of(run_index),
+            context={"version": VERSION, "index_bytes": str(index_bytes), "index_digest": digest_of(index[:index_bytes])},
+        )
+        return NewObject(run.key, content.as_file(), content.size_bytes, ObjectForm(metadata, content.parts)), done
+
+    def read_offloaded(self, store: ObjectStore, run: StoredRun) -> "_BlocksReader":
+        return _BlocksReader(store, run, self._maps)
+
+    def delete_offloaded(self, store: ObjectStore, run: StoredRun) -> None:
+        store.delete(run.key)
+
+
+class _BlocksReader:
+    """Asks for the object's index only when it is not remembered."""
+
+    def __init__(self, store: ObjectStore, run: StoredRun, maps: BlockMaps) -> None:
+        self._store, self._run, self._maps = store, run, maps
+        version = run.context.get("version", "")
+        if version != VERSION:
+            raise UnsupportedFormat(f"{run.key} is a block object of version {version[:40]!r}; this version reads {VERSION}")
+        try:
+            self._index_bytes, self._index_digest = int(run.context["index_bytes"]), run.context["index_digest"]
+        except (KeyError, ValueError) as error:
+            raise CorruptData(run.key, 0, f"its manifest entry has the context {str(dict(run.context))[:200]}") from error
+
+    def read_into(self, buffer: memoryview, start: int) -> None:
+        with closing(self.stream_into((buffer,), start)) as filled:
+            for _ in filled:
+                pass
+
+    def stream_into(self, buffers: Sequence[memoryview], start: int) -> Generator[None, None, None]:
+        key, size_bytes = self._run.key, self._run.size_bytes
+        found = self._maps.get(key, self._index_digest) or self._read_map()
+        return stream_run(found, size_bytes, lambda pieces, at: self._store.stream_into(key, pieces, start=at), buffers, start, key)
+
+    def read_index(self) -> RunIndex:
+        return self._read_map().run_index
+
+    def _read_map(self) -> BlockMap:
+        """By one request, without the padding."""
+        key, run = self._run.key, self._run
+        if not 0 < self._index_bytes <= DOCUMENT_BYTES_MAX:
+            raise CorruptData(key, 0, f"an index of {self._index_bytes} bytes, limit {DOCUMENT_BYTES_MAX}")
+        raw = memoryview(bytearray(self._index_bytes))
+        metadata = self._store.read_into(key, raw, start=0)
+        version = metadata.get(_VERSION_NAME, VERSION)  # a store may keep none, and a copy may have lost it: the magic words decide
+        if version != VERSION:
+            raise UnsupportedFormat(f"{key} is a block object of version {version[:40]!r}; this version reads {VERSION}")
+        if digest_of(raw) != self._index_digest:
+            raise CorruptData(key, 0, f"its index has digest {digest_of(raw)}, the manifest says {self._index_digest}")
+        found = decode_block_index(raw, run.size_bytes, key)
+        if found.run_index.size_bytes != run.run_bytes:
+            raise CorruptData(key, 0, f"a run of {found.run_index.size_bytes} bytes, the manifest says {run.run_bytes}")
+        self._maps.keep(key, self._index_digest, found)
+        return found
+
+    def check_rest(self) -> None:
+        """The padding of the object's index."""
+        found = self._read_map()
+        piece = memoryview(bytearray(min(_PIECE_BYTES, found.index_bytes - self._index_bytes)))
+        for start in range(self._index_bytes, found.index_bytes, _PIECE_BYTES):
+            some = piece[: found.index_bytes - start]
+            self._store.read_into(self._run.key, some, start=start)
+            if some != pad(len(some)):
+                raise CorruptData(self._run.key, start, "no padding after the index")

@@ -1,0 +1,108 @@
+"""A block object as it is sent: whole, in parts at the same time, and again after a failure."""
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from headwater_core.errors import SourceChanged, UploadStopped
+from headwater_core.layouts.blocks.block_format import RunFacts, encode_block_index
+from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
+from headwater_core.layouts.testing import PARTITION, a_run, scanned
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.paced_file import paced
+
+BEFORE = a_run(2, value_bytes=50, base_offset=0)
+RUN = a_run(30, base_offset=100)
+
+
+def a_source(source: BinaryIO, block_bytes: int = 40_000) -> BlockSource:
+    scan = scanned(BEFORE + RUN, start=len(BEFORE))
+    run = RunSource(source)
+    plan = plan_blocks(run, scan, block_bytes, "run")
+    assert plan.run_digest == scan.digest
+    facts = RunFacts(PARTITION, scan.base_offset, scan.last_offset, scan.index)
+    index, _ = encode_block_index(facts, [each.block for each in plan.blocks], plan.entry_ids, plan.frames, 777)
+    return BlockSource(index, plan, run, "run")
+
+
+def drained(read: object, size_bytes: int, window_bytes: int) -> bytes:
+    window, out = memoryview(bytearray(window_bytes)), b""
+    while len(out) < size_bytes:
+        count = read(window[: size_bytes - len(out)], len(out))  # type: ignore[operator]
+        assert count
+        out += window[:count]
+    return out
+
+
+@pytest.mark.parametrize("window_bytes", [1, 7, 4_096, 1 << 20])
+def test_parts_are_what_the_whole_is_cut_into(tmp_path: Path, window_bytes: int) -> None:
+    (tmp_path / "log").write_bytes(BEFORE + RUN)
+    with (tmp_path / "log").open("rb") as file:
+        source = a_source(file)
+        whole = source.as_file().read()
+        assert (len(whole), digest_of(whole)) == (source.size_bytes, source.digest)
+        at = 0
+        starts = []
+        for part in source.parts:
+            assert crc64nvme(whole[at : at + part.size_bytes]) == part.checksum
+            starts.append(at)
+            at += part.size_bytes
+        assert at == len(whole)
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda start, part: drained(source.part_reader(start), part.size_bytes, window_bytes), starts, source.parts)
+            assert b"".join(found) == whole
+
+
+def test_a_part_may_be_read_again_from_its_beginning() -> None:
+    source = a_source(io.BytesIO(BEFORE + RUN))
+    size_bytes = source.parts[0].size_bytes
+    reader = source.part_reader(size_bytes)
+    first = drained(reader, 1_000, 300)
+    assert drained(reader, 1_000, 1_000) == first
+    with pytest.raises(io.UnsupportedOperation):
+        reader(memoryview(bytearray(5)), 500)
+
+
+def test_one_block_is_one_part() -> None:
+    source = a_source(io.BytesIO(BEFORE + RUN), block_bytes=1 << 20)
+    (part,) = source.parts
+    whole = source.as_file().read()
+    assert (part.size_bytes, part.checksum) == (len(whole), crc64nvme(whole))
+
+
+def test_each_piece_waits_for_leave_to_go_once() -> None:
+    passed: list[int] = []
+    source = a_source(paced(cast(BinaryIO, io.BytesIO(BEFORE + RUN)), passed.append))
+    assert passed == [], "nothing goes while the blocks are planned"
+    size_bytes = len(source.as_file().read())
+    assert sum(passed) == size_bytes
+
+
+def test_what_the_pace_raises_ends_it() -> None:
+    def stop(size_bytes: int) -> None:
+        raise UploadStopped("enough")
+
+    with pytest.raises(UploadStopped):
+        a_source(paced(cast(BinaryIO, io.BytesIO(BEFORE + RUN)), stop)).as_file().read()
+
+
+def test_a_source_that_was_cut_or_holds_no_batches_is_noticed() -> None:
+    scan = scanned(RUN)
+    for content in (RUN[:-1], b"", RUN[:8] + b"\x7f" + RUN[9:], RUN[:8] + bytes(4) + RUN[12:]):
+        with pytest.raises(SourceChanged):
+            plan_blocks(RunSource(io.BytesIO(content)), scan, 1_000, "run")
+
+
+def test_a_source_that_changes_after_the_plan_has_another_digest_or_ends() -> None:
+    content = io.BytesIO(BEFORE + RUN)
+    source = a_source(content)
+    content.getbuffer()[-1] ^= 1
+    assert digest_of(source.as_file().read()) != source.digest
+    source.seek(0)
+    content.truncate(len(BEFORE) + 5_000)
+    with pytest.raises(SourceChanged):
+        source.as_file().read()
