@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwater_core.errors import UsageError
+from headwater_core.layouts import LAYOUT_NAMES
 
 UPLOAD_BYTES_PER_S_MIN = 1 << 20  # with less, 64 uploads in turn would let a server wait for longer than the 20 s after which S3 gives up
 
@@ -29,7 +30,8 @@ class ArchiveMode(Enum):
 class ArchivalConfig:
     """archive         whether anything is
     seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
-    layout          how new runs lie in objects
+    layout          how new runs lie in objects: "segment", a run as Kafka wrote it and its index beside it; "blocks", one object with
+                    both. What is archived already stays as it is
     release         delete locally what is archived: in a directory that we own, or at the broker beside us, by request; None:
                     in a directory that we own only
     begin_anew_epoch  consent: a log that begins in this leader epoch or an older one may supersede an archive that it shares
@@ -68,6 +70,8 @@ class ArchivalConfig:
     reader_lease_s: int = DAY_S  # plans of Spark live for hours
 
     def __post_init__(self) -> None:
+        if self.layout not in LAYOUT_NAMES:
+            raise UsageError(f"archival.layout is {self.layout[:40]!r}; one of {', '.join(LAYOUT_NAMES)}")
         if self.seal_timeout_s < 0:
             raise UsageError(f"archival.seal_timeout is {self.seal_timeout_s} s; it cannot be negative")
         for name, consent in (("begin_anew_epoch", self.begin_anew_epoch), ("stale_keys_below", self.stale_keys_below)):

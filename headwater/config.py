@@ -92,6 +92,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
 _PER_TOPIC = {  # key: the section that it overrides
     "read_priority": "hydration",
     "archive": "archival",
+    "layout": "archival",
     "seal_timeout": "archival",
     "release": "archival",
     "begin_anew_epoch": "archival",

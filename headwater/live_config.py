@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from archival.config import ArchivalConfig
 from headwater.config import Config, shown
 
-_FIXED = frozenset({"archival.layout"})  # archivers are made with it
+_FIXED = ".layout"  # of everything and of a topic: archivers are made with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class LiveConfig:
         return self._now.archival
 
     def archival_for(self, topic: str) -> ArchivalConfig:
-        return self._now.archival_for(topic)
+        return replace(self._now.archival_for(topic), layout=self._started.archival_for(topic).layout)
 
     def reload(self) -> Reloaded:
         """Read the configuration again. Raises UsageError for one that is not valid; then everything stays as it is."""
@@ -66,7 +66,7 @@ def _fixed(config: Config) -> Mapping[str, str]:
 def _is_live(key: str) -> bool:
     """Under [archival], or of a topic and not about reading."""
     is_of_topic = key.startswith("topics.") and not key.endswith(".read_priority")
-    return (key.startswith("archival.") or is_of_topic) and key not in _FIXED
+    return (key.startswith("archival.") or is_of_topic) and not key.endswith(_FIXED)
 
 
 def _different(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from headwater_core.errors import UnsupportedFormat
+from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.layouts.offloader import NewRun, Offloader, StoredRun
 from headwater_core.layouts.segment import SegmentLayout
 from headwater_core.objectstore.store import ObjectStore
 
-_LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(),)}
+_LAYOUTS: dict[str, Offloader] = {layout.name: layout for layout in (SegmentLayout(), BlocksLayout())}
 LAYOUT_NAMES = tuple(sorted(_LAYOUTS))
 
 

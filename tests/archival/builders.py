@@ -21,6 +21,7 @@ from headwater_core.segments import checkpoints
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
 from headwater_core.segments.log_dirs import LogDirs
+from manifests.archivedrun import ArchivedRun
 from manifests.entry import Entry
 from manifests.head import Head
 from manifests.repository import ManifestRepository
@@ -157,6 +158,7 @@ class Agent:
     delete_retention_ms: int | None = None
     open_segment: OpenSegment = open_segment
     runs_max: int = 1
+    layout: str = "segment"
 
     def __post_init__(self) -> None:
         self.uids = 0
@@ -181,7 +183,7 @@ class Agent:
             open_segment=self.open_segment,
             runs_max=self.runs_max,
         )
-        return PartitionArchiver(partition, equipment, open_layout("segment"))
+        return PartitionArchiver(partition, equipment, open_layout(self.layout))
 
     def _new_uid(self) -> str:
         self.uids += 1
@@ -223,7 +225,7 @@ def ranges(entries: Iterable[Entry]) -> list[tuple[int, int]]:
 
 def batches_of(store: ObjectStore, entry: Entry) -> list[bytes]:
     """The live batches of one entry, byte for byte."""
-    raw = store.get(entry.key)[0][: entry.live_bytes]
+    raw = ArchivedRun(store, entry).read(entry.live_bytes)
     found, position = [], 0
     while position < len(raw):
         end = position + read_batch_header(raw, position).size_bytes

@@ -48,6 +48,10 @@ def test_a_layout_stays_as_archivers_were_made_with(file: Path, read: Callable[[
     file.write_text("[archival]\nlayout = 'blocks'\n[topics.soup]\nrelease = false\n")
     assert live.reload() == Reloaded(("archival.seal_timeout",), ("archival.layout",))
     assert live.archival().layout == "segment"
+    file.write_text("[archival]\nseal_timeout = '1m'\n[topics.soup]\nlayout = 'blocks'\nrelease = false\n")
+    assert live.reload() == Reloaded(("archival.seal_timeout",), ('topics."soup".layout',))
+    assert live.archival_for("soup").layout == "segment"
+    assert LiveConfig(read(), read).archival_for("soup").layout == "blocks"
 
 
 @pytest.mark.parametrize("text", ["[archival]\nseal_timeout = 'soon'", "[archival]\nuploads = 3", "nonsense", None])

@@ -25,7 +25,8 @@ from archival.plan.replacement import SMALLER
 from archival.plan.trim import delete_to
 from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
-from headwater_core.layouts import open_layout
+from headwater_core.layouts import Offloader, open_layout
+from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, UnfinishedUpload, put_each
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 _STEPS_BEFORE_MERGE = 8
 _TURNS_MAX = 2_000  # of one agent's tasks until they have ended; more, and they wait for each other
+
+
+LAYOUTS: tuple[Offloader, ...] = (open_layout("segment"), BlocksLayout(block_bytes=400))  # a batch or three in each block
 
 
 class Agent:
@@ -74,6 +78,8 @@ class Agent:
         self._topics = TopicRecords(self.repository, world.describe)
         self._announcer = LateAnnouncer(world.control, world.clock)
         self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        self._layout = world.layouts.choice(LAYOUTS) if world.theme.layouts else open_layout("segment")
+        world.result.seen[f"an agent starts with layout {self._layout.name}"] += 1
         sightings = Sightings(world.root / f"{self.name}-sightings", world.clock)
         self._collector = Collector(store=self.paused_store, sightings=sightings, clock=world.clock, writer=self.name)
         self._merged_to: int | None = None
@@ -99,7 +105,7 @@ class Agent:
                 open_segment=self._open,
                 runs_max=3 if self.world.result.seed % 4 == 0 else 1,
             )
-            self._archivers[partition] = WatchedArchiver(partition, equipment, open_layout("segment"))
+            self._archivers[partition] = WatchedArchiver(partition, equipment, self._layout)
         return self._archivers[partition]
 
     def _open(self, segment: LocalSegment) -> BinaryIO:

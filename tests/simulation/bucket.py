@@ -1,6 +1,6 @@
 """What is checked of the bucket, read directly (design §9)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +9,14 @@ from archival.config import ArchivalConfig
 from headwater_core.clock import Clock
 from headwater_core.control.state import ControlState
 from headwater_core.errors import HeadwaterError, NotFound
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, ObjectInfo
+from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, NO_METADATA, ObjectInfo
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
 from headwater_core.segments.markers import ABORT, read_marker
 from headwater_core.segments.records import decode_batch
 from headwater_core.segments.transactions import Transactions
 from manifests import keys
+from manifests.archivedrun import ArchivedRun
 from manifests.entry import Entry, EpochOffset
 from manifests.entry_tree import EntryBag
 from manifests.head import Head, check_head, decode_head
@@ -78,6 +79,17 @@ class JustNow(WatchedStore):
 
     def get(self, key: str, *, max_bytes: int = DOCUMENT_BYTES_MAX) -> tuple[bytes, str]:
         return (found[0], found[1].tag) if (found := self._store.deleted.get(key)) else self._store.get(key)
+
+    def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
+        piece = self.get(key)[0][start : start + len(buffer)]
+        buffer[:] = piece
+        return NO_METADATA
+
+    def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
+        for buffer in buffers:
+            self.read_into(key, buffer, start=start)
+            start += len(buffer)
+            yield
 
     def stat(self, key: str) -> ObjectInfo:
         return found[1] if (found := self._store.deleted.get(key)) else self._store.stat(key)
@@ -229,7 +241,7 @@ class Checks:
                 raise Violation(f"I3 {key} was deleted {age_s} s after a head listed it")
 
     def _keys(self, head: Head) -> set[str]:
-        found = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key)}
+        found = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key) if key}
         return found | {page_key(head.partition_id, ref) for bag in (head.entries, head.superseded) for ref in references_below(bag)}
 
     def _left(self, before: Head | None, head: Head) -> None:
@@ -263,13 +275,11 @@ class Checks:
         if entry.gap:
             return
         try:
-            data, index = self._just_now.stat(entry.key), self._just_now.stat(entry.index_key)
+            data, index = self._just_now.stat(entry.key), self._just_now.stat(entry.index_place)
         except NotFound as error:
             raise Violation(f"I2 the head names {error}, which is not there") from None
-        if (data.size_bytes, data.digest) != (entry.size_bytes, entry.digest) or (index.size_bytes, index.digest) != (
-            entry.index_bytes,
-            entry.index_digest,
-        ):
+        as_listed = (entry.index_bytes, entry.index_digest) if entry.index_key else (entry.size_bytes, entry.digest)
+        if (data.size_bytes, data.digest) != (entry.size_bytes, entry.digest) or (index.size_bytes, index.digest) != as_listed:
             raise Violation(f"I2 {entry.key} is not as the head has it")
         known = self._brokers.known[partition.topic_id]
         for batch in self.stored(entry):
@@ -295,7 +305,7 @@ class Checks:
         if entry.gap:
             return []
         if entry.key not in self._parsed:
-            raw, _ = self._just_now.get(entry.key)
+            raw = ArchivedRun(self._just_now, entry).read(entry.run_bytes)
             found, position = [], 0
             while position < len(raw):
                 header = read_batch_header(raw, position)

@@ -163,6 +163,19 @@ def test_saving_space_violates_no_invariant(theme: str) -> None:
     assert seen["space is saved"] or theme != "shrinks"
 
 
+@pytest.mark.parametrize("theme", ["layouts", "layouts of keys"])
+def test_a_partition_of_several_layouts_is_one_log(theme: str) -> None:
+    seen = Counter[str]()
+    for seed in range(30):
+        result = run_seed(seed, theme=theme)
+        how = f"python -m tests.simulation --seeds 1 --first {seed} --theme '{theme}'"
+        assert not result.violation, "\n".join([*result.trace, how, result.violation])
+        seen += result.seen
+    for witness in ("an agent starts with layout blocks", "an agent starts with layout segment", "crash"):
+        assert seen[witness]
+
+
+@pytest.mark.xdist_group("seeds")
 def test_pauses_hold_whoever_leads_and_starts_again() -> None:
     seen = Counter[str]()
     for seed in range(40):

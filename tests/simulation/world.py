@@ -77,6 +77,7 @@ class Theme:
     collects   how often agents collect
     trims      the archive's own retention lets go of it, and so does somebody at any offset
     versions   agents are of three versions, and are upgraded
+    layouts    each start of an agent draws how it lays out what it archives
     actions    how many there are
     """
 
@@ -107,6 +108,7 @@ class Theme:
     days: float = 0
     trims: bool = False
     versions: bool = False
+    layouts: bool = False
     actions: int = ACTIONS
 
 
@@ -158,6 +160,12 @@ THEMES = {
         days=1.5, trims=True, merges=1, collects=1, elections=0.3, rolls=6, follows=2, retention=0.3, releases=1, unnamed=0, vacancies=0
     ),
     "versions": Theme(pages=True, versions=True, actions=250, elections=1.5, releases=2, rolls=4, unnamed=0, pairs=0),
+    "layouts": Theme(
+        layouts=True, merges=1.5, collects=1, actions=300, elections=1.5, releases=2, rolls=5, follows=1, retention=0.3, unnamed=0, days=0.3
+    ),
+    "layouts of keys": Theme(
+        layouts=True, actions=250, compacted=1, forgets=True, branches=0.5, elections=0.5, follows=1, rolls=3, retention=0.1, vacancies=0
+    ),
     "forgotten": Theme(compacted=1, forgets=True, branches=1, elections=0.5, follows=0.5, rolls=2, retention=0.3, lazy=0.3, vacancies=0),
     "pauses": Theme(pauses=1, actions=250, elections=1.5, retention=2, releases=0.5, rolls=3, pairs=0, vacancies=0.05),
     "requests": Theme(
@@ -169,7 +177,14 @@ THEMES = {
 _APART = {
     name
     for name, theme in THEMES.items()
-    if theme.branches or theme.pages or theme.versions or theme.merges or theme.requests or theme.pauses or theme.collects > 1
+    if theme.branches
+    or theme.pages
+    or theme.versions
+    or theme.layouts
+    or theme.merges
+    or theme.requests
+    or theme.pauses
+    or theme.collects > 1
 }
 _MERGING = ("merges", "merged branches", "merged keys")
 _DRAWN = (*(name for name in THEMES if name not in _APART), "lineage", "lineage", "lineage", "gaps", *_MERGING)
@@ -273,6 +288,7 @@ class World:
         self.running: Actor | None = None
         self.killing = False
         self.versions = Random(f"versions {result.seed}")
+        self.layouts = Random(f"layouts {result.seed}")
         self._patched = ExitStack()
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
