@@ -115,7 +115,7 @@ class KnownPauses:
             log.info("topics_paused", selection=str(now[key].selection), reason=paused_reason(now[key]))
         for key in was.keys() - now.keys():
             log.info("topics_resumed", selection=str(was[key].selection))
-        return before is not None and was.keys() != now.keys()
+        return was.keys() != now.keys()
 
 
 def paused_reason(pause: Pause) -> str:

@@ -194,7 +194,8 @@ def _state(
 
 
 def _caught_up(origin: WatermarkOrigin) -> str:
-    return f"caught up with {origin}" + (f"; {CHECKPOINTS}" if origin.source is WatermarkSource.CHECKPOINT else "")
+    """Without its age, which grows while this is remembered."""
+    return f"caught up with {origin._replace(age_s=None)}" + (f"; {CHECKPOINTS}" if origin.source is WatermarkSource.CHECKPOINT else "")
 
 
 def backlog(log: LocalLog, archive_end: int, progressed: Callable[[], object] = lambda: None) -> ArchiveLag | None:

@@ -5,13 +5,13 @@ Plain functions on rows of `headwater status -o json`.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.columns import Row, as_size
 from headwater.units import duration_text, time_text
-from headwater_core.errors import NothingExamined, VerificationFailed
+from headwater_core.errors import NothingExamined, Partial, VerificationFailed
 
 TROUBLE = ("stopped", "needs replacement", "needs upgrade", "behind", "unknown")  # nothing is archived, or that is unknown
 UNMEASURED = ("archive-only", "recovered")  # there is no local log that a broker writes, so there is no lag
@@ -61,7 +61,7 @@ def topic_rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
             "topic": topic,
             "partitions": len(partitions),
             "current": sum(map(is_current, partitions)) if any(map(_is_measured, partitions)) else None,
-            "archived_bytes": sum(row["archived_bytes"] for row in partitions),
+            "archived_bytes": _archived_bytes(partitions),
             "cached_bytes": sum(row["cached_bytes"] for row in partitions),
             "lag_bytes": _lag_bytes(partitions),
             "lag_time": _lag_time(partitions),
@@ -93,6 +93,14 @@ def held_back(store_try_ms: int) -> str:
     return f"archiving is held back: the store does not answer to any partition, and is tried again at {time_text(store_try_ms)}"
 
 
+def missing_topics(damaged: Mapping[str, str]) -> Partial:
+    """damaged: by topic, why its documents in the bucket cannot be read"""
+    return Partial(
+        "these topics are damaged in the archive, and some of their partitions may be missing here: "
+        + "; ".join(f"{topic}: {why}" for topic, why in damaged.items())
+    )
+
+
 def check_lag(rows: Sequence[Row], lag_max_s: float) -> None:
     """Raises VerificationFailed when a partition lags more, is in trouble, or its lag is unknown; NothingExamined when no partition has a
     local log that a broker writes."""
@@ -120,6 +128,12 @@ def _archive_end(row: Row) -> int | None:
     return end
 
 
+def _archived_bytes(rows: Iterable[Row]) -> str:
+    """The sum; an agent that has just started does not know all of it yet."""
+    values = [row["archived_bytes"] for row in rows]
+    return UNKNOWN if None in values else as_size(sum(values))
+
+
 def _lag_bytes(rows: Sequence[Row]) -> str:
     """The sum over partitions that can lag."""
     values = [row["lag_bytes"] for row in filter(_is_measured, rows)]
@@ -134,7 +148,7 @@ def _lag_time(rows: Sequence[Row]) -> str:
 
 def _whole_reason(row: Row) -> str:
     said = [str(row["reason"])]
-    if row["state"] != "archived" and row.get("high_watermark_source"):  # else the reason says it
+    if row.get("high_watermark_source"):
         said.append(f"high watermark by {WatermarkOrigin(WatermarkSource(row['high_watermark_source']), row['high_watermark_age_s'])}")
     if row.get("release_reason"):
         said.append(f"release: {row['release_reason']}")
@@ -142,5 +156,5 @@ def _whole_reason(row: Row) -> str:
 
 
 def _reason(row: Row) -> str:
-    """The reason, unless the state is `archived` and certain: then it says everything."""
-    return "" if row["state"] == "archived" and row["known_age_s"] == 0 else row["reason"]
+    """The reason, unless the state is `archived`: that says everything."""
+    return "" if row["state"] == "archived" else row["reason"]

@@ -23,7 +23,7 @@ from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
-from headwater.overview import held_back
+from headwater.overview import held_back, missing_topics
 from headwater.store_identity import check_belongs
 from headwater.wiring import Bucket, archived, load_head, open_broker, open_bucket, open_cache, open_log_dirs
 from headwater_core.clock import SystemClock
@@ -32,7 +32,6 @@ from headwater_core.errors import (
     ForeignOwner,
     HeadwaterError,
     NotFound,
-    Partial,
     TransientError,
     Unauthorised,
     UnsupportedFormat,
@@ -220,10 +219,7 @@ def survey_each(
     if answers.error:
         raise answers.error
     if answers.lost:
-        raise Partial(
-            "these topics are damaged in the archive, and some of their partitions may be missing here: "
-            + "; ".join(f"{topic}: {why}" for topic, why in damaged.items())
-        )
+        raise missing_topics(damaged)
 
 
 @contextmanager

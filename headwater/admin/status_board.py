@@ -502,6 +502,8 @@ class StatusBoard:
                 state, reason = "standby", acting.reason
             elif trouble:
                 state, reason = stopped_by(trouble), trouble
+            elif policy.off:
+                state, reason = "paused" if policy.is_paused else "waiting", policy.off
             return BoardEntry(replace(status, state=state, reason=reason), at_s, at_s)
         lag = backlog(log, offsets.last_offset + 1, progressed)
         before, size = self._entries.get(place), self._sizes.get(log.partition)

@@ -1,7 +1,6 @@
 """`headwater status`."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,14 +10,13 @@ from headwater.columns import Column, as_size
 from headwater.options import configured, parse_selection, selection_argument
 from headwater.output import emit, format_option, say
 from headwater.units import parse_duration
-from headwater_core.errors import Partial, TransientError, Unauthorised, UsageError
+from headwater_core.errors import Partial, TransientError, UsageError
 
 if TYPE_CHECKING:
     from headwater.config import Config
 
-AGENT_S = 30.0  # the agent needs twice 5 s when the store does not answer
 INTERVAL = "5s"
-INTERVAL_MIN_S = 0.5  # each refresh sends requests to the store
+INTERVAL_MIN_S = 0.5  # without an agent each refresh sends requests to the store
 _LINES_AROUND = 5  # of a watched table: its title, the summary, what went wrong, the cursor
 PARTITIONS = (
     Column("topic", "topic"),
@@ -37,7 +35,7 @@ TOPICS = (
     Column("topic", "topic"),
     Column("partitions", "partitions", numeric=True),
     Column("current", "current", numeric=True),
-    Column("archived_bytes", "archived", as_size, numeric=True, leaves=2),
+    Column("archived_bytes", "archived", numeric=True, leaves=2),
     Column("lag_bytes", "lag bytes", numeric=True, leaves=3),
     Column("lag_time", "lag time", numeric=True),
     Column("worst", "worst partition", numeric=True, leaves=4),
@@ -60,8 +58,9 @@ def status(
 ) -> None:
     """Show how much of each topic is archived, its lag and its state. The worst topic comes first.
 
-    The facts come from the agent on the data directory. Without an agent, they come from the log directories and the bucket. If
-    the bucket does not answer within 5 s, the table shows the last known facts; known_age_s in JSON is their age.
+    The facts are what the agent on the data directory knows: age_s in JSON is how long ago a partition was last seen to be so, and
+    known_age_s how long ago the bucket confirmed what is said of the archive. Without an agent that answers, the log directories and
+    the bucket are looked at, and a note says why; if the bucket does not answer within 5 s, the table shows what is known without it.
 
     A partition is current when its archive end equals its high watermark: all that is committed is archived. The lag time is the
     age of the first record that is not archived, by its own timestamp. The high watermark comes from the broker, where
@@ -79,7 +78,7 @@ def status(
        0  with --max-lag: no partition lags more
        3  some topics in the bucket are damaged
        4  with --max-lag: a partition lags more, is stopped, or its lag is unknown
-       5  the bucket did not answer
+       5  the bucket did not answer, or has not answered the agent for more than 5 s
       10  with --max-lag: no partition has a local log that a broker writes
     """
     lag_max_s = None if max_lag is None else parse_duration(max_lag)
@@ -99,25 +98,16 @@ def status(
 
 
 def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-    """Rows from the agent, else from a survey of our own. They are shown also when an error follows: facts about the local logs are
-    needed most when the bucket cannot be reached."""
-    from headwater.agent_api import AgentApi, NoAgent
-    from headwater.survey import survey_partitions
+    """The rows, shown also when an error follows."""
+    from headwater.status_answer import status_answer
 
-    rows: list[dict[str, Any]] = []
-    try:
-        try:
-            for row in AgentApi(config.node.data_dir).rows("/v1/survey", {"selection": selection}, timeout_s=AGENT_S):
-                rows.append(row)
-        except (NoAgent, TransientError, Unauthorised):
-            if rows:
-                raise  # the agent's own conclusion
-            for each in survey_partitions(config, selection):  # no agent, one that does not answer, or another user's
-                rows.append(asdict(each))
-    finally:
-        if rows:
-            show(rows)
-    return rows
+    answer = status_answer(config, selection)
+    show(answer.rows)
+    if answer.note:
+        say(answer.note)
+    if answer.failure is not None:
+        raise answer.failure
+    return answer.rows
 
 
 def _show(rows: list[dict[str, Any]], *, by_partition: bool, explained: bool, **how: Any) -> None:

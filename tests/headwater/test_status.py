@@ -44,6 +44,7 @@ KEYS = [
     "store_try_ms",
     "high_watermark_source",
     "high_watermark_age_s",
+    "age_s",
 ]
 NUMBERS = ("topic", "partition", "archive_start", "local_start", "last_offset", "high_watermark", "lag_bytes", "objects")
 
@@ -79,11 +80,11 @@ def test_an_agent_tells_what_it_knows_while_the_store_hangs(
         assert {row["state"] for row in healthy.rows} == {"archived"}
         with stopped(s3_environ):
             silent = stage.run("status", "-o", "jsonl", *places, log=log)
-    assert silent.code == 5
-    assert "no answer" in silent.err
+    assert (silent.code, silent.err) == (0, "")  # an agent with nothing to do does not call the store
     assert numbers(silent) == numbers(healthy)
     assert {row["state"] for row in silent.rows} == {"archived"}
-    assert all(row["known_age_s"] >= 0 and "no answer" in row["reason"] for row in silent.rows)
+    for after, before in zip(silent.rows, healthy.rows, strict=True):
+        assert after["known_age_s"] > before["known_age_s"] >= 0
 
 
 def test_without_an_agent_a_store_that_hangs_is_not_waited_for(
@@ -242,7 +243,10 @@ def test_an_agent_asks_the_broker_for_whoever_wants_to_know(stage: Stage) -> Non
         while watermarks(stage.run("status", "orders.placed:0", "-o", "jsonl", log=log)) != {PLACED: (COMMITTED, "broker")}:
             pass  # a loaded machine may take long for its first request
         broker.close()
-        assert watermarks(stage.run("status", "orders.placed:0", "-o", "jsonl", log=log)) == {PLACED: (CHECKPOINTED, "checkpoint")}
+        last = stage.run("status", "orders.placed:0", "-o", "jsonl", log=log)
+        assert watermarks(last) == {PLACED: (COMMITTED, "broker")}  # as it said when it last answered
+        later = stage.run("status", "orders.placed:0", "-o", "jsonl", log=log)
+        assert later.rows[0]["high_watermark_age_s"] > last.rows[0]["high_watermark_age_s"]
 
 
 def test_a_broker_that_hangs_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,99 @@
+"""What `headwater status` shows: what the agent on the data directory knows.
+
+Without an agent, or without its answer, the log directories and the bucket are looked at, and why is part of what is shown.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple
+
+from archival.partition_status import PartitionStatus
+from headwater.agent_api import AgentApi
+from headwater.config import Config
+from headwater.options import parse_selection
+from headwater.overview import missing_topics
+from headwater.units import duration_text
+from headwater_core.errors import HeadwaterError, TransientError
+
+WAIT_S = 3.0  # for the agent's looks at what was done just before
+AGENT_S = 5.0  # for each of its pages
+STORE_FAILING_S = 5.0  # how long its calls of the store may be without an answer
+PAGE_ROWS = 5000
+KEYS = (*(each.name for each in fields(PartitionStatus)), "age_s")
+
+
+class StatusAnswer(NamedTuple):
+    """
+    rows     one per partition, by topic and number; each has KEYS at least
+    note     where they are from, if not from the agent, and why; "" otherwise
+    failure  what is to be raised once they are shown: they are needed most when something fails
+    """
+
+    rows: list[dict[str, Any]]
+    note: str = ""
+    failure: HeadwaterError | None = None
+
+
+def status_answer(config: Config, selection: str | None) -> StatusAnswer:
+    """Raises what a survey raises where nothing is known."""
+    try:
+        return _of_agent(AgentApi(config.node.data_dir), selection)
+    except HeadwaterError as error:  # no agent, another user's, one that hangs, or of another version
+        return _of_survey(config, selection, str(error))
+
+
+def _of_agent(agent: AgentApi, selection: str | None) -> StatusAnswer:
+    """All pages. Raises what AgentApi does, and HeadwaterError where the agent knows nothing."""
+    topic, number = parse_selection(selection) if selection else (None, None)
+    wanted: dict[str, str | int | float | bool] = {"partitions": True, "limit": PAGE_ROWS}
+    wanted |= {"topic": topic} if topic is not None else {}
+    wanted |= {"partition": number} if number is not None else {}
+    page = first = _page(agent, wanted | {"wait_s": WAIT_S})
+    if not first["listed"]:
+        raise TransientError("the agent has not listed its log directories")
+    rows = list(page["partitions"])
+    while "next_after" in page:
+        page = _page(agent, wanted | {"after": page["next_after"]})
+        rows += page["partitions"]
+    if not rows:
+        raise HeadwaterError(f"the agent knows nothing of {selection or 'any partition'}")
+    return StatusAnswer(rows, failure=_failure(first, topic))
+
+
+def _page(agent: AgentApi, query: dict[str, str | int | float | bool]) -> dict[str, Any]:
+    page = agent.get("/v1/status", query, timeout_s=AGENT_S)
+    needed = ("listed", "store_failing_s", "damaged_topics", "partitions")
+    if not isinstance(page, dict) or set(needed) - set(page) or any(set(KEYS) - set(row) for row in page["partitions"][:1]):
+        raise HeadwaterError("the agent is of another version, which does not say all of this: restart it")
+    return page
+
+
+def _failure(page: dict[str, Any], topic: str | None) -> HeadwaterError | None:
+    failing_s = float(page["store_failing_s"])
+    if failing_s >= STORE_FAILING_S:
+        return TransientError(
+            f"the store has answered none of the agent's calls for {duration_text(failing_s)}: what is said of the archive is as old as "
+            "known_age_s says"
+        )
+    damaged = {name: why for name, why in page["damaged_topics"].items() if topic in (None, name)}
+    return missing_topics(damaged) if damaged else None
+
+
+def _of_survey(config: Config, selection: str | None, why: str) -> StatusAnswer:
+    rows: list[dict[str, Any]] = []
+    failure: HeadwaterError | None = None
+    try:
+        for each in _surveyed(config, selection):
+            rows.append(each)
+    except HeadwaterError as error:
+        if not rows:
+            raise
+        failure = error
+    return StatusAnswer(rows, f"{why}: this is from the log directories and the bucket", failure)
+
+
+def _surveyed(config: Config, selection: str | None) -> Iterator[dict[str, Any]]:
+    from headwater.survey import survey_partitions
+
+    for each in survey_partitions(config, selection):
+        yield asdict(each) | {"age_s": 0.0}
