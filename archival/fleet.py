@@ -310,10 +310,6 @@ class ArchiverFleet:
         """See LogDirs.read."""
         return self._equipment.dirs.read(log, work)
 
-    def releases(self) -> dict[PartitionId, ReleaseRecord]:
-        """What was released at the broker, of the partitions for which that was tried."""
-        return {partition: replace(member.released) for partition, member in self._members.known().items() if member.released.reason}
-
     def released(self, partition: PartitionId) -> ReleaseRecord | None:
         """What was released of it at the broker; None where that was never tried."""
         member = self._members.of(partition)

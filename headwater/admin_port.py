@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -31,6 +32,9 @@ from headwater_core.errors import HeadwaterError
 from headwater_core.partition import PartitionId, TopicPartition
 from hydration.logs import Logs
 from manifests.head import Head
+
+if TYPE_CHECKING:
+    from headwater.admin.status_page import PageFacts
 
 STOP_S = 2.0  # for the board's thread: a disk may hang
 
@@ -90,6 +94,23 @@ class Vitals:
             self.board.committed(head)
 
 
+def page_facts(session: Session, logs: Logs, vitals: Vitals) -> "PageFacts":
+    """What a page of the status rests on, beside the board."""
+    from headwater.admin.status_page import PageFacts
+
+    probe_in_s = vitals.scheduler.probe_in_s() if vitals.scheduler is not None else None
+    try_ms = None if probe_in_s is None else SystemClock().now_ms() + round(probe_in_s * 1000)
+    return PageFacts(
+        listed=vitals.board is not None and vitals.board.is_listed,
+        unseen=vitals.board.unseen if vitals.board is not None else 0,
+        cached_bytes=logs.hydrator.cache.folder_bytes,
+        store_try_ms=try_ms,
+        held_back=held_back(try_ms) if try_ms is not None else "",
+        store_failing_s=session.bucket.meter.health().failing_s,
+        damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
+    )
+
+
 @contextmanager
 def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[None]:
     """For the time of a block; over TCP unless that is switched off. Raises UsageError when a configured address, token or certificate
@@ -100,26 +121,12 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     from headwater.admin.admin_server import AdminServer
     from headwater.admin.metrics import Metrics, MetricSources
     from headwater.admin.operation_routes import OperationRoutes
-    from headwater.admin.status_page import PageFacts
 
     fleet = session.fleet
 
     def failure(place: TopicPartition) -> HeadwaterError | None:
         found = fleet.failures.get(place) if fleet is not None else None
         return found.error if found is not None else None
-
-    def facts() -> PageFacts:
-        probe_in_s = vitals.scheduler.probe_in_s() if vitals.scheduler is not None else None
-        try_ms = None if probe_in_s is None else SystemClock().now_ms() + round(probe_in_s * 1000)
-        return PageFacts(
-            listed=vitals.board is not None and vitals.board.is_listed,
-            unseen=vitals.board.unseen if vitals.board is not None else 0,
-            cached_bytes=logs.hydrator.cache.folder_bytes,
-            store_try_ms=try_ms,
-            held_back=held_back(try_ms) if try_ms is not None else "",
-            store_failing_s=session.bucket.meter.health().failing_s,
-            damaged_topics={topic: str(error) for topic, error in logs.lost.items()},
-        )
 
     health = agent_health(
         vitals.heartbeat,
@@ -147,7 +154,7 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     )
     verbs = AgentVerbs(session, lambda: vitals.scheduler)
     operations = OperationRoutes(vitals.operations, vitals.verb_threads, verbs.all())
-    app = admin_app(health, metrics, vitals.board, operations, SystemClock(), __version__, facts)
+    app = admin_app(health, metrics, vitals.board, operations, SystemClock(), __version__, partial(page_facts, session, logs, vitals))
     try:
         server = AdminServer(config, app, session.config.node.data_dir)
     except CannotListen as error:

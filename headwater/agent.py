@@ -104,6 +104,7 @@ async def _run(session: Session, logs: Logs, vitals: Vitals, started: Callable[[
                 scheduler = Scheduler(vitals.work, clock=SystemClock(), random=Random(), settings=session.live.archival)
                 vitals.scheduler = scheduler
                 session.live.changed = session.pauses.changed = vitals.reconsider
+                vitals.reconsider()  # the pauses may have been read before
                 tasks.create_task(_run_in(archiver, partial(keep_archiving, scheduler, session.config.log.dirs, stop)))
                 tasks.create_task(_run_in(collector, partial(upkeep.run, stop)))
             try:

@@ -18,8 +18,7 @@ from headwater.live_config import LiveConfig, Reloaded
 from headwater.options import parse_selection
 from headwater.pause_change import PauseChange, pause_rows
 from headwater.session import PassRequest, Session, pass_rows
-from headwater.survey import Knowledge, survey_partitions
-from headwater_core.clock import SystemClock
+from headwater.survey import Knowledge
 from headwater_core.control.control_records import PausesChanged
 from headwater_core.errors import HeadwaterError, UsageError
 from headwater_core.partition import TopicPartition
@@ -132,13 +131,6 @@ class AgentVerbs:
                 unit="ranges",
                 is_look=True,
             ),
-            Verb(
-                name="survey",
-                summary="Each partition as the log directories and the bucket have it. Only headwater status uses it: it will go",
-                arguments=SelectedArguments,
-                rows=self._survey,
-                is_look=True,
-            ),
         )
 
     def _pass(self, request: PassRequest, running: RunningOperation) -> Rows:
@@ -156,10 +148,6 @@ class AgentVerbs:
             log.info("pauses_not_announced", reason=str(error), consequence="other agents read it from the bucket within a minute")
         yield from pause_rows(after)
 
-    def _survey(self, arguments: SelectedArguments, _: RunningOperation) -> Rows:
-        for each in survey_partitions(self._session.live.now, arguments.selection, bucket=self._session.bucket, known=self._knowledge()):
-            yield asdict(each)
-
     def _explain(self, arguments: ExplainArguments, _: RunningOperation) -> Rows:
         topic, number = parse_selection(arguments.selection)
         assert number is not None
@@ -172,9 +160,7 @@ class AgentVerbs:
         yield from rows
 
     def _knowledge(self) -> Knowledge:
-        session = self._session
-        fleet, scheduler = session.fleet, self._scheduler()
-        probe_in_s = scheduler.probe_in_s() if scheduler is not None else None
+        session, fleet = self._session, self._session.fleet
         offsets = {partition: (state.start_offset, state.last_offset) for partition, state in session.control.state().partitions()}
         if fleet is None:
             return Knowledge(offsets=offsets)
@@ -183,10 +169,8 @@ class AgentVerbs:
             offsets=offsets,
             troubles=fleet.troubles,
             tails=fleet.tails,
-            releases=fleet.releases(),
             broker=fleet.broker_logs,
             pauses=session.pauses,
-            store_try_ms=None if probe_in_s is None else SystemClock().now_ms() + round(probe_in_s * 1000),
         )
 
     def _turn_of(self, place: TopicPartition) -> Turn:

@@ -34,7 +34,7 @@ class StatusAnswer(NamedTuple):
     failure: HeadwaterError | None = None
 
 
-def status_answer(config: Config, selection: str | None) -> StatusAnswer:
+def find_status(config: Config, selection: str | None) -> StatusAnswer:
     """Raises what a survey raises where nothing is known."""
     try:
         return _of_agent(AgentApi(config.node.data_dir), selection)

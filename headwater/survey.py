@@ -13,7 +13,6 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from archival.broker.broker_logs import BrokerLogs, Watermark
-from archival.broker.broker_release import ReleaseRecord
 from archival.known_pauses import KnownPauses
 from archival.partition.tails import Tails
 from archival.partition_status import KnownHead, PartitionStatus, backlog, status_of
@@ -23,7 +22,7 @@ from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater.config import Config
 from headwater.options import parse_selection
 from headwater.output import say
-from headwater.overview import held_back, missing_topics
+from headwater.overview import missing_topics
 from headwater.store_identity import check_belongs
 from headwater.wiring import Bucket, archived, load_head, open_broker, open_bucket, open_cache, open_log_dirs
 from headwater_core.clock import SystemClock
@@ -60,21 +59,17 @@ class Knowledge:
     heads     of the partitions that it archives itself
     offsets   (archive start, last offset) of these and others, by the control log
     troubles  why the archiving of a partition has stopped
-    releases  what was released at the broker
     broker    what the broker says of its logs; None where it is not asked
     tails     since when tails have waited; None: read from the data directory
     pauses    what is paused; None: read from the bucket
-    store_try_ms  see PartitionStatus
     """
 
     heads: Mapping[PartitionId, KnownHead] = field(default_factory=dict)
     offsets: Mapping[PartitionId, tuple[int, int]] = field(default_factory=dict)
     troubles: Mapping[TopicPartition, str] = field(default_factory=dict)
     tails: Tails | None = None
-    releases: Mapping[PartitionId, ReleaseRecord] = field(default_factory=dict)
     broker: BrokerLogs | None = None
     pauses: KnownPauses | None = None
-    store_try_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +191,8 @@ def survey_each(
         if partition in local and local[partition].directory.parent in recovered and found.state != "stopped":
             found = replace(found, state="recovered", reason="read-only until a broker starts on it")
         found = replace(found, known_age_s=age_s)
-        if (released := known.releases.get(partition)) is not None:
-            end = released.end if released.size_bytes else None
-            found = replace(found, released_end=end, released_bytes=released.size_bytes, release_reason=released.reason)
         if answers.error and partition not in answers.heads:
             found = _without_bucket(found, answers.error, head, local.get(partition), known.offsets.get(partition))
-        if known.store_try_ms is not None:
-            found = _held_back(found, known.store_try_ms)
         yield Surveyed(
             status=found,
             partition=partition,
@@ -278,14 +268,6 @@ def _without_bucket(
         lag_bytes=lag.size_bytes if lag else None,
         lag_s=lag.age_s(SystemClock().now_ms()) if lag else None,
     )
-
-
-def _held_back(found: PartitionStatus, store_try_ms: int) -> PartitionStatus:
-    """`found` while the agent leaves the store alone, which answers to no partition."""
-    reason = found.reason
-    if found.state in ("due", "unknown"):
-        reason += f"; {held_back(store_try_ms)}"
-    return replace(found, reason=reason, store_try_ms=store_try_ms)
 
 
 class _BucketAnswers:

@@ -189,6 +189,8 @@ class StatusBoard:
         self._elsewhere: dict[PartitionId, BoardEntry] = {}  # archived, and not here
         self._urgent: OrderedDict[TopicPartition, None] = OrderedDict()  # something was done with them: looked at before all others
         self._due: dict[TopicPartition, None] = {}
+        self._in_round: dict[TopicPartition, None] = {}  # of those that were due when it began
+        self._looked_at: TopicPartition | None = None  # just now
         self._waiters: list[_Waiter] = []
         self._reasons: dict[TopicPartition, str] = {}  # what the last steps said
         self._sizes: dict[PartitionId, ArchiveSize | None] = {}  # None: the bucket has no head
@@ -211,7 +213,7 @@ class StatusBoard:
     def unseen(self) -> int:
         """How many partitions have something happened to them that was not looked at yet."""
         with self._lock:
-            return len(self._urgent.keys() | self._due.keys())
+            return len(self._urgent.keys() | self._due.keys() | self._in_round.keys())
 
     # What has happened
 
@@ -292,7 +294,7 @@ class StatusBoard:
     def retain(self, places: Collection[TopicPartition]) -> None:
         """All others are gone."""
         with self._lock:
-            for table in (self._entries, self._due, self._urgent, self._reasons):
+            for table in (self._entries, self._due, self._in_round, self._urgent, self._reasons):
                 for place in table.keys() - places:
                     del table[place]
                     self._is_join_due = True
@@ -339,18 +341,21 @@ class StatusBoard:
 
     def _awaited(self, wanted: Callable[[TopicPartition], bool]) -> set[TopicPartition]:
         """They come first from now on. The caller has the lock."""
-        places = {place for place in (*self._urgent, *self._due) if wanted(place)}
+        places = {place for place in (*self._urgent, *self._due, *self._in_round) if wanted(place)}
         places = {place for place in places if place in self._urgent or (entry := self._entries.get(place)) is None or entry.is_unseen}
         for place in places:
             self._urgent[place] = None
             self._urgent.move_to_end(place, last=False)
+        if self._looked_at is not None and wanted(self._looked_at):
+            places.add(self._looked_at)
         return places
 
     def _take_done(self, seen: TopicPartition | None = None) -> list[_Waiter]:
         """Those whose last look was made; `seen`: just now. The caller has the lock."""
-        for waiter in self._waiters:
-            if waiter.places is not None and seen is not None:
-                waiter.places.discard(seen)
+        if seen is not None and seen not in self._urgent:
+            for waiter in self._waiters:
+                if waiter.places is not None:
+                    waiter.places.discard(seen)
         done = [waiter for waiter in self._waiters if waiter.places is not None and not waiter.places]
         if done:
             self._waiters = [waiter for waiter in self._waiters if waiter not in done]
@@ -373,8 +378,9 @@ class StatusBoard:
     def round(self, wait: Callable[[float], object] = lambda _: False) -> None:
         """Look at all that is due. `wait` sleeps for so many seconds; true ends the round."""
         with self._lock:
-            due, self._due = self._due, {}
-        while (place := self._take(due)) is not None:
+            self._in_round.update(self._due)
+            self._due = {}
+        while (place := self._take()) is not None:
             began_s = self.clock.monotonic_s()
             try:
                 self._look(place, began_s)
@@ -385,6 +391,7 @@ class StatusBoard:
                 hangs = False
                 log.exception("status_not_updated", partition=str(place))
             with self._lock:
+                self._looked_at = None
                 done = self._take_done(place)
                 share = AWAITED_SHARE if self._waiters else WORK_SHARE
             _call(done)
@@ -392,13 +399,13 @@ class StatusBoard:
                 return
         self._join()
 
-    def _take(self, due: dict[TopicPartition, None]) -> TopicPartition | None:
-        """The next place, of those in `due` and what has become urgent."""
+    def _take(self) -> TopicPartition | None:
+        """The next place of the round: what has become urgent comes first."""
         with self._lock:
-            place = next(iter(self._urgent), None) or next(iter(due), None)
+            place = self._looked_at = next(iter(self._urgent), None) or next(iter(self._in_round), None)
             if place is not None:
                 self._urgent.pop(place, None)
-                due.pop(place, None)
+                self._in_round.pop(place, None)
             return place
 
     def _look(self, place: TopicPartition, began_s: float) -> None:
@@ -522,11 +529,12 @@ class StatusBoard:
             state, reason = stopped_by(trouble), trouble
         elif verdict is not None:
             state, reason = verdict.state, verdict.reason
+        elif policy.is_paused:
+            state, reason = "paused", policy.off
         elif lag is not None and lag.size_bytes == 0:
             state, reason = "archived", "all that is committed is archived"
         else:
-            state = "paused" if policy.is_paused else "waiting"
-            reason = policy.off or passing or self._reasons.get(place, "its turn comes")
+            state, reason = "waiting", policy.off or passing or self._reasons.get(place, "its turn comes")
         status = replace(
             status,
             archive_start=offsets.start_offset,

@@ -99,9 +99,9 @@ def status(
 
 def _look(config: "Config", selection: str | None, show: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
     """The rows, shown also when an error follows."""
-    from headwater.status_answer import status_answer
+    from headwater.status_answer import find_status
 
-    answer = status_answer(config, selection)
+    answer = find_status(config, selection)
     show(answer.rows)
     if answer.note:
         say(answer.note)

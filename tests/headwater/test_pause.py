@@ -47,7 +47,7 @@ def test_an_agent_obeys_at_once_and_after_a_restart(stage: Stage) -> None:
     with running(stage, log) as agent:
         agent.wait_for("topics_paused", selection=TOPIC)
         status = stage.run("status", f"{TOPIC}:0", "-o", "jsonl", log=log).rows[0]
-        assert status["state"] == "paused", status
+        assert status["state"] == "paused", (status["reason"], status["age_s"])
     warnings = {event["event"] for event in agent.events if event.get("level") in ("warning", "error")}
     assert warnings <= {"retention_near"}, "an old log, which its broker would have deleted by now"
 

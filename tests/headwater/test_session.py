@@ -3,11 +3,11 @@
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn, cast
+from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -17,17 +17,18 @@ from archival.plan.policy import Policy
 from archival.schedule.scheduler import Scheduler
 from archival.schedule.store_breaker import PROBE_S
 from headwater import session
-from headwater.admin.operations import RunningOperation
-from headwater.agent_verbs import AgentVerbs, SelectedArguments
+from headwater.admin.status_page import PartitionRow, StatusQuery, page_of
+from headwater.admin_port import Vitals, page_facts
 from headwater.config import load
 from headwater.session import PassRequest, Session, open_session, pass_rows
-from headwater.wiring import writer_id
+from headwater.wiring import open_logs, writer_id
 from headwater_core.clock import SystemClock
 from headwater_core.errors import TransientError, UsageError
 from headwater_core.objectstore.directory import DirectoryStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs
+from hydration.logs import Logs
 from tests.headwater.conftest import Stage
 from tests.headwater_core.objectstore.volatile_disk import VolatileDisk
 from tests.headwater_core.segments.builders import newer_metadata
@@ -111,61 +112,72 @@ def test_a_stopped_pass_says_that_it_was_stopped(held: Session) -> None:
         list(rows)
 
 
-def survey(held: Session, scheduler: Scheduler, **arguments: Any) -> list[dict[str, Any]]:
-    """As an agent answers it."""
-    return list(AgentVerbs(held, lambda: scheduler)._survey(SelectedArguments(**arguments), cast(RunningOperation, None)))
+class Watched:
+    """An agent's scheduler, and the status that is kept beside it."""
+
+    def __init__(self, held: Session, logs: Logs) -> None:
+        self.held, self.logs, self.vitals = held, logs, Vitals.of(held, logs)
+        assert self.vitals.work is not None
+        assert held.fleet is not None
+        held.fleet.committed = self.vitals.committed
+        self.scheduler = self.vitals.scheduler = Scheduler(
+            self.vitals.work, clock=SystemClock(), random=Random(1), settings=held.fleet.settings
+        )
+
+    def work(self) -> None:
+        self.scheduler.rescan()
+        while self.scheduler.turn():
+            pass
+
+    def rows(self, topic: str | None = None) -> list[PartitionRow]:
+        board = self.vitals.board
+        assert board is not None
+        board.round()
+        query, facts = StatusQuery(topic=topic, partitions=True), page_facts(self.held, self.logs, self.vitals)
+        page = page_of([*board.entries(), *board.elsewhere()], query, facts, now_s=board.clock.monotonic_s(), at_ms=0)
+        assert not isinstance(page.partitions, msgspec.UnsetType)
+        return page.partitions
 
 
-def test_status_says_when_a_store_that_answers_nobody_is_tried_again(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert held.fleet is not None
-    scheduler = Scheduler(held.fleet, clock=SystemClock(), random=Random(1), settings=held.fleet.settings)
+@pytest.fixture
+def watched(held: Session) -> Iterator[Watched]:
+    with open_logs(held.config, held.bucket) as logs:
+        yield Watched(held, logs)
 
+
+def test_status_says_when_a_store_that_answers_nobody_is_tried_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> str:
         raise TransientError("read-only file system")
 
     with monkeypatch.context() as broken:
         broken.setattr(DirectoryStore, "create", refuse)
-        scheduler.rescan()
-        while scheduler.turn():
-            pass
+        watched.work()
         began_ms = SystemClock().now_ms()
-        held_back = survey(held, scheduler)
-    assert all(row["store_try_ms"] <= SystemClock().now_ms() + PROBE_S * 1000 for row in held_back)
-    assert all(row["store_try_ms"] >= began_ms for row in held_back)
-    assert all("held back" in row["reason"] for row in held_back if row["state"] == "due")
-    assert "due" in {row["state"] for row in held_back}
-    while scheduler.probe_in_s() is not None:
-        scheduler.turn()
-    answering = survey(held, scheduler)
-    assert {row["store_try_ms"] for row in answering} == {None}
-    assert not any("held back" in row["reason"] for row in answering)
+        held_back = watched.rows()
+    for row in held_back:
+        assert row.store_try_ms is not None
+        assert began_ms <= row.store_try_ms <= SystemClock().now_ms() + PROBE_S * 1000
+    assert any("read-only file system; archiving is held back" in row.reason for row in held_back)
+    while watched.scheduler.probe_in_s() is not None:
+        watched.scheduler.turn()
+    answering = watched.rows()
+    assert {row.store_try_ms for row in answering} == {None}
+    assert not any("held back" in row.reason for row in answering)
 
 
-def test_the_rows_of_a_deleted_topic_leave_the_status_that_the_agent_remembers(held: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its archive stays: where the bucket is asked, that is all there is left of it."""
-    assert held.fleet is not None
-    scheduler = Scheduler(held.fleet, clock=SystemClock(), random=Random(1), settings=held.fleet.settings)
-    [log_dir] = held.config.log.dirs
-
-    def silent(*_: object, **__: object) -> NoReturn:
-        raise TransientError("no route to host")
-
-    def rows() -> list[dict[str, Any]]:
-        scheduler.rescan()
-        while scheduler.turn():
-            pass
-        with suppress(TransientError):
-            return survey(held, scheduler, selection="orders.in")
-        return []
-
-    assert {row["state"] for row in rows()} == {"archived", "waiting"}
+def test_a_deleted_topic_is_archive_only_where_the_bucket_is_known_to_have_it(watched: Watched) -> None:
+    """The control log forgets it, and its archive stays."""
+    [log_dir] = watched.held.config.log.dirs
+    watched.work()
+    assert {row.state for row in watched.rows("orders.in")} == {"archived", "waiting"}
+    watched.logs.refresh()
     for directory in Path(log_dir).glob("orders.in-*"):
         shutil.rmtree(directory)
-    rows()
-    remains = rows()
-    assert {(row["state"], row["local_start"], row["lag_bytes"]) for row in remains} == {("archive-only", None, None)}
-    monkeypatch.setattr(DirectoryStore, "list", silent)
-    assert rows() == []
+    for _ in range(2):
+        watched.work()
+    remains = watched.rows("orders.in")
+    assert {(row.state, row.local_start, row.lag_bytes) for row in remains} == {("archive-only", None, None)}
+    assert all(row.archived_bytes for row in remains if row.last_offset is not None)
 
 
 @pytest.mark.parametrize("case", ["aside", "named", "owned", "beside"])

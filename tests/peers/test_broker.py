@@ -96,7 +96,10 @@ def released_end(headwater: Headwater, selection: str) -> int | None:
 
 
 def status(headwater: Headwater, selection: str) -> dict[str, Any]:
-    (row,) = AgentApi(headwater.config.node.data_dir).rows("/v1/survey", {"selection": selection}, timeout_s=30)
+    topic, _, number = selection.partition(":")
+    query: dict[str, str | int | float | bool] = {"topic": topic, "partition": number, "partitions": True, "wait_s": 5}
+    (row,) = AgentApi(headwater.config.node.data_dir).get("/v1/status", query, timeout_s=30)["partitions"]
+    assert isinstance(row, dict)
     return row
 
 

@@ -517,3 +517,34 @@ def test_what_may_be_archived_is_looked_at_again_when_it_changes(stage: Stage) -
     stage.board.reconsider()
     stage.board.round()
     assert (stage.entry().status.state, stage.entry().status.reason) == ("paused", "paused since today")
+
+
+def test_who_comes_within_a_round_waits_for_what_is_left_of_it_and_for_the_look_at_hand(stage: Stage) -> None:
+    stage.board.listed(stage.dirs.listing(), stage.clock.monotonic_s())
+    last, called = list(stage.dirs.listing().partitions)[-1], list[str]()
+
+    def come(_: float) -> None:
+        if len(stage.looks) == 1:
+            stage.board.when_seen(lambda place: place == last, lambda: called.append(f"after {len(stage.looks)} looks"))
+
+    stage.board.round(come)
+    assert called == ["after 2 looks"]
+    look = stage.board._sources.look
+
+    def come_now(place: TopicPartition) -> tuple[LocalLog, WatermarkOrigin]:
+        if not called[1:]:
+            stage.board.when_seen(lambda place: place == last, lambda: called.append("seen"))
+            assert not called[1:]
+        return look(place)
+
+    stage.board._sources = replace(stage.board._sources, look=come_now)
+    stage.board.stepped(last, "")
+    stage.board.round()
+    assert called[1:] == ["seen"]
+
+
+def test_what_is_archived_and_paused_is_paused(stage: Stage) -> None:
+    """As where a head is held."""
+    stage.policy = Policy(off="paused since today")
+    stage.list_and_look()
+    assert (stage.entry().status.state, stage.entry().status.lag_bytes) == ("paused", 0)

@@ -1,0 +1,149 @@
+"""Where the rows of `headwater status` come from: the agent's pages, and the log directories and the bucket only without them."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater import status_answer as source
+from headwater.agent_api import AgentApi, NoAgent
+from headwater.config import load
+from headwater.status_answer import KEYS, StatusAnswer, find_status
+from headwater_core.errors import HeadwaterError, NotFound, Partial, TransientError, Unauthorised
+from tests.headwater.conftest import Stage
+from tests.headwater.test_agent import running
+
+SURVEYED = [{"topic": "from", "partition": 0, "state": "due"}]
+
+
+def a_row(topic: str, partition: int) -> dict[str, Any]:
+    return dict.fromkeys(KEYS) | {"topic": topic, "partition": partition}
+
+
+def a_page(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"listed": True, "store_failing_s": 0.0, "damaged_topics": {}, "partitions": list(rows)} | more
+
+
+class Agent:
+    """What it answers, page by page; or what asking it raises."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *pages: object) -> None:
+        self.pages, self.asked = list(pages), list[Mapping[str, Any]]()
+        monkeypatch.setattr(AgentApi, "get", self._get)
+        monkeypatch.setattr(source, "_surveyed", lambda config, selection: iter(SURVEYED))
+
+    def _get(self, path: str, query: Mapping[str, Any], *, timeout_s: float) -> object:
+        assert (path, timeout_s) == ("/v1/status", source.AGENT_S)
+        self.asked.append(query)
+        page = self.pages.pop(0)
+        if isinstance(page, Exception):
+            raise page
+        return page
+
+
+def asked(selection: str | None = None) -> StatusAnswer:
+    return find_status(load(None, {}, {}), selection)
+
+
+def test_all_pages_of_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent(monkeypatch, a_page(a_row("orders", 3), next_after="orders:3"), a_page(a_row("orders", 3)))
+    assert [row["topic"] for row in asked("orders:3").rows] == ["orders", "orders"]
+    first, second = agent.asked
+    assert (first["topic"], first["partition"], first["wait_s"]) == ("orders", 3, source.WAIT_S)
+    assert (second["after"], second["topic"]) == ("orders:3", "orders")
+    assert "wait_s" not in second
+    agent.pages = [a_page(a_row("orders", 3))]
+    asked()
+    assert not {"topic", "partition"} & agent.asked[-1].keys()
+
+
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        (NoAgent("no agent is running"), "no agent is running"),
+        (TransientError("the agent stopped answering: timed out"), "timed out"),
+        (Unauthorised("not allowed to connect"), "not allowed"),
+        (HeadwaterError("the agent is of another version"), "another version"),
+        ({"partitions": []}, "another version"),
+        (a_page({"topic": "orders"}), "another version"),
+        (["what?"], "another version"),
+        (a_page(listed=False), "has not listed"),
+        (a_page(), "knows nothing of any partition"),
+    ],
+)
+def test_without_the_agents_answer_it_is_looked_elsewhere_and_said_why(monkeypatch: pytest.MonkeyPatch, page: object, why: str) -> None:
+    Agent(monkeypatch, page)
+    answer = asked()
+    assert answer.rows == SURVEYED
+    assert why in answer.note
+    assert answer.note.endswith("this is from the log directories and the bucket")
+
+
+def test_an_agent_that_ends_between_two_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    Agent(monkeypatch, a_page(a_row("orders", 3), next_after="orders:3"), NoAgent("it is gone"))
+    assert asked().rows == SURVEYED
+
+
+def test_what_the_agent_knows_of_a_silent_store_and_of_damaged_topics_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [a_row("orders", 3)]
+    agent = Agent(monkeypatch, a_page(*rows, store_failing_s=source.STORE_FAILING_S))
+    answer = asked()
+    assert (answer.rows, answer.note, type(answer.failure)) == (rows, "", TransientError)
+    damaged = a_page(*rows, store_failing_s=1.0, damaged_topics={"bills": "cut"})
+    agent.pages = [damaged, damaged]
+    answer = asked()
+    assert isinstance(answer.failure, Partial)
+    assert "bills: cut" in str(answer.failure)
+    assert asked("orders").failure is None
+
+
+def test_what_is_nowhere_is_not_found(stage: Stage) -> None:
+    with running(stage, stage.log("kitchen")) as agent:
+        agent.wait_for("gateway_started")
+        with pytest.raises(NotFound):
+            find_status(load(None, {}, {"node.data_dir": str(stage.data_dir), "store.url": f"file://{stage.bucket}"}), "absent")
+        assert stage.run("status", "absent").code == 6
+
+
+def test_an_agent_that_hangs_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "AGENT_S", 0.3)
+    log = stage.log("kitchen")
+    with running(stage, log) as agent:
+        agent.wait_for("gateway_started")
+        os.kill(agent.process.pid, signal.SIGSTOP)
+        try:
+            ran = stage.run("status", "-o", "jsonl", log=log)
+        finally:
+            os.kill(agent.process.pid, signal.SIGCONT)
+    assert ran.code == 0
+    assert "stopped answering: timed out: this is from the log directories and the bucket" in " ".join(ran.err.split())
+    assert all(list(row) == list(KEYS) for row in ran.rows)
+
+
+def test_a_pass_and_then_status_shows_what_the_pass_did(stage: Stage) -> None:
+    """No sleep in between: the agent's looks are waited for."""
+    log = stage.log("kitchen")
+    with running(stage, log, "--set", "archival.archive=manual", "--set", "log.owned=true") as agent:
+        agent.wait_for("gateway_started")
+        for topic in sorted({row["topic"] for row in stage.run("status", "-o", "jsonl", log=log).rows})[:3]:
+            done = {(row["topic"], row["partition"]): row for row in stage.run("flush", topic, "-o", "jsonl", log=log).rows}
+            seen = stage.run("status", topic, "-o", "jsonl", log=log)
+            assert seen.err == ""
+            assert {(row["topic"], row["partition"]): row["last_offset"] for row in seen.rows} == {
+                place: row["last_offset"] if row["last_offset"] != -1 else None for place, row in done.items()
+            }
+            assert {row["state"] for row in seen.rows} <= {"archived", "waiting"}
+
+
+def test_rows_have_the_same_fields_with_an_agent_and_without(stage: Stage, tmp_path: Path) -> None:
+    log = stage.log("kitchen")
+    alone = stage.run("status", "-o", "jsonl", log=log)
+    assert "no agent is running" in alone.err
+    with running(stage, log) as agent:
+        agent.wait_for("gateway_started")
+        answered = stage.run("status", "-o", "jsonl", log=log)
+    assert answered.err == ""
+    assert [list(row) for row in answered.rows] == [list(row) for row in alone.rows]
