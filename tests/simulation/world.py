@@ -295,7 +295,7 @@ class World:
         self._patched.enter_context(patch.object(archival.plan.merge_plan, "GROWTH", 2))  # more merges with fewer entries
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         for module in (recovery.discovery, recovery.endings, recovery.placement):
-            self._patched.enter_context(patch.object(module, "ThreadPoolExecutor", InlinePool))
+            self._patched.enter_context(patch.object(module, "ContextThreads", InlinePool))
         places = (("a", 0), ("a-stale", 0)) if theme_of.alone else (("a", 0), ("b", 1), ("a-stale", 0))
         self.agents = [Agent(self, name, beside, FaultyStore(self.inner, random, faults)) for name, beside in places]
         self.checks.beside = dict(places)
