@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from ipaddress import ip_address
 
 import structlog
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -51,6 +52,8 @@ class Access(ABC):
         answer = self._refusal(scope) or self._app
         try:
             await answer(scope, receive, send_safely)
+        except ClientDisconnect:
+            pass  # in the middle of its request
         except Exception:
             log.exception("admin_request_failed", request=f"{scope['method'][:20]} {scope['path'][:200]}")
             if not begun:

@@ -272,6 +272,15 @@ def test_a_body_without_an_end_is_not_waited_for(stage: Stage, monkeypatch: pyte
     assert call(stage.data_dir, "/v1/count", method="POST").problem == "unsupported_media_type"
 
 
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_defect(stage: Stage) -> None:
+    with capture_logs() as logs:
+        with connected(stage.data_dir) as client:
+            client.sendall(b"POST /v1/count HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+            assert eventually(lambda: stage.api.get("/v1/operations", timeout_s=30)["operations"] == [])
+        assert list(stage.api.rows("/v1/count", timeout_s=30))
+    assert "admin_request_failed" not in {each["event"] for each in logs}
+
+
 def test_a_client_that_takes_nothing_is_let_go_and_its_work_ends(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     from headwater.admin import admin_connection
 
