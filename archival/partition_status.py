@@ -8,7 +8,7 @@ from archival.plan.lineage import Behind, verdict
 from archival.plan.policy import Policy
 from archival.plan.replacement import irreplaceable
 from archival.plan.role import Standby, archiving_role
-from archival.plan.step_plan import next_steps
+from archival.plan.step_plan import may_be_empty, next_steps
 from archival.plan.steps import Idle, Stop
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError, TransientError
@@ -182,7 +182,8 @@ def _state(
         return "standby", acting.reason
     if head and isinstance(found := verdict(log.epochs, acting.leader_epoch, head), Behind):
         return "behind", found.reason
-    step = next(next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms))
+    steps = next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms)
+    step = next(each for each in steps if not may_be_empty(each))
     if isinstance(step, Idle):
         if policy.is_paused:
             return "paused", step.reason

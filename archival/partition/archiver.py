@@ -29,7 +29,7 @@ from archival.plan.merge_plan import plan_merge, with_merged
 from archival.plan.policy import Policy
 from archival.plan.replacement import OVERTAKEN, SMALLER, Draft, holds_what_was_cleaned, irreplaceable, rereads
 from archival.plan.role import Standby, archiving_role
-from archival.plan.step_plan import next_steps, supersede
+from archival.plan.step_plan import may_be_empty, next_steps, supersede
 from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Replace, Revive, Step, Stop, Upload
 from headwater_core import milestones
 from headwater_core.errors import (
@@ -609,10 +609,9 @@ class PartitionArchiver:
         return MergeOutcome(merged=entry, group=plan.group, local_bytes=merged.local_bytes, passed=plan.passed, more=True)
 
     def _is_at_rest(self, log: LocalLog, policy: Policy) -> bool:
-        """Is there nothing that comes before a merge? Not what may turn out to be without substance again and again. A log that is behind
-        has no say."""
+        """Is there nothing that comes before a merge, as far as it is sure to be something? A log that is behind has no say."""
         steps = self._next_steps(log, policy)
-        step = next(each for each in steps if not (isinstance(each, Revive) or (isinstance(each, Upload) and each.refills)))
+        step = next(each for each in steps if not may_be_empty(each))
         return isinstance(step, Idle) and step.compared
 
     # What else a step needs, and what it reports

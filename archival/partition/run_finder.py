@@ -95,6 +95,8 @@ def _first_batch(step: Upload, file: BinaryIO, log: LocalLog, last_run: RunEnd |
     found = found or find_batch(segment, file, step.read_from, 0, size_bytes)
     if proof or (found is None and segment.is_active):
         return found
+    if step.refills and (found is None or found.base_offset > step.first):
+        return None  # the log lacks what the archive lists as a gap: after a recovery it begins where the archive does, with its gaps
     if found is None:
         raise SuspectedGap(f"{segment.path} holds nothing at or past offset {step.read_from}, and nothing proves compaction")
     if found.base_offset > step.first:

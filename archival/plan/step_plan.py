@@ -36,6 +36,11 @@ def next_steps(
         yield from _archiving(log, head, log.high_watermark or 0, policy, tail_age_ms, overtaken)
 
 
+def may_be_empty(step: Step) -> bool:
+    """May the step turn out to be without substance, and again and again? A gap may be missing in the log as it is in the archive."""
+    return isinstance(step, Revive) or (isinstance(step, Upload) and step.refills is not None)
+
+
 def _unready(log: LocalLog) -> Idle | Stop | None:
     """What keeps anything from being concluded from this look."""
     if log.leftovers:

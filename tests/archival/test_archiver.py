@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 import headwater_core.milestones
+from archival.partition_status import status_of
 from archival.plan.policy import Policy
 from headwater_core.errors import (
     CorruptData,
@@ -18,6 +19,7 @@ from headwater_core.errors import (
 )
 from headwater_core.objectstore.store import PLAIN, ObjectForm
 from headwater_core.partition import PartitionId, topic_id_text
+from headwater_core.segments.log_dirs import LogDirs
 from manifests import keys
 from tests.archival.builders import EVERYTHING, PARTITION, SEALED, Agent, Directory, fill, live_bytes, load, ranges
 from tests.headwater_core.control.local_control import LocalControl
@@ -231,6 +233,30 @@ def test_a_gap_is_recorded_and_refilled(directory: Directory, agent: Agent, tmp_
     assert follower.run() == ["claimed", "refilled", "caught up"]
     assert ranges(follower.head.entries) == [(0, 9), (10, 19), (20, 24)]
     assert live_bytes(agent.store, follower.head) == written + rest
+
+
+@pytest.mark.parametrize("missing", [range(10, 20), range(10, 16), range(14, 20)])
+def test_a_log_with_the_very_gap_of_its_archive_is_archived_on(missing: range, directory: Directory, agent: Agent, tmp_path: Path) -> None:
+    """As recovery leaves it, whose log begins where the archive does; or a log that has a part of what is missing."""
+    fill(directory, 0, end=10)
+    agent.run()
+    directory.segment(20, a_segment(20, 5))
+    (directory.path / f"{0:020}.log").unlink()
+    directory.high_watermark(25)
+    agent.run()
+    again = Directory(tmp_path / "again")
+    for base, end in ((0, 10), (10, missing.start), (missing.stop, 20), (20, 25), (25, 30)):
+        if base < end:
+            again.segment(base, a_segment(base, end - base))
+    again.high_watermark(30)
+    follower = Agent(again.root, store=agent.store, writer="agent-b")
+    refilled = missing.start > 10
+    assert follower.run() == ["claimed", *(["refilled"] if refilled else []), "archived", "caught up"]
+    listed = [(entry.base_offset, entry.last_offset, entry.gap) for entry in follower.head.entries]
+    parts = [(10, 13, False), (14, 19, True)] if refilled else [(10, 19, True)]
+    assert listed == [(0, 9, False), *parts, (20, 24, False), (25, 29, False)]
+    log = LogDirs([again.root]).look(PARTITION.topic_partition)
+    assert status_of(PARTITION, log, follower.head, policy=EVERYTHING, tail_age_ms=0, now_ms=0).state == "archived"
 
 
 # Bad input and bad luck
