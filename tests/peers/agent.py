@@ -20,6 +20,7 @@ from manifests.topic_survey import survey_topics
 from tests.peers.kafka import free_port
 
 ROOT = Path(__file__).parents[2]
+OWN_DISK = 'mount -t tmpfs -o size="$1",mode=0700 none "$0" && shift && exec "$@"'
 OFTEN = 'seal_timeout = "1s"\nrescan = "1s"'
 
 
@@ -27,10 +28,22 @@ class Headwater:
     """One agent's set-up below `work`: a bucket, a data directory, a configuration file.
 
     store  the section of that name, instead of a directory below `work`
-    log, archival  more settings of these sections
+    log, archival, hydration  more settings of these sections
+    admin  where its admin port listens; it has none without
     """
 
-    def __init__(self, work: Path, log_dir: Path, *, owned: bool = False, store: str = "", log: str = "", archival: str = "") -> None:
+    def __init__(
+        self,
+        work: Path,
+        log_dir: Path,
+        *,
+        owned: bool = False,
+        store: str = "",
+        log: str = "",
+        archival: str = "",
+        hydration: str = "",
+        admin: str = "",
+    ) -> None:
         self.file = work / "headwater.toml"
         self.bucket = work / "bucket"
         work.mkdir(parents=True, exist_ok=True)
@@ -49,12 +62,13 @@ owned = {str(owned).lower()}
 {archival or OFTEN}
 [hydration]
 cache_bytes = "64MiB"
+{hydration}
 [control]
 listen = "127.0.0.1:{free_port()}"
 [gateway]
 listen = "127.0.0.1:0"
 [admin]
-listen = ""
+listen = "{admin}"
 """
         )
 
@@ -88,11 +102,19 @@ listen = ""
 
 
 class Agent:
-    """`headwater agent` in a process of its own."""
+    """`headwater agent` in a process of its own.
 
-    def __init__(self, headwater: Headwater) -> None:
+    disk_mib  its data directory lies on a disk of its own that is so large: see OWN_DISK
+    """
+
+    def __init__(self, headwater: Headwater, disk_mib: int = 0) -> None:
         self.headwater, self.output = headwater, headwater.file.with_name("agent.out")
-        command = [sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(headwater.file), "agent"]
+        own_disk: list[str] = []
+        if disk_mib:
+            data_dir = headwater.config.node.data_dir
+            data_dir.mkdir(exist_ok=True)
+            own_disk = ["unshare", "-rm", "sh", "-c", OWN_DISK, str(data_dir), f"{disk_mib}m"]
+        command = [*own_disk, sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(headwater.file), "agent"]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
@@ -114,6 +136,25 @@ class Agent:
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None
+
+    def verb(self, *arguments: str) -> None:
+        """`headwater ARGUMENTS`, where the agent sees its disks."""
+        command = [sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(self.headwater.file), *arguments]
+        within = ["nsenter", f"--target={self._process.pid}", "--user", "--mount", "--preserve-credentials", f"--wd={ROOT}", "--"]
+        done = subprocess.run([*within, *command], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """For the time of a block there is no room on its own disk."""
+        filler = Path(f"/proc/{self._process.pid}/root{self.headwater.config.node.data_dir}/filler")
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+        try:
+            yield
+        finally:
+            filler.unlink()
 
     def log_text(self) -> str:
         return self.output.read_text(errors="replace")
