@@ -531,7 +531,7 @@ class ArchiverFleet:
             passed = member.older_to if is_older else member.merged_to
             is_idle = False
             try:
-                outcome = archiver.merge(self.policy(place, policy_for), log, passed=passed, pace=permit, check=permit.check)
+                outcome = archiver.merge(self.policy(place, policy_for), passed=passed, pace=permit, check=permit.check)
                 is_idle = not (outcome.merged or outcome.more or outcome.comes_first)
             finally:
                 if not is_idle:

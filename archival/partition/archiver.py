@@ -249,7 +249,6 @@ class PartitionArchiver:
     def merge(
         self,
         policy: Policy,
-        log: LocalLog | None = None,
         *,
         passed: int | None = None,
         pace: Callable[[int], object] | None = None,
@@ -265,7 +264,7 @@ class PartitionArchiver:
         with self.lock, disk_errors(self.partition):
             self._merge_uploads.pace = pace
             try:
-                return self._merge(policy, log or self._source.look(), passed, check)
+                return self._merge(policy, self._source.look(), passed, check)
             except CommitLost as error:
                 return MergeOutcome(passed=passed, comes_first=True, reason=str(error))
             except CorruptData as error:

@@ -871,6 +871,29 @@ def test_a_merge_that_something_came_before_is_tried_again(bench: Bench) -> None
     assert entries(bench) == 1
 
 
+def test_a_merge_that_has_waited_looks_at_the_log_of_now(bench: Bench) -> None:
+    """A collection had the archiver, and what was released has left the log meanwhile."""
+    a_merging_bench(bench)
+
+    class Waited:
+        """The archiver's lock, when it is given."""
+
+        def __enter__(self) -> None:
+            bench.broker.drop_history("soup", 0, 30)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    partition = next(each for each in bench.fleet.heads() if each.topic_partition == TopicPartition("soup", 0))
+    with bench.fleet._members.archiver_of(partition) as archiver:
+        archiver.lock = Waited()  # type: ignore[assignment]
+        bench.clock.advance(HOUR_MS)
+        with capture_logs() as logs:
+            bench.turns()
+    assert "merge_postponed" not in {event["event"] for event in logs}
+    assert entries(bench) == 1
+
+
 def test_a_store_that_fails_postpones_merges_and_stops_nothing(bench: Bench, store: SendingStore) -> None:
     a_merging_bench(bench)
 
