@@ -128,8 +128,9 @@ def test_histories_do_not_part_where_one_puts_the_beginning_of_an_epoch_too_late
 
 def test_without_compaction_no_epoch_begins_too_late() -> None:
     """The archive has what was live below an epoch in a log that was silent about it, and a gap before that epoch."""
-    archived, local, gaps = EpochHistory.of(((2, 0), (3, 3))), EpochHistory.of(((3, 0),)), [GapSpan(1, 3)]
-    assert parting_offset(archived, local, 10, gaps) == 0
+    archived, local, gaps = EpochHistory.of(((2, 0), (3, 3))), EpochHistory.of(((3, 1),)), [GapSpan(2, 3)]
+    assert parting_offset(archived, local, 10, gaps) == 1
+    assert parting_offset(archived, local, 10, gaps, compacted=True) == 10
 
 
 def test_nor_does_one_in_the_archive_where_that_has_a_record_of_an_older_one() -> None:
