@@ -64,6 +64,7 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.manifests
 	@$(BIN)/python -m bench.control
 	@$(BIN)/python -m bench.merges
+	@$(BIN)/python -m bench.layouts
 	@$(BIN)/python -m bench.spark
 
 .venv/bin/python:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 import threading
 from array import array
 from bisect import bisect_right
@@ -17,9 +18,8 @@ from headwater_core.segments.batches import LENGTH_FROM, LENGTH_MIN
 from headwater_core.segments.run_scan import RunScan
 
 WINDOW_BYTES = 1 << 20
-_LENGTH_AT = 8  # in a batch
-_LENGTH = FRAME
-_FRESH = LENGTH_FROM
+_FEW = 200
+_LENGTH = struct.Struct(">8xi")  # of a batch, what follows it
 
 
 class PlannedBlock(NamedTuple):
@@ -73,104 +73,116 @@ class RunSource:
             return int(self._source.readinto(window))  # type: ignore[attr-defined]  # typeshed's BinaryIO lacks it
 
 
-def batches(source: RunSource, start: int, end: int, where: str) -> Iterator[tuple[int, memoryview]]:
-    """The batches of source[start:end] in pieces: (length of the batch, 0 in all but its first piece; bytes, valid until the next).
+class Window(NamedTuple):
+    """Some of the run's bytes, valid until the next. lead: how many continue the batch before; lengths: of the batches that begin in it."""
 
-    Raises SourceChanged where there are none: a scan has found them.
-    """
+    content: memoryview
+    lead: int
+    lengths: list[int]
+
+    def frames(self) -> bytes:
+        """Its bytes with a frame before each batch."""
+        content, at = self.content, self.lead
+        parts: list[bytes | memoryview] = [content[:at]]
+        for length in self.lengths:
+            parts += (FRAME.pack(length), content[at : at + length])
+            at += length
+        return b"".join(parts)
+
+
+def windows(source: RunSource, start: int, end: int, where: str) -> Iterator[Window]:
+    """All of source[start:end]. Raises SourceChanged where there are no batches: a scan has found them."""
     view = memoryview(bytearray(min(WINDOW_BYTES, end - start)))
-    at = filled = left = 0
-    position = start  # in the source, of what is read next
-    while position - (filled - at) < end:
-        if filled - at < (1 if left else _FRESH):
-            rest = filled - at
-            view[:rest] = bytes(view[at:filled])
-            at, filled = 0, rest
-            count = source.read_at(view[rest : rest + end - position], position)
-            if not count:
-                raise SourceChanged(f"{where} ends at byte {position}, {end} were there")
-            position, filled = position + count, filled + count
-            continue
-        if left:
-            size = min(left, filled - at)
-            yield 0, view[at : at + size]
-        else:
-            left = LENGTH_FROM + int.from_bytes(view[at + _LENGTH_AT : at + _FRESH], "big", signed=True)
-            if not LENGTH_FROM + LENGTH_MIN <= left <= end - position + filled - at:
-                raise SourceChanged(f"{where}, byte {position - (filled - at)}: a batch of {left} bytes was not there when it was scanned")
-            size = min(left, filled - at)
-            yield left, view[at : at + size]
-        at, left = at + size, left - size
+    position, kept, left = start, 0, 0  # what is read next; the beginning of a header from the window before; of a batch
+    while position < end:
+        count = source.read_at(view[kept : kept + end - position], position)
+        if not count:
+            raise SourceChanged(f"{where} ends at byte {position}, {end} were there")
+        position, filled = position + count, kept + count
+        at = lead = min(left, filled)
+        lengths: list[int] = []
+        while at + LENGTH_FROM <= filled:
+            length = LENGTH_FROM + _LENGTH.unpack_from(view, at)[0]
+            if not LENGTH_FROM + LENGTH_MIN <= length <= end - position + filled - at:
+                raise SourceChanged(f"{where}, byte {position - filled + at}: a batch of {length} bytes was not there when it was scanned")
+            lengths.append(length)
+            at += length
+        left = left - lead + max(0, at - filled)
+        used = min(at, filled)
+        yield Window(view[:used], lead, lengths)
+        kept = filled - used
+        view[:kept] = bytes(view[used:filled])
+    if kept:
+        raise SourceChanged(f"{where} ends inside a batch")
 
 
 class _Planner:
     """Cuts batches into blocks as they come."""
 
-    def __init__(self, start: int, block_bytes: int) -> None:
+    def __init__(self, scan: RunScan, block_bytes: int) -> None:
         self._block_bytes = block_bytes
         self.blocks: list[PlannedBlock] = []
-        self._start = start  # of the block, in the source
+        self.entry_ids, self.frames = array("q"), array("q")
+        self._points = iter(scan.index.points.positions)
+        self._next_point = next(self._points)
+        self._start = scan.start_position  # of the block, in the source
         self._position = 0  # of the block, from the first one's beginning
-        self._first_entry_id = self.entries = 0
-        self._frames = Digest()
-        self._run_bytes = 0
+        self._first_entry_id = self._entries = 0
+        self._run_bytes = self._closed_bytes = 0  # of the block's batches; of those in the blocks before
+        self._digest = Digest()  # of the block's frames
 
-    @property
-    def next_frame(self) -> int:
-        return self._position + BLOCK_HEADER.size + self._frames.size_bytes
+    def add(self, window: Window) -> None:
+        content, at = window.content, window.lead
+        parts: list[bytes | memoryview] = [content[:at]]
+        for length in window.lengths:
+            used = BLOCK_HEADER.size + FRAME.size * self._entries + self._run_bytes
+            if self._entries and used + FRAME.size + length > self._block_bytes:
+                self._take(parts)
+                self.close(is_last=False)
+                used = BLOCK_HEADER.size
+            if self._closed_bytes + self._run_bytes == self._next_point:
+                self.entry_ids.append(self._first_entry_id + self._entries)
+                self.frames.append(self._position + used)
+                self._next_point = next(self._points, -1)
+            parts += (FRAME.pack(length), content[at : at + length])
+            at += length
+            self._entries += 1
+            self._run_bytes += length
+        self._take(parts)
 
-    @property
-    def next_entry_id(self) -> int:
-        return self._first_entry_id + self.entries
-
-    def begin(self, size_bytes: int) -> None:
-        """A batch follows; it begins a block where it does not fit."""
-        if self.entries and BLOCK_HEADER.size + self._frames.size_bytes + FRAME.size + size_bytes > self._block_bytes:
-            self.close(is_last=False)
-        self.entries += 1
-        self._run_bytes += size_bytes
-        self._frames.update(FRAME.pack(size_bytes))
-
-    def add(self, piece: memoryview) -> None:
-        self._frames.update(piece)
+    def _take(self, parts: list[bytes | memoryview]) -> None:
+        for part in parts if len(parts) < _FEW else (b"".join(parts),):  # many small ones cost more than a copy
+            self._digest.update(part)
+        parts.clear()
 
     def close(self, *, is_last: bool) -> None:
         """The block is full: padded, unless it is the last one, or one batch has made it larger than others."""
-        used = BLOCK_HEADER.size + self._frames.size_bytes
+        used = BLOCK_HEADER.size + FRAME.size * self._entries + self._run_bytes
         size_bytes = used if is_last else max(used, self._block_bytes)
         block = Block(self._first_entry_id, self._position, size_bytes)
-        planned = PlannedBlock(block, self.entries, self._start, self._run_bytes, 0)
+        planned = PlannedBlock(block, self._entries, self._start, self._run_bytes, 0)
         digest = Digest()
         digest.update(planned.header)
-        digest.append(self._frames.value, self._frames.size_bytes)
+        digest.append(self._digest.value, self._digest.size_bytes)
         for piece in _padding(size_bytes - used):
             digest.update(piece)
         self.blocks.append(planned._replace(checksum=digest.value))
         self._start, self._position = self._start + self._run_bytes, self._position + size_bytes
-        self._first_entry_id, self.entries = self.next_entry_id, 0
-        self._frames, self._run_bytes = Digest(), 0
+        self._first_entry_id, self._closed_bytes = self._first_entry_id + self._entries, self._closed_bytes + self._run_bytes
+        self._entries = self._run_bytes = 0
+        self._digest = Digest()
 
 
 def plan_blocks(source: RunSource, scan: RunScan, block_bytes: int, where: str) -> BlockPlan:
     """Read the run once: where blocks begin, where the batches of its index's points lie, and what is to be sent. Raises SourceChanged."""
-    planner, run = _Planner(scan.start_position, block_bytes), Digest()
-    entry_ids, frames = array("q"), array("q")
-    points = iter(scan.index.points.positions)
-    next_point = next(points, -1)
-    for size_bytes, piece in batches(source, scan.start_position, scan.end_position, where):
-        if size_bytes:
-            is_point = run.size_bytes == next_point
-            planner.begin(size_bytes)
-            if is_point:
-                entry_ids.append(planner.next_entry_id - 1)
-                frames.append(planner.next_frame - FRAME.size)
-                next_point = next(points, -1)
-        planner.add(piece)
-        run.update(piece)
+    planner, run = _Planner(scan, block_bytes), Digest()
+    for window in windows(source, scan.start_position, scan.end_position, where):
+        planner.add(window)
+        run.update(window.content)
     planner.close(is_last=True)
-    if len(frames) != len(scan.index.points.positions):
+    if len(planner.frames) != len(scan.index.points.positions):
         raise SourceChanged(f"{where}: its batches are not where they were when it was scanned")
-    return BlockPlan(tuple(planner.blocks), entry_ids, frames, run.text())
+    return BlockPlan(tuple(planner.blocks), planner.entry_ids, planner.frames, run.text())
 
 
 class BlockSource(io.RawIOBase):
@@ -180,7 +192,8 @@ class BlockSource(io.RawIOBase):
         super().__init__()
         self._index, self._blocks, self._source, self._where = index, plan.blocks, source, where
         self._position = 0
-        self._read = self.part_reader(0)
+        self._pieces_to_read = self._pieces(0)
+        self._rest = memoryview(b"")
 
     @property
     def size_bytes(self) -> int:
@@ -237,10 +250,8 @@ class BlockSource(io.RawIOBase):
         first = bisect_right(self._blocks, start - len(self._index) - 1, key=lambda each: each.block.position)
         for each in self._blocks[max(first, 0) :]:
             yield each.header
-            for size_bytes, piece in batches(self._source, each.start, each.start + each.run_bytes, self._where):
-                if size_bytes:
-                    yield FRAME.pack(size_bytes)
-                yield piece
+            for window in windows(self._source, each.start, each.start + each.run_bytes, self._where):
+                yield window.frames()
             yield from _padding(each.pad_bytes)
 
     # As a file
@@ -258,15 +269,19 @@ class BlockSource(io.RawIOBase):
         """Only back to the beginning, where another attempt starts."""
         if position or whence != io.SEEK_SET:
             raise io.UnsupportedOperation("a block object is read from its beginning on")
-        self._position = 0
+        self._position, self._pieces_to_read, self._rest = 0, self._pieces(0), memoryview(b"")
         return 0
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count = self._read(memoryview(buffer), self._position)
-        self._position += count
-        if count:
-            self.pace(count)
-        return count
+    def read(self, size: int = -1) -> bytes:
+        """What comes next, without a copy: fewer bytes than `size` before the end, too."""
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces_to_read, b""))
+        piece = self._rest[: len(self._rest) if size < 0 else size]
+        self._rest = self._rest[len(piece) :]
+        self._position += len(piece)
+        if piece:
+            self.pace(len(piece))
+        return cast(bytes, piece)
 
     def as_file(self) -> BinaryIO:
         return cast(BinaryIO, self)
