@@ -1,4 +1,4 @@
-/* The Python face of compiled_walk.h: one function, which does not hold the interpreter while it walks. */
+/* The Python face of compiled_walk.h: functions that do not hold the interpreter while they work. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -52,7 +52,35 @@ static PyObject *pass_batches(PyObject *module, PyObject *args)
                          (long long)stretch.latest_ms, (long long)stretch.first_gap, producers);
 }
 
-static PyMethodDef methods[] = {{"pass_batches", pass_batches, METH_VARARGS, pass_batches_doc}, {NULL, NULL, 0, NULL}};
+PyDoc_STRVAR(take_frames_doc, "take_frames(frames, at, end, run) -> (at, bytes of run that were filled, batches)\n\n"
+                              "See segments.stretch. Raises ValueError for places outside of the buffer.");
+
+static PyObject *take_frames(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer frames, run;
+    long long from, to;
+    if (!PyArg_ParseTuple(args, "y*LLw*", &frames, &from, &to, &run))
+        return NULL;
+    int64_t at = from, filled = 0, count = 0;
+    int is_inside = 0 <= from && from <= to && to <= frames.len;
+    if (is_inside) {
+        Py_BEGIN_ALLOW_THREADS
+        count = take_framed(frames.buf, &at, to, run.buf, &filled, run.len);
+        Py_END_ALLOW_THREADS
+    } else {
+        PyErr_Format(PyExc_ValueError, "bytes %lld to %lld of %zd", from, to, frames.len);
+    }
+    PyBuffer_Release(&frames);
+    PyBuffer_Release(&run);
+    return is_inside ? Py_BuildValue("(LLL)", (long long)at, (long long)filled, (long long)count) : NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"pass_batches", pass_batches, METH_VARARGS, pass_batches_doc},
+    {"take_frames", take_frames, METH_VARARGS, take_frames_doc},
+    {NULL, NULL, 0, NULL},
+};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "headwater_core.segments.compiled_walk", "Record batches, walked by compiled code.", 0, methods, NULL, NULL, NULL, NULL,

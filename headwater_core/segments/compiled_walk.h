@@ -227,3 +227,23 @@ static void walk_batches(Stretch *stretch, const uint8_t *buffer, int64_t end, i
         stretch->at += LENGTH_FROM + length;
     }
 }
+
+/* -- frames -------------------------------------------------------------------------------------------------------- */
+
+/* Copies whole batches out of their frames, uint32 length and batch, as far as they lie in frames[*at:end] and fit to[*to_at:to_end];
+   returns how many. A frame that is not as long as the batch in it says stops it. layouts/blocks/block_stream.py is the reference. */
+static int64_t take_framed(const uint8_t *frames, int64_t *at, int64_t end, uint8_t *to, int64_t *to_at, int64_t to_end)
+{
+    int64_t count = 0;
+    while (end - *at >= 4 + LENGTH_FROM) {
+        int64_t size = get_u32(frames + *at);
+        if (size != (int64_t)get_i32(frames + *at + 4 + LENGTH_FROM - 4) + LENGTH_FROM || size < HEADER_BYTES || size > end - *at - 4
+            || size > to_end - *to_at)
+            break;
+        memcpy(to + *to_at, frames + *at + 4, (size_t)size);
+        *at += 4 + size;
+        *to_at += size;
+        count++;
+    }
+    return count;
+}

@@ -6,7 +6,7 @@ A batch is plain when it is sound, no control batch, and in the leader epoch of 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["NO_END_OFFSET", "Stretch", "pass_batches"]
+__all__ = ["NO_END_OFFSET", "Stretch", "pass_batches", "take_frames"]
 
 NO_END_OFFSET = 2**63 - 1  # after every offset
 
@@ -43,3 +43,13 @@ try:
     from headwater_core.segments.compiled_walk import pass_batches
 except ModuleNotFoundError:  # no compiler at installation; one that is there and cannot be loaded is an error
     pass_batches = None
+
+take_frames: Callable[[memoryview, int, int, memoryview], tuple[int, int, int]] | None
+"""(frames, at, end, run) -> (where the first frame begins that was not taken, bytes of `run` that were filled, how many batches these
+are): whole batches out of frames[at:end], as far as they fit and each frame is as long as its batch says. The interpreter is not held
+meanwhile.
+"""
+try:
+    from headwater_core.segments.compiled_walk import take_frames
+except ImportError:  # none, or one that was built before there were frames
+    take_frames = None

@@ -8,6 +8,7 @@ from contextlib import closing
 from headwater_core.errors import CorruptData, TruncatedData
 from headwater_core.layouts.blocks.block_format import BLOCK_HEADER, BLOCK_MAGIC, FRAME, BlockMap, pad
 from headwater_core.segments.batches import LENGTH_FROM
+from headwater_core.segments.stretch import take_frames
 
 WINDOW_BYTES = 1 << 20  # of the object, held at once
 _LEAD = 64  # bytes before a window, for what is left of the one before it: less than a header
@@ -93,6 +94,13 @@ class _Frames:
             # The next frame, as long as it is wholly in the window and in the block: what is at a border is _enter's.
             if left or count == room or at + _FRAME_AND_LENGTH.size > filled or position + FRAME.size >= end:
                 break
+            if take_frames is not None:
+                passed, taken, entries = take_frames(space, at, min(filled, at + end - position), buffer[count:])
+                at, position, count = passed, position + passed - at, count + taken
+                if self._entries >= 0:
+                    self._entries += entries
+                if count == room or at + _FRAME_AND_LENGTH.size > filled or position + FRAME.size >= end:
+                    break
             entry, length = _FRAME_AND_LENGTH.unpack_from(space, at)
             if entry != length + LENGTH_FROM or position + FRAME.size + entry > end:
                 break

@@ -93,6 +93,37 @@ static void check_round(const uint8_t *sound, int64_t size)
     free(copy);
 }
 
+/* Frames around sound batches, damaged and cut, into a run of any size. */
+static void check_frames(const uint8_t *sound, int64_t size)
+{
+    uint8_t *frames = malloc((size_t)size * 2 + 8);
+    must(frames != NULL, "there is memory");
+    int64_t filled = 0;
+    for (int64_t at = 0; size - at >= HEADER_BYTES && below(50);) {
+        int64_t length = LENGTH_FROM + get_i32(sound + at + 8);
+        if (length < HEADER_BYTES || length > size - at)
+            break;
+        for (int byte = 0; byte < 4; byte++)
+            frames[filled++] = (uint8_t)((uint64_t)length >> 8 * (3 - byte));
+        memcpy(frames + filled, sound + at, (size_t)length);
+        filled += length;
+        at += length;
+    }
+    for (int64_t damage = below(3); damage > 0 && filled; damage--)
+        frames[below(filled)] ^= (uint8_t)(1 << below(8));
+    int64_t end = below(3) ? filled : below(filled + 1), room = below(2) ? filled : below(filled + 1);
+    uint8_t *copy = malloc(end ? (size_t)end : 1), *run = malloc(room ? (size_t)room : 1);
+    must(copy != NULL && run != NULL, "there is memory");
+    memcpy(copy, frames, (size_t)end);
+    int64_t from = below(3) ? 0 : below(end + 1), at = from, taken = 0;
+    int64_t count = take_framed(copy, &at, end, run, &taken, room);
+    must(at >= from && at <= end && taken >= 0 && taken <= room, "it ends in both buffers");
+    must(at - from == taken + 4 * count, "each batch had a frame");
+    free(frames);
+    free(copy);
+    free(run);
+}
+
 int main(int argc, char **argv)
 {
     must(argc == 4, "FILE SEED ROUNDS are given");
@@ -103,7 +134,9 @@ int main(int argc, char **argv)
     fclose(file);
     prepare_crc32c();
     state = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
-    for (long rounds = strtol(argv[3], NULL, 10); rounds > 0; rounds--)
+    for (long rounds = strtol(argv[3], NULL, 10); rounds > 0; rounds--) {
         check_round(sound, size);
+        check_frames(sound, size);
+    }
     return 0;
 }

@@ -4,6 +4,7 @@ import io
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from headwater_core.layouts.blocks import BlocksLayout, block_stream
 from headwater_core.layouts.blocks.block_format import BlockMap, decode_block_index
 from headwater_core.layouts.blocks.block_stream import stream_run
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
+from headwater_core.segments.stretch import take_frames
 from tests.headwater_core.objectstore.memory import MemoryStore
 
 RUN = a_run(30, value_bytes=5_000)
@@ -63,12 +65,11 @@ def test_any_stretch_through_any_window(block_bytes: int, window_bytes: int, sta
     for size in sizes:
         fitting.append(min(size, len(RUN) - at))
         at += fitting[-1]
-    before, block_stream.WINDOW_BYTES = block_stream.WINDOW_BYTES, window_bytes
-    try:
-        contents = streamed(raw, found, fitting, start)
-    finally:
-        block_stream.WINDOW_BYTES = before
-    assert b"".join(contents) == RUN[start:at]
+    with patch.object(block_stream, "WINDOW_BYTES", window_bytes):
+        compiled = streamed(raw, found, fitting, start)
+        with patch.object(block_stream, "take_frames", None):
+            assert streamed(raw, found, fitting, start) == compiled
+    assert b"".join(compiled) == RUN[start:at]
 
 
 @pytest.mark.parametrize("block_bytes", [300, 700, 40_000])
@@ -77,8 +78,9 @@ def test_every_byte_of_headers_frames_and_padding_is_looked_at(block_bytes: int)
     raw, found = an_object(block_bytes, SMALL_RUN)
     for at in range(found.index_bytes, len(raw)):
         spoilt = raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :]
-        with suppress(CorruptData):
-            assert streamed(spoilt, found, [len(SMALL_RUN)], 0) != [SMALL_RUN]
+        for walk in (take_frames, None):
+            with suppress(CorruptData), patch.object(block_stream, "take_frames", walk):
+                assert streamed(spoilt, found, [len(SMALL_RUN)], 0) != [SMALL_RUN]
 
 
 @pytest.mark.parametrize("block_bytes", [3_000, 1 << 20])
