@@ -264,6 +264,29 @@ def test_arguments_that_are_none_are_refused_in_words(stage: Stage, body: bytes)
     assert stage.operations.list().operations == []
 
 
+PATHS = [
+    "/v1/count/",
+    "//v1/count",
+    "/v1/../v1/count",
+    "/v1/%2e%2e/v1/count",
+    "/V1/count",
+    "/v1/count%00",
+    "/v1/count;x",
+    "/v1/counts",
+    "/count",
+]
+IDS = ["%2e%2e", "..%2f..%2fstatus", "%00", "a%0ab", "x" * 5000, "%ff%fe", "absent-operation", "*", "absent-operation;x"]
+
+
+def test_no_other_way_of_writing_a_path_leads_anywhere(stage: Stage) -> None:
+    for path in PATHS:
+        assert stage.post(path).problem == "not_found", path
+    for each in IDS:
+        for answer in (call(stage.data_dir, f"/v1/operations/{each}"), stage.post(f"/v1/operations/{each}/cancel")):
+            assert answer.problem in ("unknown_operation", "not_found"), each
+    assert stage.operations.list().operations == []
+
+
 def test_a_body_without_an_end_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     too_long = call(stage.data_dir, "/v1/count", method="POST", body=b" " * 70_000, Content_Type="application/json")
     assert (too_long.status, too_long.problem) == (413, "body_too_large")
