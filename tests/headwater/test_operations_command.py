@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from headwater.agent_api import AgentApi
 from headwater_core.errors import TransientError
 from tests.headwater.admin.test_admin_server import eventually
 from tests.headwater.conftest import Stage
-from tests.headwater.test_agent import DEADLINE_S, held_up, running
+from tests.headwater.test_agent import DEADLINE_S, Agent, running
 
 MANUAL = ("--set", "archival.archive=manual")
 
@@ -64,44 +65,46 @@ def test_operations_are_listed_shown_and_filtered(stage: Stage) -> None:
     assert stage.run("operations", "list").code == 6
 
 
-def test_a_command_whose_work_is_cancelled_ends_and_one_that_is_killed_ends_its_work(stage: Stage) -> None:
-    """In the middle of a pass, which a file holds up; then everything is archived by the next one."""
-    log = stage.log("kitchen")
-    with running(stage, log, *MANUAL) as agent:
+@contextmanager
+def holding(stage: Stage, log: Path) -> Iterator[tuple[Agent, Path]]:
+    """An agent whose passes get no further than to a partition's claim, until there is a file of that name."""
+    go = stage.root / "go"
+    with running(stage, log, *MANUAL, HOLD_AT=f"archive.claimed:{go}") as agent:
         agent.wait_for("gateway_started")
-        epochs = log / "orders.in-0" / "leader-epoch-checkpoint"
-        content = epochs.read_bytes()
+        yield agent, go
+
+
+def test_a_command_whose_work_is_cancelled_ends_and_one_that_is_killed_ends_its_work(stage: Stage) -> None:
+    """In the middle of a pass; then everything is archived by the next one."""
+    log = stage.log("kitchen")
+    with holding(stage, log) as (agent, go):
         waiting, killed = begun(stage, log, "flush"), begun(stage, log, "archive")
-        with held_up(epochs, agent):
-            agent.wait_for("operation_started", verb="flush")
-            agent.wait_for("operation_started", verb="archive")
-            killed.send_signal(signal.SIGKILL)
-            ended(killed)
-            [flush] = rows(stage, "list", "--verb", "flush")
-            assert (flush["state"], flush["total"] is None or flush["done"] < flush["total"]) == ("running", True)
-            [cancelling] = rows(stage, "cancel", flush["id"])
-            assert cancelling["cancelling"] is True
-            assert eventually(lambda: rows(stage, "list", "--verb", "archive")[0]["state"] in ("running", "cancelled"))
+        agent.wait_for("operation_started", verb="flush")
+        agent.wait_for("operation_started", verb="archive")
+        killed.send_signal(signal.SIGKILL)
+        ended(killed)
+        [flush] = rows(stage, "list", "--verb", "flush")
+        assert flush["state"] == "running"
+        [cancelling] = rows(stage, "cancel", flush["id"])
+        assert cancelling["cancelling"] is True
+        go.touch()
         code, err = ended(waiting)
         assert (code, "stopped before its end" in err, flush["id"] in err) == (TransientError.exit_code, True, True)
         assert eventually(lambda: {row["state"] for row in rows(stage, "list")} == {"cancelled"})
-        with suppress(FileNotFoundError):
-            epochs.unlink()
-        epochs.write_bytes(content)
         assert stage.run("flush", log=log).code == 0
-        assert {row["state"] for row in stage.run("status", "-p", "-o", "jsonl", log=log).rows} == {"archived"}
+        again = stage.run("flush", "-o", "jsonl", log=log).rows
+        assert {(row["objects"], row["reason"], row["error"]) for row in again} == {(0, "caught up", None)}
         assert agent.stop() == 0
 
 
 def test_an_agent_that_is_stopped_in_mid_pass_says_so_to_the_command(stage: Stage) -> None:
     log = stage.log("kitchen")
-    with running(stage, log, *MANUAL) as agent:
-        agent.wait_for("gateway_started")
+    with holding(stage, log) as (agent, go):
         waiting = begun(stage, log, "flush")
-        with held_up(log / "orders.in-0" / "leader-epoch-checkpoint", agent):
-            agent.wait_for("operation_started", verb="flush")
-            agent.process.send_signal(signal.SIGTERM)
-            agent.wait_for("stop_requested")
+        agent.wait_for("operation_started", verb="flush")
+        agent.process.send_signal(signal.SIGTERM)
+        agent.wait_for("stop_requested")
+        go.touch()
         code, err = ended(waiting)
         assert (code, "stopped" in err) == (TransientError.exit_code, True)
         assert agent.process.wait(DEADLINE_S) == 0
@@ -109,13 +112,11 @@ def test_an_agent_that_is_stopped_in_mid_pass_says_so_to_the_command(stage: Stag
 
 def test_an_agent_that_is_killed_in_mid_pass_leaves_a_temporary_error(stage: Stage) -> None:
     log = stage.log("kitchen")
-    with running(stage, log, *MANUAL) as agent:
-        agent.wait_for("gateway_started")
+    with holding(stage, log) as (agent, _):
         waiting = begun(stage, log, "flush")
-        with held_up(log / "orders.in-0" / "leader-epoch-checkpoint", agent):
-            agent.wait_for("operation_started", verb="flush")
-            agent.process.kill()
-            code, err = ended(waiting)
+        agent.wait_for("operation_started", verb="flush")
+        agent.process.kill()
+        code, err = ended(waiting)
         assert (code, "stopped answering" in err) == (TransientError.exit_code, True)
 
 
