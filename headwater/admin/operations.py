@@ -113,6 +113,13 @@ class OperationKey(NamedTuple):
         return f"{self.started_ms}-{self.id}"
 
 
+class Pace(NamedTuple):
+    """Where an operation's pace is measured from: its first word, as it may have waited for its turn, or been resumed."""
+
+    since_s: float
+    done: int
+
+
 class TooManyOperations(TransientError):
     """As many run or wait as may."""
 
@@ -127,9 +134,9 @@ def new_operation_id() -> str:
     return minted_id(SystemClock().now_ms(), secrets.randbits(32))
 
 
-def eta_s(done: int, total: int | None, elapsed_s: float) -> float | None:
+def eta_s(done: int, total: int, elapsed_s: float) -> float | None:
     """At the pace so far; None while that means nothing."""
-    if total is None or done < 1 or elapsed_s < PACE_S:
+    if done < 1 or elapsed_s < PACE_S:
         return None
     return round(elapsed_s * max(0, total - done) / done, 1)
 
@@ -148,6 +155,7 @@ class RunningOperation:
         self.silence_max_s, self.is_kept = silence_max_s, is_kept
         self.began_s = self.heard_s = now_s
         self.ended_s = 0.0
+        self.paced: Pace | None = None
         self.cancelled = threading.Event()
         self.on_cancel: Callable[[], object] = lambda: None
 
@@ -282,6 +290,8 @@ class Operations:
             if running.id in self._running:
                 before = running.facts
                 running.heard_s = self._clock.monotonic_s()
+                if running.paced is None:
+                    running.paced = Pace(running.heard_s, done)
                 running.facts = msgspec.structs.replace(
                     before, done=done, total=before.total if total is None else total, unit=unit or before.unit
                 )
@@ -341,4 +351,7 @@ def _seen(running: RunningOperation, now_s: float) -> Operation:
     facts = running.facts
     if facts.state is not OperationState.RUNNING:
         return facts
-    return msgspec.structs.replace(facts, eta_s=eta_s(facts.done, facts.total, now_s - running.began_s))
+    if running.paced is None or facts.total is None:
+        return facts
+    since_s, before = running.paced
+    return msgspec.structs.replace(facts, eta_s=eta_s(facts.done - before, facts.total - before, now_s - since_s))

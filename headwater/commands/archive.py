@@ -36,7 +36,7 @@ def archive(config: "Config", selection: str | None, before: int | None, dry_run
     """Archive sealed segments once, then exit.
 
     TOPIC or TOPIC:P limits it to a topic or a partition. If an agent runs on the data directory, the agent does the work and
-    this command waits for it.
+    this command waits for it; Ctrl-C, or `headwater operations cancel`, ends it.
 
     \b
     Example:

@@ -81,11 +81,26 @@ def test_one_that_runs_shows_how_far_it_is_and_how_long_it_will_take() -> None:
 
 
 def test_the_rest_of_a_pace_means_nothing_too_soon_or_without_a_total() -> None:
-    assert eta_s(5, None, 100) is None
     assert eta_s(0, 10, 100) is None
     assert eta_s(5, 10, PACE_S - 0.1) is None
     assert eta_s(5, 10, 100) == 100
     assert eta_s(12, 10, 100) == 0
+
+
+def test_the_pace_begins_with_the_first_word() -> None:
+    clock = ManualClock()
+    operations = a_registry(clock)
+    running = operations.begin("verify", {})
+    clock.now_s += 1000  # others come first
+    running.advance(40, 100)
+    clock.now_s += 10
+    running.advance(50)
+    assert [each.eta_s for each in every(operations)] == [50.0]
+    without = operations.begin("archive", {})
+    without.advance(5)
+    clock.now_s += 10
+    without.advance(9)
+    assert every(operations)[0].eta_s is None
 
 
 def test_what_is_cancelled_ends_by_itself_and_is_no_failure() -> None:
