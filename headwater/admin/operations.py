@@ -21,21 +21,7 @@ RUNNING_MAX = 64  # of the agent, waiting ones included; and as many of other pr
 PACE_S = 3.0  # of work, before its pace means anything
 ARGUMENTS_BYTES_MAX = 8 << 10  # of JSON
 ERROR_CHARS_MAX = 2000
-VERBS = (  # that are counted by name
-    "archive",
-    "flush",
-    "gc",
-    "delete-before",
-    "pause",
-    "resume",
-    "reload",
-    "explain",
-    "recover",
-    "verify",
-    "scrub",
-    "scan",
-    "export",
-)
+VERBS = ("archive", "flush", "gc", "pause", "resume", "reload", "recover", "verify", "scrub", "scan", "export")  # counted by name
 OTHER = "other"  # verbs come from other processes, too
 OPERATION_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{7,63}"
 AGENT = "agent"
