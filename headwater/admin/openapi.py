@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from headwater.admin.metrics import STATES
-from headwater.admin.operation_routes import JSON_LINES
+from headwater.admin.operation_routes import JSON_LINES, ReportedBegin, ReportedEnd, ReportedProgress
 from headwater.admin.operation_routes import LIMIT as OPERATIONS_LIMIT
 from headwater.admin.operation_routes import LIMIT_MAX as OPERATIONS_LIMIT_MAX
 from headwater.admin.operations import OPERATION_ID, Operation, OperationPage, OperationState
@@ -28,9 +28,10 @@ _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"
 
 def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
     """OpenAPI 3.1. version: of the program."""
-    types = (StatusPage, OperationPage, Operation, Problem, *(each.arguments for each in verbs))
+    reports = (ReportedBegin, ReportedProgress, ReportedEnd)
+    types = (StatusPage, OperationPage, Operation, Problem, *reports, *(each.arguments for each in verbs))
     made, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    page, operations, operation, problem, *arguments = made
+    page, operations, operation, problem, begin, progress, end, *arguments = made
     return {
         "openapi": "3.1.0",
         "info": {
@@ -79,7 +80,20 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
                         "Operations on the page",
                     ),
                     _parameter("after", {"type": "string"}, "The next_after of the page before"),
+                ),
+                "post": _operation(
+                    "A command that works by itself reports that it has begun; the same report again changes nothing",
+                    {"201": {"description": "It is listed", "content": {"application/json": {"schema": operation}}}} | _is(operation),
                 )
+                | _body(begin),
+            },
+            "/v1/operations/{id}/progress": {
+                "post": _operation("It reports how far it is, every few seconds; cancelling tells it to end", _is(operation))
+                | {"parameters": [_ID]}
+                | _body(progress)
+            },
+            "/v1/operations/{id}/end": {
+                "post": _operation("It reports what came of it", _is(operation)) | {"parameters": [_ID]} | _body(end)
             },
             "/v1/operations/{id}": {"get": _operation("One operation", _is(operation)) | {"parameters": [_ID]}},
             "/v1/operations/{id}/cancel": {
@@ -115,6 +129,10 @@ def _verb(verb: Verb, arguments: dict[str, Any], operation: dict[str, Any]) -> d
         _parameter("wait", {"type": "boolean", "default": verb.is_look}, f"Answer with its rows and its end; so does Accept: {JSON_LINES}"),
         _OPERATION_ID,
     ) | {"requestBody": {"content": {"application/json": {"schema": arguments}}}}
+
+
+def _body(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def _is(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Operations over HTTP: begins one, lists them, shows one, cancels one."""
+"""Operations over HTTP: begins one, lists them, shows one, cancels one; and other processes report theirs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from headwater.admin.operations import (
+    AGENT,
     OPERATION_ID,
     Operation,
     OperationKey,
@@ -27,8 +29,38 @@ from headwater.admin.verb_threads import Stopping, VerbThreads, encoded
 from headwater_core.errors import UsageError
 
 LIMIT, LIMIT_MAX = 100, 1000  # operations on a page
+SILENCE_MAX_S = 60.0  # without a report for so long, an operation of another process is lost
 JSON_LINES = "application/x-ndjson"
 PROGRESS_S = 5.0  # between two lines of an answer, where no row comes in between
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class ReportedBegin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command has begun to work by itself. id: as it calls the operation"""
+
+    id: str
+    verb: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z-]{0,31}$")]
+    arguments: dict[str, Any] = {}
+    pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class ReportedProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """So many of so many are done; total null: not known."""
+
+    done: Count = 0
+    total: Count | None = None
+    unit: Annotated[str, msgspec.Meta(max_length=32)] = ""
+
+
+class ReportedEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came of it, as Operation has it. results: sums"""
+
+    state: Literal["done", "failed", "cancelled"]
+    results: dict[str, Count] = {}
+    error: str | None = None
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
 
 
 class OperationRoutes:
@@ -38,6 +70,9 @@ class OperationRoutes:
     def all(self) -> list[Route]:
         return [
             Route("/v1/operations", self._list),
+            Route("/v1/operations", self._report_begin, methods=["POST"]),
+            Route("/v1/operations/{id}/progress", self._report_progress, methods=["POST"]),
+            Route("/v1/operations/{id}/end", self._report_end, methods=["POST"]),
             Route("/v1/operations/{id}", partial(self._one, self._operations.find)),
             Route("/v1/operations/{id}/cancel", partial(self._one, self._operations.cancel), methods=["POST"]),
             *(Route(f"/v1/{each.name}", partial(self._begin, each), methods=["POST"]) for each in self.verbs),
@@ -59,6 +94,49 @@ class OperationRoutes:
     async def _one(self, do: Callable[[str], Operation | None], request: Request) -> Response:
         known(request)
         found = do(request.path_params["id"])
+        if found is None:
+            raise ProblemError(ProblemCode.UNKNOWN_OPERATION, "there is no such operation, or none any more")
+        return _document(found)
+
+    async def _report_begin(self, request: Request) -> Response:
+        known(request)
+        begun = _reported(await request.body(), ReportedBegin)
+        by = f"process {begun.pid}"
+        if (before := self._operations.find(begun.id)) is not None:
+            if (before.verb, before.by) != (begun.verb, by):
+                raise ProblemError(ProblemCode.OPERATION_ID_TAKEN, f"{before.id} is the id of another operation")
+            return _document(before)
+        try:
+            running = self._operations.begin(begun.verb, begun.arguments, operation_id=begun.id, by=by, silence_max_s=SILENCE_MAX_S)
+        except UsageError as error:
+            raise ProblemError(ProblemCode.BAD_REQUEST, str(error)) from error
+        except TooManyOperations as error:
+            raise ProblemError(ProblemCode.TOO_MANY_OPERATIONS, str(error)) from error
+        return _document(running.facts, 201, {"Location": f"/v1/operations/{running.id}"})
+
+    async def _report_progress(self, request: Request) -> Response:
+        known(request)
+        progress = _reported(await request.body(), ReportedProgress)
+        if (running := self._of_a_process(request)) is not None:
+            running.advance(progress.done, progress.total, progress.unit)
+        return self._one_now(request)
+
+    async def _report_end(self, request: Request) -> Response:
+        known(request)
+        end = _reported(await request.body(), ReportedEnd)
+        if (running := self._of_a_process(request)) is not None:
+            self._operations.finish(running, OperationState(end.state), end.error, end.exit_code, end.results)
+        return self._one_now(request)
+
+    def _of_a_process(self, request: Request) -> RunningOperation | None:
+        """None when it has ended, or there is none."""
+        running = self._operations.running(request.path_params["id"])
+        if running is not None and running.facts.by == AGENT:
+            raise ProblemError(ProblemCode.OPERATION_ID_TAKEN, f"{running.id} is the agent's own operation")
+        return running
+
+    def _one_now(self, request: Request) -> Response:
+        found = self._operations.find(request.path_params["id"])
         if found is None:
             raise ProblemError(ProblemCode.UNKNOWN_OPERATION, "there is no such operation, or none any more")
         return _document(found)
@@ -107,6 +185,13 @@ class _Rows(StreamingResponse):
         async for rows in self._pipe.take(PROGRESS_S):
             yield rows or _line(self._operations.find(self._running.id) or self._running.facts)
         yield _line(self._running.facts)
+
+
+def _reported(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ProblemError(ProblemCode.BAD_REQUEST, f"not a report of an operation: {error}"[:500]) from error
 
 
 def _decoded(body: bytes, verb: Verb) -> msgspec.Struct:

@@ -165,6 +165,7 @@ def _to_directory(
     dry_run: bool,
     form: str,
 ) -> None:
+    from headwater.operation_report import reported
     from headwater.pipeline.export.checkpoint import open_checkpoint
     from headwater.pipeline.export.directory_export import DirectoryExport
 
@@ -174,15 +175,23 @@ def _to_directory(
         if dry_run:
             _show(form, (task.split for task in work.tasks), work.size_bytes, work.failures)
             return
-        with progress("exporting", work.size_bytes) as shown, placing.runner(config, store, "export", work.size_bytes) as runner:
-            summary = work.run(runner, shown.advance)
-    facts = {"ranges": summary.ranges, "rows": summary.files.rows, "files": summary.files.files, "size_bytes": summary.files.size_bytes}
-    _report(
-        form,
-        facts | {"directory": str(directory)},
-        summary.failed,
-        f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, {size_text(facts['size_bytes'])}",
-    )
+        with reported(config.node.data_dir, "export", {"to": str(directory)}, work.size_bytes) as operation:
+            with progress("exporting", work.size_bytes) as shown, placing.runner(config, store, "export", work.size_bytes) as runner:
+                summary = work.run(runner, operation.beside(shown.advance))
+            facts = {
+                "ranges": summary.ranges,
+                "rows": summary.files.rows,
+                "files": summary.files.files,
+                "size_bytes": summary.files.size_bytes,
+            }
+            operation.results = facts
+            _report(
+                form,
+                facts | {"directory": str(directory)},
+                summary.failed,
+                f"exported {facts['rows']} records of {facts['ranges']} ranges into {facts['files']} files, "
+                f"{size_text(facts['size_bytes'])}",
+            )
 
 
 def _to_table(
@@ -197,6 +206,7 @@ def _to_table(
     form: str,
 ) -> None:
     with placing.spark("export") as spark:
+        from headwater.operation_report import reported
         from headwater.pipeline.spark.table_export import TableExport, check_format
 
         check_format(spark, table_format)
@@ -208,10 +218,12 @@ def _to_table(
         if dry_run:
             _show(form, work.splits, work.size_bytes, work.failures)
             return
-        with progress("exporting", work.size_bytes) as shown:
-            done = work.run(shown.advance)
-    facts = {"table": table, "ranges": done.ranges, "commits": done.commits}
-    _report(form, facts, done.failed, f"exported {done.ranges} ranges into {table} in {done.commits} commits")
+        with reported(config.node.data_dir, "export", {"to": table}, work.size_bytes) as operation:
+            with progress("exporting", work.size_bytes) as shown:
+                done = work.run(operation.beside(shown.advance))
+            facts = {"table": table, "ranges": done.ranges, "commits": done.commits}
+            operation.results = {"ranges": done.ranges, "commits": done.commits}
+            _report(form, facts, done.failed, f"exported {done.ranges} ranges into {table} in {done.commits} commits")
 
 
 def _report(form: str, facts: dict[str, Any], failed: "Sequence[Failure]", said: str) -> None:

@@ -325,30 +325,35 @@ def _apply(config: "Config", made: "RecoveryPlan", into: Path, form: str, *, ski
     import msgspec
 
     import recovery
+    from headwater.operation_report import reported
     from headwater.wiring import open_bucket
 
-    with _control(config) as control, progress("recovering", made.size_bytes) as shown:
-        done: RecoveryReport = recovery.apply(
-            made,
-            into,
-            open_bucket(config).store,
-            control=control,
-            progress=shown.advance,
-            skip_damaged=skip_damaged,
-            recorded=not unrecorded,
-        )
-    if form == "table":
-        emit(form, TOPICS, map(msgspec.to_builtins, done.topics))
-    else:
-        emit("json" if form == "json" else "jsonl", (), [msgspec.to_builtins(done)])
-    for note in done.notes:
-        say(f"note: {note}")
-    took = duration_text((done.finished_ms - done.started_ms) / 1000)
-    how = "finished before, nothing was done" if done.again else f"verified, {took}"
-    say(f"{done.records} records, {size_text(done.size_bytes)} in {done.into}, cluster id {done.cluster_id}, node id {done.node_id}: {how}")
-    if not done.again:
-        _say_what_next(done)
-    _check_complete(done.left_out)
+    arguments = {"topics": sorted({each.topic for each in made.topics}), "into": str(into)}
+    with reported(config.node.data_dir, "recover", arguments, made.size_bytes) as operation:
+        with _control(config) as control, progress("recovering", made.size_bytes) as shown:
+            done: RecoveryReport = recovery.apply(
+                made,
+                into,
+                open_bucket(config).store,
+                control=control,
+                progress=operation.beside(shown.advance),
+                skip_damaged=skip_damaged,
+                recorded=not unrecorded,
+            )
+        operation.results = {"topics": len(done.topics), "records": done.records, "size_bytes": done.size_bytes}
+        if form == "table":
+            emit(form, TOPICS, map(msgspec.to_builtins, done.topics))
+        else:
+            emit("json" if form == "json" else "jsonl", (), [msgspec.to_builtins(done)])
+        for note in done.notes:
+            say(f"note: {note}")
+        took = duration_text((done.finished_ms - done.started_ms) / 1000)
+        how = "finished before, nothing was done" if done.again else f"verified, {took}"
+        amount = f"{done.records} records, {size_text(done.size_bytes)}"
+        say(f"{amount} in {done.into}, cluster id {done.cluster_id}, node id {done.node_id}: {how}")
+        if not done.again:
+            _say_what_next(done)
+        _check_complete(done.left_out)
 
 
 def _say_what_next(done: "RecoveryReport") -> None:

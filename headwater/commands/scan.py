@@ -93,6 +93,7 @@ def scan(
       3  everything was written but what --quarantine lists
       4  data is damaged; nothing was written
     """
+    from headwater.operation_report import reported
     from headwater.pipeline.scan.query_options import parse_query
     from headwater.wiring import open_bucket
     from headwater_core.clock import SystemClock
@@ -123,18 +124,20 @@ def scan(
         say(f"would read {size_text(plan.size_bytes)} of {len(rows)} partitions in {len(plan.splits)} splits")
         return
     started_s = clock.monotonic_s()
-    with progress("scanning", plan.size_bytes) as shown:
-        written = scan_to_parquet(store, plan, query, target, workers=workers, progressed=shown.advance)
-    elapsed_s = clock.monotonic_s() - started_s
-    if form != "table":
-        emit(form, (), [_summary(plan, written, target, elapsed_s)])
-    say(
-        f"{written.counters.rows} records of {len(plan.ranges)} partitions in {written.files} files, {size_text(written.size_bytes)}"
-        f" ({size_text(written.counters.bytes_fetched)} fetched, {duration_text(elapsed_s)})"
-    )
-    if written.counters.damaged or plan.lost:
-        documents = f" and {len(plan.lost)} topics or partitions with damaged manifests" if plan.lost else ""
-        raise Partial(f"{written.counters.damaged} damaged ranges{documents} were left out; they are listed in {quarantine_path}")
+    with reported(config.node.data_dir, "scan", {"topics": topics, "to": str(target)}, plan.size_bytes) as operation:
+        with progress("scanning", plan.size_bytes) as shown:
+            written = scan_to_parquet(store, plan, query, target, workers=workers, progressed=operation.beside(shown.advance))
+        operation.results = {"records": written.counters.rows, "files": written.files, "size_bytes": written.size_bytes}
+        elapsed_s = clock.monotonic_s() - started_s
+        if form != "table":
+            emit(form, (), [_summary(plan, written, target, elapsed_s)])
+        say(
+            f"{written.counters.rows} records of {len(plan.ranges)} partitions in {written.files} files, {size_text(written.size_bytes)}"
+            f" ({size_text(written.counters.bytes_fetched)} fetched, {duration_text(elapsed_s)})"
+        )
+        if written.counters.damaged or plan.lost:
+            documents = f" and {len(plan.lost)} topics or partitions with damaged manifests" if plan.lost else ""
+            raise Partial(f"{written.counters.damaged} damaged ranges{documents} were left out; they are listed in {quarantine_path}")
 
 
 def _advice() -> "Advice":

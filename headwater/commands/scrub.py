@@ -59,6 +59,7 @@ def scrub(
        4  damage was found
       10  nothing to examine
     """
+    from headwater.operation_report import reported
     from headwater.pipeline.scrub.scrub_state import ScrubState
     from headwater.pipeline.scrub.scrubber import Sample, Scrubber, ScrubScope
     from headwater.wiring import open_bucket
@@ -80,31 +81,33 @@ def scrub(
             summarise({"store": store.url, "due": len(due), "due_bytes": due_bytes, "skipped": work.report.skipped})
         say(f"would examine {len(due)} objects, {size_text(due_bytes)}, of {work.report.partitions} partitions")
         return
-    with (
-        progress("scrubbing", work.size_bytes) as shown,
-        placing.runner(config, store, "scrub", work.size_bytes) as runner,
-    ):
-        report = work.run(runner, shown.advance)
-    rows = [finding.row() for finding in report.findings]
-    facts = {
-        "store": store.url,
-        "partitions": report.partitions,
-        "examined": report.examined,
-        "skipped": report.skipped,
-        "replaced": report.replaced,
-        "read_bytes": report.read_bytes,
-        "damaged": report.damaged,
-        "unexamined": len(rows) - report.damaged,
-    }
-    if form == "json":
-        summarise(facts | {"findings": rows})
-    elif rows or form == "jsonl":
-        emit(form, FINDINGS, rows)
-    skipped = f", {report.skipped} were not due" if report.skipped else ""
-    say(f"examined {report.examined} objects of {report.partitions} partitions, read {size_text(report.read_bytes)}{skipped}")
-    verdict = report.verdict(store.url)
-    if verdict:
-        raise verdict
+    with reported(config.node.data_dir, "scrub", {"selection": selection, "sample": sample}, work.size_bytes) as operation:
+        with (
+            progress("scrubbing", work.size_bytes) as shown,
+            placing.runner(config, store, "scrub", work.size_bytes) as runner,
+        ):
+            report = work.run(runner, operation.beside(shown.advance))
+        operation.results = report.sums()
+        rows = [finding.row() for finding in report.findings]
+        facts = {
+            "store": store.url,
+            "partitions": report.partitions,
+            "examined": report.examined,
+            "skipped": report.skipped,
+            "replaced": report.replaced,
+            "read_bytes": report.read_bytes,
+            "damaged": report.damaged,
+            "unexamined": len(rows) - report.damaged,
+        }
+        if form == "json":
+            summarise(facts | {"findings": rows})
+        elif rows or form == "jsonl":
+            emit(form, FINDINGS, rows)
+        skipped = f", {report.skipped} were not due" if report.skipped else ""
+        say(f"examined {report.examined} objects of {report.partitions} partitions, read {size_text(report.read_bytes)}{skipped}")
+        verdict = report.verdict(store.url)
+        if verdict:
+            raise verdict
 
 
 def _fraction(text: str) -> float:

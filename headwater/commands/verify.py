@@ -45,6 +45,7 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
        4  damage was found
       10  nothing to examine
     """
+    from headwater.operation_report import reported
     from headwater.pipeline.runner import Threads
     from headwater.pipeline.scrub.scrubber import Scrubber, ScrubScope
     from headwater.wiring import open_bucket
@@ -53,13 +54,15 @@ def verify(config: "Config", selection: str | None, data: bool, form: str) -> No
     store = open_bucket(config).store
     topic, number = parse_selection(selection) if selection else (None, None)
     scrub = Scrubber(store, ScrubScope(topic=topic, partition=number, data=data), SystemClock())
-    with progress("verifying", scrub.size_bytes) as shown:
-        report = scrub.run(Threads(store, VERIFIERS), shown.advance)
-    rows = [finding.row() for finding in report.findings]
-    if rows or form != "table":
-        emit(form, FINDINGS, rows)
-    read = f", read {size_text(report.read_bytes)}" if data else ""
-    say(f"examined {report.examined} objects of {report.partitions} partitions{read}")
-    verdict = report.verdict(store.url)
-    if verdict:
-        raise verdict
+    with reported(config.node.data_dir, "verify", {"selection": selection, "data": data}, scrub.size_bytes) as operation:
+        with progress("verifying", scrub.size_bytes) as shown:
+            report = scrub.run(Threads(store, VERIFIERS), operation.beside(shown.advance))
+        operation.results = report.sums()
+        rows = [finding.row() for finding in report.findings]
+        if rows or form != "table":
+            emit(form, FINDINGS, rows)
+        read = f", read {size_text(report.read_bytes)}" if data else ""
+        say(f"examined {report.examined} objects of {report.partitions} partitions{read}")
+        verdict = report.verdict(store.url)
+        if verdict:
+            raise verdict

@@ -1,0 +1,104 @@
+"""What a command that works by itself reports of its operation to the agent on its data directory, where there is one."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headwater.command_operation import begin_operation
+from headwater_core.errors import HeadwaterError, NotFound
+
+EVERY_S = 3.0  # between two reports; the agent takes a command for lost after a minute
+ANSWER_S = 2.0
+END_S = 1.0  # what the end of a command waits for its last report
+
+
+class OperationReport:
+    """One command's. A thread reports, and gives up what fails: an agent that is not there, is of another version or does not answer
+    neither slows nor fails the command. When the agent says that the operation is cancelled, the command is interrupted as by Ctrl-C.
+
+    results  sums of what was done, for the end
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        verb: str,
+        arguments: Mapping[str, Any],
+        total_bytes: int | None,
+        *,
+        interrupt: Callable[[], object] = lambda: os.kill(os.getpid(), signal.SIGINT),
+        every_s: float = EVERY_S,
+    ) -> None:
+        self.results: dict[str, Any] = {}
+        self._data_dir, self._interrupt, self._every_s = data_dir, interrupt, every_s
+        self._id = begin_operation()
+        self._begin = {"id": self._id, "verb": verb, "arguments": dict(arguments), "pid": os.getpid()}
+        self._done, self._total = 0, total_bytes
+        self._end: dict[str, Any] = {}
+        self._ended, self._is_begun, self._is_cancelled = threading.Event(), False, False
+        self._thread = threading.Thread(target=self._report, name="operation-report", daemon=True)
+        self._thread.start()
+
+    def beside(self, shown: Callable[..., object]) -> Callable[..., None]:
+        """Progress for both: called as `shown` is, with bytes that are done more."""
+
+        def advance(done_bytes: int, *rest: Any) -> None:
+            self._done += done_bytes
+            shown(done_bytes, *rest)
+
+        return advance
+
+    def end(self, error: BaseException | None) -> None:
+        """It has ended, with this error if any. Returns soon, whether that was heard or not."""
+        exit_code = None if error is None else getattr(error, "exit_code", HeadwaterError.exit_code)
+        state = "done" if error is None else "cancelled" if self._is_cancelled else "failed"
+        words = None if error is None else str(error) or type(error).__name__
+        self._end = {"state": state, "results": self.results, "error": words, "exit_code": exit_code}
+        self._ended.set()
+        self._thread.join(END_S)
+
+    def _report(self) -> None:
+        while True:
+            is_last = self._ended.is_set()
+            try:
+                self._tell(is_last)
+            except NotFound:
+                self._is_begun = False  # another agent
+            except HeadwaterError:
+                pass
+            except Exception:
+                return  # no report is worth a traceback
+            if is_last:
+                return
+            self._ended.wait(self._every_s)
+
+    def _tell(self, is_last: bool) -> None:
+        from headwater.agent_api import AgentApi
+
+        api, path = AgentApi(self._data_dir), f"/v1/operations/{self._id}"
+        if not self._is_begun:
+            api.post("/v1/operations", self._begin, timeout_s=ANSWER_S)
+            self._is_begun = True
+        progress = {"done": self._done, "total": self._total, "unit": "bytes"}
+        found = api.post(f"{path}/progress", progress, timeout_s=ANSWER_S)
+        if is_last:
+            api.post(f"{path}/end", self._end, timeout_s=ANSWER_S)
+        elif found["cancelling"] and not self._is_cancelled:
+            self._is_cancelled = True
+            self._interrupt()
+
+
+@contextmanager
+def reported(data_dir: Path, verb: str, arguments: Mapping[str, Any], total_bytes: int | None = None) -> Iterator[OperationReport]:
+    """The block is the operation; what it raises is how it ends."""
+    report = OperationReport(data_dir, verb, arguments, total_bytes)
+    try:
+        yield report
+    except BaseException as error:
+        report.end(error)
+        raise
+    report.end(None)
