@@ -76,7 +76,52 @@ static PyObject *take_frames(PyObject *module, PyObject *args)
     return is_inside ? Py_BuildValue("(LLL)", (long long)at, (long long)filled, (long long)count) : NULL;
 }
 
+PyDoc_STRVAR(batch_lengths_doc, "batch_lengths(run, at, end, lengths) -> (at, how many)\n\n"
+                                "See segments.stretch. Raises ValueError for places outside of the buffer.");
+
+static PyObject *batch_lengths(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer run, lengths;
+    long long from, to;
+    if (!PyArg_ParseTuple(args, "y*LLw*", &run, &from, &to, &lengths))
+        return NULL;
+    int64_t at = from, count = 0;
+    int is_inside = 0 <= from && from <= to && to <= run.len;
+    if (is_inside)
+        count = batch_lengths_of(run.buf, &at, to, lengths.buf, lengths.len / (Py_ssize_t)sizeof(int32_t));
+    else
+        PyErr_Format(PyExc_ValueError, "bytes %lld to %lld of %zd", from, to, run.len);
+    PyBuffer_Release(&run);
+    PyBuffer_Release(&lengths);
+    return is_inside ? Py_BuildValue("(LL)", (long long)at, (long long)count) : NULL;
+}
+
+PyDoc_STRVAR(put_frames_doc, "put_frames(run, lead, lengths, frames) -> how many bytes of frames were filled\n\n"
+                             "See segments.stretch. Raises ValueError for lengths that are not of these bytes.");
+
+static PyObject *put_frames(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer run, lengths, frames;
+    long long lead;
+    if (!PyArg_ParseTuple(args, "y*Ly*w*", &run, &lead, &lengths, &frames))
+        return NULL;
+    int64_t filled;
+    Py_BEGIN_ALLOW_THREADS
+    filled = put_framed(run.buf, run.len, lead, lengths.buf, lengths.len / (Py_ssize_t)sizeof(int32_t), frames.buf, frames.len);
+    Py_END_ALLOW_THREADS
+    if (filled < 0)
+        PyErr_Format(PyExc_ValueError, "%zd lengths after %lld bytes are not those of %zd bytes", lengths.len / 4, lead, run.len);
+    PyBuffer_Release(&run);
+    PyBuffer_Release(&lengths);
+    PyBuffer_Release(&frames);
+    return filled < 0 ? NULL : PyLong_FromLongLong((long long)filled);
+}
+
 static PyMethodDef methods[] = {
+    {"batch_lengths", batch_lengths, METH_VARARGS, batch_lengths_doc},
+    {"put_frames", put_frames, METH_VARARGS, put_frames_doc},
     {"pass_batches", pass_batches, METH_VARARGS, pass_batches_doc},
     {"take_frames", take_frames, METH_VARARGS, take_frames_doc},
     {NULL, NULL, 0, NULL},

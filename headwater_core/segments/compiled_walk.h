@@ -247,3 +247,40 @@ static int64_t take_framed(const uint8_t *frames, int64_t *at, int64_t end, uint
     }
     return count;
 }
+
+/* The lengths of the batches that begin in run[*at:end], each with all of its header's length there; the last one may reach further.
+   Returns how many; *at is where the walk ended: after the last of them, or before one that is too short to be a batch. */
+static int64_t batch_lengths_of(const uint8_t *run, int64_t *at, int64_t end, int32_t *lengths, int64_t most)
+{
+    int64_t count = 0;
+    while (count < most && end - *at >= LENGTH_FROM) {
+        int32_t length = get_i32(run + *at + LENGTH_FROM - 4);
+        if (length < LENGTH_MIN || length > INT32_MAX - LENGTH_FROM)
+            break;
+        lengths[count++] = length + LENGTH_FROM;
+        *at += (int64_t)length + LENGTH_FROM;
+    }
+    return count;
+}
+
+/* Copies run[:size], of which `lead` bytes continue a batch, with a frame before each of the batches; returns how many bytes that makes,
+   or -1 where `to` has no room for them, or the lengths are not of these bytes. */
+static int64_t put_framed(const uint8_t *run, int64_t size, int64_t lead, const int32_t *lengths, int64_t count, uint8_t *to, int64_t room)
+{
+    if (lead < 0 || lead > size || count < 0 || size + 4 * count > room)
+        return -1;
+    memcpy(to, run, (size_t)lead);
+    int64_t at = lead, filled = lead;
+    for (int64_t number = 0; number < count; number++) {
+        uint32_t length = (uint32_t)lengths[number];
+        int64_t here = (int64_t)length < size - at ? (int64_t)length : size - at;
+        if (here <= 0)
+            return -1;
+        for (int byte = 0; byte < 4; byte++)
+            to[filled + byte] = (uint8_t)(length >> 8 * (3 - byte));
+        memcpy(to + filled + 4, run + at, (size_t)here);
+        filled += 4 + here;
+        at += here;
+    }
+    return at == size ? filled : -1;
+}

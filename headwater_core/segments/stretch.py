@@ -3,10 +3,11 @@
 A batch is plain when it is sound, no control batch, and in the leader epoch of the batch before it.
 """
 
+from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["NO_END_OFFSET", "Stretch", "pass_batches", "take_frames"]
+__all__ = ["NO_END_OFFSET", "Stretch", "batch_lengths", "pass_batches", "put_frames", "take_frames"]
 
 NO_END_OFFSET = 2**63 - 1  # after every offset
 
@@ -49,7 +50,15 @@ take_frames: Callable[[memoryview, int, int, memoryview], tuple[int, int, int]] 
 are): whole batches out of frames[at:end], as far as they fit and each frame is as long as its batch says. The interpreter is not held
 meanwhile.
 """
+batch_lengths: "Callable[[memoryview, int, int, array[int]], tuple[int, int]] | None"
+"""(run, at, end, lengths) -> (where it ended, how many lengths): of the batches that begin in run[at:end] with their length there. It ends
+after the last of them, which may reach further, or before what is too short for a batch.
+"""
+put_frames: "Callable[[memoryview, int, array[int], bytearray], int] | None"
+"""(run, lead, lengths, frames) -> how many bytes of `frames` were filled: all of `run`, of which `lead` bytes continue a batch, with a
+frame before each batch. Raises ValueError for lengths that are not of these bytes.
+"""
 try:
-    from headwater_core.segments.compiled_walk import take_frames
+    from headwater_core.segments.compiled_walk import batch_lengths, put_frames, take_frames
 except ImportError:  # none, or one that was built before there were frames
-    take_frames = None
+    batch_lengths = put_frames = take_frames = None

@@ -5,8 +5,9 @@ import os
 import struct
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import BinaryIO, NamedTuple, cast
 
 from headwater_core.errors import SourceChanged
@@ -16,9 +17,11 @@ from headwater_core.objectstore.paced_file import PacedFile, PacedStream
 from headwater_core.objectstore.store import Part
 from headwater_core.segments.batches import LENGTH_FROM, LENGTH_MIN
 from headwater_core.segments.run_scan import RunScan
+from headwater_core.segments.stretch import batch_lengths, put_frames
 
 WINDOW_BYTES = 1 << 20
-_FEW = 200
+_LENGTH_BYTES = array("i").itemsize
+_LENGTH_MAX = 2**31 - 1
 _LENGTH = struct.Struct(">8xi")  # of a batch, what follows it
 
 
@@ -78,11 +81,15 @@ class Window(NamedTuple):
 
     content: memoryview
     lead: int
-    lengths: list[int]
+    lengths: "array[int]"
 
-    def frames(self) -> bytes:
+    def frames(self) -> bytes | bytearray:
         """Its bytes with a frame before each batch."""
         content, at = self.content, self.lead
+        if put_frames is not None:
+            framed = bytearray(len(content) + FRAME.size * len(self.lengths))
+            put_frames(content, at, self.lengths, framed)
+            return framed
         parts: list[bytes | memoryview] = [content[:at]]
         for length in self.lengths:
             parts += (FRAME.pack(length), content[at : at + length])
@@ -93,27 +100,36 @@ class Window(NamedTuple):
 def windows(source: RunSource, start: int, end: int, where: str) -> Iterator[Window]:
     """All of source[start:end]. Raises SourceChanged where there are no batches: a scan has found them."""
     view = memoryview(bytearray(min(WINDOW_BYTES, end - start)))
+    space = array("i", bytes(_LENGTH_BYTES * (len(view) // (LENGTH_FROM + LENGTH_MIN) + 1)))
     position, kept, left = start, 0, 0  # what is read next; the beginning of a header from the window before; of a batch
     while position < end:
         count = source.read_at(view[kept : kept + end - position], position)
         if not count:
             raise SourceChanged(f"{where} ends at byte {position}, {end} were there")
         position, filled = position + count, kept + count
-        at = lead = min(left, filled)
-        lengths: list[int] = []
-        while at + LENGTH_FROM <= filled:
-            length = LENGTH_FROM + _LENGTH.unpack_from(view, at)[0]
-            if not LENGTH_FROM + LENGTH_MIN <= length <= end - position + filled - at:
-                raise SourceChanged(f"{where}, byte {position - filled + at}: a batch of {length} bytes was not there when it was scanned")
-            lengths.append(length)
-            at += length
+        lead = min(left, filled)
+        at, found = (batch_lengths or _batch_lengths)(view, lead, filled, space)
+        if at + LENGTH_FROM <= filled or at - filled > end - position:
+            raise SourceChanged(f"{where}, byte {position - filled + min(at, filled)}: a batch that was not there when it was scanned")
         left = left - lead + max(0, at - filled)
         used = min(at, filled)
-        yield Window(view[:used], lead, lengths)
+        yield Window(view[:used], lead, space[:found])
         kept = filled - used
         view[:kept] = bytes(view[used:filled])
     if kept:
         raise SourceChanged(f"{where} ends inside a batch")
+
+
+def _batch_lengths(run: memoryview, at: int, end: int, lengths: "array[int]") -> tuple[int, int]:
+    """As segments.stretch's, which is compiled."""
+    found = 0
+    while at + LENGTH_FROM <= end:
+        length = LENGTH_FROM + _LENGTH.unpack_from(run, at)[0]
+        if not LENGTH_FROM + LENGTH_MIN <= length <= _LENGTH_MAX:
+            break
+        lengths[found] = length
+        found, at = found + 1, at + length
+    return at, found
 
 
 class _Planner:
@@ -132,28 +148,41 @@ class _Planner:
         self._digest = Digest()  # of the block's frames
 
     def add(self, window: Window) -> None:
-        content, at = window.content, window.lead
-        parts: list[bytes | memoryview] = [content[:at]]
-        for length in window.lengths:
-            used = BLOCK_HEADER.size + FRAME.size * self._entries + self._run_bytes
-            if self._entries and used + FRAME.size + length > self._block_bytes:
-                self._take(parts)
+        framed, digested = memoryview(window.frames()), 0
+        ends = list(accumulate(window.lengths, initial=0))  # batch n of the window is window.content[lead:][ends[n] : ends[n + 1]]
+        first, count = 0, len(window.lengths)
+        while first < count:
+            last = self._fitting(ends, first, count)
+            if last > first:
+                self._place(ends, first, last)
+                first = last
+            if first < count:
+                end = window.lead + ends[first] + FRAME.size * first
+                self._digest.update(framed[digested:end])
+                digested = end
                 self.close(is_last=False)
-                used = BLOCK_HEADER.size
-            if self._closed_bytes + self._run_bytes == self._next_point:
-                self.entry_ids.append(self._first_entry_id + self._entries)
-                self.frames.append(self._position + used)
-                self._next_point = next(self._points, -1)
-            parts += (FRAME.pack(length), content[at : at + length])
-            at += length
-            self._entries += 1
-            self._run_bytes += length
-        self._take(parts)
+        self._digest.update(framed[digested:])
 
-    def _take(self, parts: list[bytes | memoryview]) -> None:
-        for part in parts if len(parts) < _FEW else (b"".join(parts),):  # many small ones cost more than a copy
-            self._digest.update(part)
-        parts.clear()
+    def _fitting(self, ends: list[int], first: int, count: int) -> int:
+        """Up to which batch of the window the block has room: for one at least, where it has none yet."""
+        room = self._block_bytes - BLOCK_HEADER.size - FRAME.size * self._entries - self._run_bytes
+        room += ends[first] + FRAME.size * first
+        fitting = bisect_right(range(count), room, lo=first, key=lambda number: ends[number + 1] + FRAME.size * (number + 1))
+        return max(fitting, first + 1) if not self._entries else fitting
+
+    def _place(self, ends: list[int], first: int, last: int) -> None:
+        """Batches `first` to `last` of the window go into the block."""
+        before = self._closed_bytes + self._run_bytes - ends[first]  # of the run, before the window's first batch
+        while 0 <= self._next_point - before < ends[last]:
+            at = bisect_left(ends, self._next_point - before, first, last)
+            if ends[at] != self._next_point - before:
+                break  # where no batch begins: plan_blocks notices
+            self.entry_ids.append(self._first_entry_id + self._entries + at - first)
+            frames_before = BLOCK_HEADER.size + FRAME.size * (self._entries + at - first)
+            self.frames.append(self._position + frames_before + self._run_bytes + ends[at] - ends[first])
+            self._next_point = next(self._points, -1)
+        self._entries += last - first
+        self._run_bytes += ends[last] - ends[first]
 
     def close(self, *, is_last: bool) -> None:
         """The block is full: padded, unless it is the last one, or one batch has made it larger than others."""
@@ -219,7 +248,7 @@ class BlockSource(io.RawIOBase):
 
     def part_reader(self, start: int) -> Callable[[memoryview, int], int]:
         """As PartSource's. `start` is 0, or where a block begins."""
-        pieces: Iterator[bytes | memoryview] = iter(())
+        pieces: Iterator[bytes | bytearray] = iter(())
         rest = memoryview(b"")
         reached = -1
 
@@ -243,7 +272,7 @@ class BlockSource(io.RawIOBase):
 
         return read_at
 
-    def _pieces(self, start: int) -> Iterator[bytes | memoryview]:
+    def _pieces(self, start: int) -> Iterator[bytes | bytearray]:
         """Everything from byte `start` on."""
         if start == 0:
             yield self._index

@@ -120,6 +120,17 @@ static void check_frames(const uint8_t *sound, int64_t size)
     must(at >= from && at <= end && taken >= 0 && taken <= room, "it ends in both buffers");
     must(at - from == taken + 4 * count, "each batch had a frame");
     free(frames);
+
+    int32_t lengths[64];
+    int64_t begun = below(taken + 1), ended = begun, most = below(65);
+    int64_t found = batch_lengths_of(run, &ended, taken, lengths, most);
+    must(found >= 0 && found <= most && ended >= begun, "lengths are counted");
+    int64_t cut = ended < taken ? ended : taken, into_bytes = cut - begun + 4 * found - (below(4) ? 0 : below(9));
+    uint8_t *into = malloc(into_bytes > 0 ? (size_t)into_bytes : 1);
+    must(into != NULL, "there is memory");
+    int64_t filled_bytes = put_framed(run + begun, cut - begun, below(4) ? 0 : below(cut - begun + 2), lengths, found, into, into_bytes);
+    must(filled_bytes < 0 || filled_bytes <= into_bytes, "frames stay in their buffer");
+    free(into);
     free(copy);
     free(run);
 }

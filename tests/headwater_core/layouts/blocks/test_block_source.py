@@ -4,11 +4,13 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
+from unittest.mock import patch
 
 import pytest
 from awscrt.checksums import crc64nvme
 
 from headwater_core.errors import SourceChanged, UploadStopped
+from headwater_core.layouts.blocks import block_source
 from headwater_core.layouts.blocks.block_format import RunFacts, encode_block_index
 from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
@@ -69,6 +71,16 @@ def test_a_part_may_be_read_again_from_its_beginning() -> None:
     assert drained(reader, 1_000, 1_000) == first
     with pytest.raises(io.UnsupportedOperation):
         reader(memoryview(bytearray(5)), 500)
+
+
+@pytest.mark.parametrize("block_bytes", [150, 3_000, 40_000, 1 << 20])
+@pytest.mark.parametrize("window_bytes", [100, 5_000, 1 << 20])
+def test_the_reference_makes_what_compiled_code_makes(block_bytes: int, window_bytes: int) -> None:
+    """A window holds a batch's header at least."""
+    with patch.object(block_source, "WINDOW_BYTES", window_bytes):
+        made = all_of(a_source(io.BytesIO(BEFORE + RUN), block_bytes))
+        with patch.object(block_source, "batch_lengths", None), patch.object(block_source, "put_frames", None):
+            assert all_of(a_source(io.BytesIO(BEFORE + RUN), block_bytes)) == made
 
 
 def test_one_block_is_one_part() -> None:
