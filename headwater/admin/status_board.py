@@ -54,14 +54,21 @@ class HeadVerdict(NamedTuple):
     reason: str
 
 
+class ArchiveExtent(NamedTuple):
+    """From where to where an archive goes, both inclusive, by the manifest of that version."""
+
+    version: int
+    start_offset: int
+    last_offset: int
+
+
 class ArchiveSize(NamedTuple):
-    """What a head said of its archive, and when, on the monotonic clock. Offsets are inclusive.
+    """What a head said of its archive, and when, on the monotonic clock.
 
     trouble  why a head could not be used; then all else is nothing
     """
 
-    start_offset: int
-    last_offset: int
+    extent: ArchiveExtent
     archived_bytes: int
     objects: int
     at_s: float
@@ -69,10 +76,19 @@ class ArchiveSize(NamedTuple):
 
     @classmethod
     def of(cls, head: Head, at_s: float) -> "ArchiveSize":
-        return cls(head.start_offset, head.last_offset, head.entries.live_bytes, head.entries.objects, at_s)
+        extent = ArchiveExtent(head.version, head.start_offset, head.last_offset)
+        return cls(extent, head.entries.live_bytes, head.entries.objects, at_s)
 
-    def agrees(self, known: PartitionState) -> bool:
-        return (self.start_offset, self.last_offset) == (known.start_offset, known.last_offset)
+    @classmethod
+    def unusable(cls, trouble: str, at_s: float) -> "ArchiveSize":
+        return cls(ArchiveExtent(-1, 0, -1), 0, 0, at_s, trouble)
+
+
+def _newest(known: PartitionState | None, size: ArchiveSize | None) -> ArchiveExtent | None:
+    """By the control log, which others may have told of a newer manifest, or by a head, of which the control log may not have heard."""
+    said = ArchiveExtent(known.manifest_version, known.start_offset, known.last_offset) if known is not None else None
+    seen = size.extent if size is not None and not size.trouble else None
+    return max(said, seen, key=lambda each: each.version) if said is not None and seen is not None else said or seen
 
 
 @dataclass(slots=True)
@@ -253,6 +269,7 @@ class StatusBoard:
         self._wake.set()
 
     def committed(self, head: Head) -> None:
+        """By this agent."""
         self.last_commit_ms = self.clock.now_ms()
         with self._lock:
             self._sizes[head.partition_id] = ArchiveSize.of(head, self.clock.monotonic_s())
@@ -269,10 +286,12 @@ class StatusBoard:
         """What the bucket has of a partition that nobody holds a head of. trouble: why that cannot be used."""
         now_s = self.clock.monotonic_s()
         with self._lock:
+            known = self._sizes.get(partition)
             if head is not None:
-                self._sizes[partition] = ArchiveSize.of(head, now_s)
+                if known is None or known.extent.version <= head.version:  # else it was overtaken by a commit of ours
+                    self._sizes[partition] = ArchiveSize.of(head, now_s)
             else:
-                self._sizes[partition] = ArchiveSize(0, -1, 0, 0, now_s, trouble) if trouble else None
+                self._sizes[partition] = ArchiveSize.unusable(trouble, now_s) if trouble else None
             if partition.topic_partition in self._entries:
                 self._due[partition.topic_partition] = None
             self._is_join_due = True
@@ -318,9 +337,7 @@ class StatusBoard:
         size, known = self._sizes.get(partition), self._sources.offsets(partition)
         if partition not in self._sizes:
             return known is not None or state in (ARCHIVE_ONLY, "standby")
-        if size is None or size.trouble or (known is not None and not size.agrees(known)):
-            return size is not None and size.at_s < old_s
-        return False
+        return size is not None and size.at_s < old_s and (bool(size.trouble) or size.extent != _newest(known, size))
 
     def when_seen(self, wanted: Callable[[TopicPartition], bool], done: Callable[[], object]) -> None:
         """Call `done`, in any thread, when what has been done so far with those that are `wanted` has been looked at: at once, where there
@@ -455,7 +472,7 @@ class StatusBoard:
         error, policy, held = sources.trouble(place), sources.policy(place), sources.head(partition)
         passes = error is None or isinstance(error, PASSES)
         trouble = "" if passes else str(error)
-        offsets = sources.offsets(partition) if held is None else None
+        offsets = _newest(sources.offsets(partition), self._sizes.get(partition)) if held is None else None
         if held is not None or (offsets is None and error is None and place in self._reasons):
             head = held.head if held is not None else None  # none: a step has found none
             status = status_of(
@@ -484,14 +501,14 @@ class StatusBoard:
         self,
         log: LocalLog,
         origin: WatermarkOrigin,
-        offsets: PartitionState | None,
+        offsets: ArchiveExtent | None,
         policy: Policy,
         trouble: str,
         passing: str,
         at_s: float,
         progressed: Progressed,
     ) -> BoardEntry:
-        """Without a head: by the control log's word, or as unknown. `passing` is a trouble that passes by itself."""
+        """Without a head: by what was last known of it, or as unknown. `passing` is a trouble that passes by itself."""
         place = log.partition.topic_partition
         is_said = log.high_watermark is not None
         status = replace(
@@ -543,7 +560,7 @@ class StatusBoard:
             lag_s=lag.age_s(self.clock.now_ms()) if lag is not None else None,
             archived_bytes=size.archived_bytes if size is not None else 0,
             objects=size.objects if size is not None else 0,
-            known_age_s=at_s - size.at_s if size is not None and size.agrees(offsets) else None,
+            known_age_s=at_s - size.at_s if size is not None and size.extent == offsets else None,
             state=state,
             reason=reason,
         )
@@ -573,12 +590,11 @@ class StatusBoard:
 
 def _archive_only(partition: PartitionId, known: PartitionState | None, size: ArchiveSize | None, now_s: float) -> BoardEntry | None:
     """None where nothing says that there is an archive of it."""
-    if known is None and size is None:
-        return None
-    start, last = (
-        (known.start_offset, known.last_offset) if known is not None else (size.start_offset, size.last_offset) if size else (0, -1)
-    )
     trouble = size.trouble if size is not None else ""
+    extent = _newest(known, size)
+    if extent is None and not trouble:
+        return None
+    start, last = (extent.start_offset, extent.last_offset) if extent is not None else (None, -1)
     is_sized = size is not None and not trouble
     status = replace(
         PartitionStatus.unknown(partition.topic_partition, ARCHIVE_ONLY, "no local log here"),
@@ -587,7 +603,7 @@ def _archive_only(partition: PartitionId, known: PartitionState | None, size: Ar
         last_offset=last if last >= 0 else None,
         archived_bytes=size.archived_bytes if size is not None else 0,
         objects=size.objects if size is not None else 0,
-        known_age_s=now_s - size.at_s if is_sized and size is not None and (known is None or size.agrees(known)) else None,
+        known_age_s=now_s - size.at_s if size is not None and size.extent == extent else None,
     )
     if trouble:
         status = replace(status, state=stopped_by(trouble), reason=trouble)
