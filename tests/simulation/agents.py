@@ -28,6 +28,7 @@ from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientErro
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
 from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, UnfinishedUpload, put_each
+from headwater_core.objectstore.store_meter import MeteredStore, StoreMeter
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
 from manifests.head import Head
@@ -70,19 +71,21 @@ class Agent:
         self.late = LateMetadata(world, self.logs)
         if world.theme.requests:
             self.logs = BrokerLogs(self.late, broker, world.clock)
-        self.paused_store = PausingStore(world, self.store)
+        meter = StoreMeter(world.clock)
+        self.paused_store = MeteredStore(PausingStore(world, self.store), meter)
         self.repository = repository_of(self.version, self.paused_store, world.id, world.limits)
         self.pauses = KnownPauses(self.repository, world.clock)
         self._tails = Tails(world.root / f"{self.name}-tails.json", world.clock)
         self._looks = CleanerLooks(world.root / f"{self.name}-cleaners.json", world.clock)
         self._topics = TopicRecords(self.repository, world.describe)
         self._announcer = LateAnnouncer(world.control, world.clock)
-        self._archivers: dict[PartitionId, PartitionArchiver] = {}
+        self.archivers: dict[PartitionId, PartitionArchiver] = {}
         self._layout = world.layouts.choice(LAYOUTS) if world.theme.layouts else open_layout("segment")
         world.result.seen[f"an agent starts with layout {self._layout.name}"] += 1
         sightings = Sightings(world.root / f"{self.name}-sightings", world.clock)
         self._collector = Collector(store=self.paused_store, sightings=sightings, clock=world.clock, writer=self.name)
         self._merged_to: int | None = None
+        self.status = world.status_of(self, meter)
         self._releaser: Releaser | BrokerReleaser = Releaser(logs=self.logs, repository=self.repository, writer=self.name, owned=True)
         if world.theme.requests:
             self._releaser = BrokerReleaser(
@@ -91,7 +94,7 @@ class Agent:
 
     def archiver(self) -> PartitionArchiver:
         partition = self.world.brokers.partition
-        if partition not in self._archivers:
+        if partition not in self.archivers:
             equipment = ArchiverEquipment(
                 logs=self.logs,
                 store=self.paused_store,
@@ -105,8 +108,8 @@ class Agent:
                 open_segment=self._open,
                 runs_max=3 if self.world.result.seed % 4 == 0 else 1,
             )
-            self._archivers[partition] = WatchedArchiver(partition, equipment, self._layout)
-        return self._archivers[partition]
+            self.archivers[partition] = WatchedArchiver(partition, equipment, self._layout)
+        return self.archivers[partition]
 
     def _open(self, segment: LocalSegment) -> BinaryIO:
         self.world.pause("open")
@@ -145,7 +148,14 @@ class Agent:
         if self.world.theme.pauses:
             policy = self.pauses.applied(self.world.brokers.partition.topic_partition, policy)
             self.world.result.seen["an agent is paused"] += policy.is_paused
-        outcome = archiver.step(policy)
+        try:
+            outcome = archiver.step(policy)
+        except Exception as error:
+            self.status.failed(error)
+            raise
+        self.status.stepped(outcome.reason)
+        if outcome.progressed:
+            self.status.committed(archiver.head)
         self.world.result.seen[f"outcome {outcome.action}"] += 1
         self.world.result.seen["space is saved"] += outcome.action == "replaced" and outcome.reason.endswith(SMALLER)
         entry = outcome.entry
@@ -189,6 +199,7 @@ class Agent:
         world.result.seen["outcome comes first"] += outcome.comes_first
         if outcome.merged is None:
             return f"nothing is merged {outcome.reason}"
+        self.status.committed(archiver.head)
         world.result.seen["outcome merged"] += 1
         world.result.seen["a cut entry is merged"] += any(entry.is_cut for entry in outcome.group)
         world.result.seen["entries of two epochs are merged"] += len(outcome.merged.epochs) > 1
@@ -223,6 +234,8 @@ class Agent:
 
         kept_from = self.logs.look(world.brokers.partition.topic_partition).start_offset if world.trims_released else None
         done = self._collector.collect(self.archiver(), settings, border=border, kept_from=kept_from)
+        if done.committed:
+            self.status.committed(self.archiver().head)
         seen = world.result.seen
         seen["orphans collected"] += bool(done.deleted)
         seen["orphans noted"] += done.orphans > done.deleted

@@ -20,6 +20,7 @@ import archival.broker.broker_logs
 import archival.partition.archiver
 import archival.partition.topics
 import archival.plan.merge_plan
+import headwater.admin.status_board
 import recovery.discovery
 import recovery.endings
 import recovery.placement
@@ -37,6 +38,7 @@ from headwater_core.errors import (
     UnrelatedLog,
     UnsupportedFormat,
 )
+from headwater_core.objectstore.store_meter import StoreMeter
 from headwater_core.partition import PartitionId
 from manifests.page_limits import LIMITS
 from tests.headwater_core.objectstore.faulty import BAD_NETWORK, NO_FAULTS, FaultyStore
@@ -48,6 +50,7 @@ from tests.simulation.bucket import Checks, Violation, WatchedStore, rest_of
 from tests.simulation.operator import Operator
 from tests.simulation.readers import Reader
 from tests.simulation.recoveries import InlinePool, Recoverer
+from tests.simulation.statuses import AgentStatus, LoudLog
 from tests.simulation.versions import Version
 
 ACTIONS = 140
@@ -293,6 +296,7 @@ class World:
         for module in _LOCKED:
             self._patched.enter_context(patch.object(module, "threading", YieldingLocks(self)))
         self._patched.enter_context(patch.object(archival.plan.merge_plan, "GROWTH", 2))  # more merges with fewer entries
+        self._patched.enter_context(patch.object(headwater.admin.status_board, "log", LoudLog()))
         self._patched.enter_context(patch.object(milestones, "reached", self._step_reached))
         for module in (recovery.discovery, recovery.endings, recovery.placement):
             self._patched.enter_context(patch.object(module, "ContextThreads", InlinePool))
@@ -318,6 +322,9 @@ class World:
     def begin_anew_epoch(self) -> int | None:
         return self.checks.consents.get(self.brokers.partition.topic_id)
 
+    def status_of(self, agent: Agent, meter: StoreMeter) -> AgentStatus:
+        return AgentStatus(self, agent, meter)
+
     def id(self) -> str:
         return f"{self.random.getrandbits(128):032x}"
 
@@ -335,6 +342,8 @@ class World:
             self.checks.after_action()
             self._witness()
             self.operator.after_action()
+            for agent in self.agents:
+                agent.status.after_action()
             if self.reader:
                 self.reader.after_action()
             if self.recoverer:
@@ -570,6 +579,7 @@ class World:
                 if "in vain" in outcome:
                     raise Violation(f"I15 {agent.name} replaces what is archived in vain, and nothing takes any time: {outcome}")
                 self.checks.overtaken()
+                agent.status.overtaken()
                 return
             progressed = True
             if outcome.startswith("needs upgrade"):
@@ -583,6 +593,7 @@ class World:
         else:
             raise Violation(f"I15 {agent.name} does not come to rest: {outcome}")
         self.checks.at_rest()
+        agent.status.rest()
         if self.reader:
             self.reader.rest()
         if self.recoverer:

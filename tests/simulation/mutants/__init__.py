@@ -13,7 +13,7 @@ Two rules have no mistake here, since others imply them:
   comparison saves the scan of a file that is known to be another one.
 """
 
-from tests.simulation.mutants import collection, incarnations, lineages, merges, pages, readers, recoveries, releases, uploads  # noqa: F401  each lists its own
+from tests.simulation.mutants import collection, incarnations, lineages, merges, pages, readers, recoveries, releases, statuses, uploads  # noqa: F401  each lists its own
 from tests.simulation.mutants.mutant import MUTANTS, Mutant, planted
 
 __all__ = ["MUTANTS", "Mutant", "planted"]
