@@ -9,7 +9,7 @@ from archival.plan.policy import Policy
 from archival.plan.replacement import irreplaceable
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import may_be_empty, next_steps
-from archival.plan.steps import Idle, Stop
+from archival.plan.steps import Idle, Stop, Upload
 from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.errors import HeadwaterError, TransientError
 from headwater_core.partition import PartitionId, TopicPartition
@@ -184,10 +184,12 @@ def _state(
         return "behind", found.reason
     steps = next_steps(log, head, writer=head.writer if head else "", policy=policy, tail_age_ms=tail_age_ms)
     step = next(each for each in steps if not may_be_empty(each))
+    done = head is not None and lag is not None and lag.size_bytes == 0
+    if done and isinstance(step, Upload) and step.refills is None:  # offsets without a batch: the step will find that out
+        return "archived", _caught_up(origin)
     if isinstance(step, Idle):
         if policy.is_paused:
             return "paused", step.reason
-        done = head is not None and lag is not None and lag.size_bytes == 0
         return ("archived", _caught_up(origin) if log.leadership else step.reason) if done else ("waiting", step.reason)
     if isinstance(step, Stop):
         return "stopped", str(step.error)

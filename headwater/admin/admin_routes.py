@@ -110,7 +110,7 @@ def _health(what: str, request: Request, results: Collection[CheckResult]) -> Re
 
 def _status_query(request: Request) -> StatusQuery:
     known(request, "topic", "partition", "state", "lag_above_s", "partitions", "limit", "after", "wait_s")
-    after = text(request, "after", rf"{_TOPIC}(:[0-9]{{1,9}})?", "the next_after of another page")
+    after = text(request, "after", rf"{_TOPIC}(:[0-9]{{1,10}})?", "the next_after of another page")
     topic, _, partition = (after or "").partition(":")
     return StatusQuery(
         topic=text(request, "topic", r"[A-Za-z0-9._*?-]{1,249}", "a topic's name, or a pattern with * and ?"),

@@ -14,7 +14,7 @@ from archival.watermark import WatermarkOrigin, WatermarkSource
 from headwater_core.epochs import EpochHistory
 from headwater_core.errors import NeedsUpgrade, SourceChanged
 from headwater_core.partition import PartitionId
-from headwater_core.segments.local_log import Leadership, LocalLog
+from headwater_core.segments.local_log import Generation, Leadership, LocalLog, LocalSegment
 from manifests.document import FORMAT, check_ours
 from manifests.entry import EpochOffset
 from manifests.head import Head
@@ -110,3 +110,17 @@ def test_a_log_that_changes_while_it_is_looked_at_has_not_stopped(monkeypatch: p
     monkeypatch.setattr(partition_status, "backlog", gone)
     with pytest.raises(SourceChanged):
         state_of(LOG, HEAD)
+
+
+def test_offsets_without_a_batch_are_not_due(tmp_path: Path) -> None:
+    """What was committed there was cut off, or never whole: the step finds nothing to upload, each time."""
+    (tmp_path / f"{0:020}.log").touch()
+    active = LocalSegment(base_offset=0, directory=tmp_path, size_bytes=0, generation=generation_of(tmp_path), is_active=True)
+    log = replace(LOG, segments=(active,), high_watermark=12, log_start=10)
+    status = state_of(log, HEAD)
+    assert (status.state, status.lag_bytes) == ("archived", 0)
+
+
+def generation_of(directory: Path) -> Generation:
+    status = (directory / f"{0:020}.log").stat()
+    return Generation(status.st_ino, status.st_mtime_ns)
