@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from archival.known_pauses import EXPLAINS_MS, REFRESH_S
+from archival.known_pauses import EXPLAINS_MS
 from headwater_core.errors import TransientError
 from headwater_core.partition import TopicPartition
 from manifests import keys
+from manifests.known_document import REFRESH_S
 from manifests.pause_list import PauseList, PauseScope
 from manifests.repository import ManifestRepository
 from tests.archival.builders import SendingStore

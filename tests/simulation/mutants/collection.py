@@ -111,7 +111,7 @@ def superseded_forgotten(stack: ExitStack) -> None:
 @mutant("an agent that has not read what is paused takes it for nothing", theme="pauses", noted=6)
 def pauses_unknown_are_none(plants: ExitStack) -> None:
     def now(self: KnownPauses) -> PauseList:
-        return self._known or PauseList()
+        return self.known or PauseList()
 
     plants.enter_context(patch.object(KnownPauses, "now", now))
 
