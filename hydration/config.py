@@ -15,14 +15,18 @@ class ReadPriority(Enum):
     OFFLOADED_ONLY = "offloaded-only"
 
     @classmethod
-    def _missing_(cls, value: object) -> "ReadPriority | None":
-        """The names that Pulsar and its proposal use for the same."""
-        return {
+    def _missing_(cls, value: object) -> "ReadPriority":
+        """In any case, with `_` for `-`; also the names that Pulsar and its proposal use for the same. Raises ValueError."""
+        names = {each.value: each for each in cls} | {
             "bookkeeper-first": cls.LOCAL_FIRST,
             "bookkeeper-only": cls.LOCAL_ONLY,
             "tiered-storage-first": cls.OFFLOADED_FIRST,
             "tiered-storage-only": cls.OFFLOADED_ONLY,
-        }.get(str(value))
+        }
+        found = names.get(str(value).strip().lower().replace("_", "-"))
+        if found is None:
+            raise ValueError(f"{str(value)[:80]!r} is not one of {', '.join(each.value for each in cls)}")
+        return found
 
     @property
     def uses_local(self) -> bool:
@@ -31,6 +35,10 @@ class ReadPriority(Enum):
     @property
     def uses_archive(self) -> bool:
         return self is not ReadPriority.LOCAL_ONLY
+
+    @property
+    def prefers_archive(self) -> bool:
+        return self in (ReadPriority.OFFLOADED_FIRST, ReadPriority.OFFLOADED_ONLY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from headwater_core.partition import PartitionId
 from headwater_core.segments.local_log import LocalLog
 from headwater_core.segments.log_dirs import LogDirs, Roster
 from headwater_core.threads import DaemonThreads
+from hydration.archive.archive_tier import ArchiveTier
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import EntryIndex, HeldEntries, ManifestView
 from hydration.cache.chunk_cache import ChunkCache
@@ -64,7 +65,8 @@ class Logs:
         """
         dirs          None where there is no local log
         index         where entries are looked up; in memory when there is none
-        priority_for  a topic's own read priority; the configured one for all when there is none
+        priority_for  a topic's own read priority, which is asked before each read: it may change; the configured one for all when
+                      there is none
         """
         self.hydrator = hydrator
         self._dirs, self._repository = dirs, repository
@@ -130,18 +132,26 @@ class Logs:
         """By name, as of the last refresh()."""
         return self._topics
 
-    def partition(self, topic: str, partition: int) -> PartitionLog:
-        """Raises NotFound; TransientError while it may be where nothing could be listed yet."""
+    def partition(self, topic: str, partition: int, priority: ReadPriority | None = None) -> PartitionLog:
+        """To be asked for anew for each request: the topic's read priority may change.
+
+        priority   of what is read with the result; None: the topic's
+
+        Raises NotFound; TransientError while it may be where nothing could be listed yet.
+        """
         partition_id = self._ids.get((topic, partition))
         if partition_id is None:
             if (why := self.unlisted) is not None:
                 raise TransientError(f"whether there is a {topic}:{partition} is not known yet: {why}") from why
             raise NotFound(f"{topic}:{partition} is neither in the log directories nor in the archive")
+        current = self._priority_for(topic)
         with self._lock:
             found = self._partitions.get(partition_id)
             if found is None:
-                found = self._partitions[partition_id] = self._open(partition_id)
-            return found
+                found = self._partitions[partition_id] = self._open(partition_id, current)
+            elif found.priority is not current:
+                found = self._partitions[partition_id] = found.with_priority(current)
+        return found if priority is None else found.with_priority(priority)
 
     def try_leader_epoch(self, topic: str, partition: int) -> int | Pending[int]:
         """The newest that is known, -1 when there is none, without blocking. Of a partition that is here and that nobody reads, what the
@@ -157,13 +167,13 @@ class Logs:
                 return local.leader_epoch if local is not None else -1
         return self.partition(topic, partition).try_leader_epoch()
 
-    def incarnation(self, topic: str, topic_id: str) -> Sequence[PartitionLog]:
-        """The partitions of that incarnation, by number, whatever the bare name means now. Raises NotFound."""
+    def incarnation(self, topic: str, topic_id: str, priority: ReadPriority | None = None) -> Sequence[PartitionLog]:
+        """The partitions of that incarnation, by number, whatever the bare name means now. Raises NotFound. priority: as in partition()"""
         known = self._topics.get(topic)
         if known is not None and known.topic_id == topic_id:
-            return [self.partition(topic, number) for number in known.partitions]
-        manifest = self._repository.incarnation(topic, topic_id)
-        return [self._open(manifest.partition_id(number)) for number in range(manifest.partitions)]
+            return [self.partition(topic, number, priority) for number in known.partitions]
+        manifest, priority = self._repository.incarnation(topic, topic_id), priority or self._priority_for(topic)
+        return [self._open(manifest.partition_id(number), priority) for number in range(manifest.partitions)]
 
     def update_manifest(self, head: Head) -> None:
         """A head that this process has just committed or read, so that readers need not request it."""
@@ -231,7 +241,7 @@ class Logs:
             self._sweeping = self._sweeper.submit(self._files.sweep)
             wait((self._sweeping,), SWEEP_WAIT_S)
 
-    def _open(self, partition: PartitionId) -> PartitionLog:
+    def _open(self, partition: PartitionId, priority: ReadPriority) -> PartitionLog:
         dirs = self._dirs
 
         def look() -> LocalLog | None:
@@ -259,9 +269,9 @@ class Logs:
         return PartitionLog(
             partition,
             local=tier,
-            manifest=ManifestView(partition, self._repository, self._index, self._clock, run),
+            archive=ArchiveTier(ManifestView(partition, self._repository, self._index, self._clock, run), self.hydrator),
             hydrator=self.hydrator,
-            priority=self._priority_for(partition.topic),
+            priority=priority,
         )
 
 

@@ -38,17 +38,19 @@ class PartitionLog:
         partition: PartitionId,
         *,
         local: LocalTier | None,
-        manifest: ManifestView | None,
+        archive: ArchiveTier | None,
         hydrator: Hydrator,
         priority: ReadPriority = ReadPriority.LOCAL_FIRST,
     ) -> None:
+        """local, archive   every tier there is, also one that the priority leaves out"""
+        self._both = local, archive
         self.partition = partition
         self.priority = priority
         self._tiers = Tiers(
             partition=partition,
             priority=priority,
             local=local if priority.uses_local else None,
-            archive=ArchiveTier(manifest, hydrator) if manifest is not None and priority.uses_archive else None,
+            archive=archive if priority.uses_archive else None,
             hydrator=hydrator,
         )
         looks = LocalLooks(self._tiers)
@@ -66,6 +68,14 @@ class PartitionLog:
     def manifest(self) -> ManifestView | None:
         """What is known of the manifest; None where the read priority leaves the archive out."""
         return self._tiers.manifest
+
+    def with_priority(self, priority: ReadPriority) -> "PartitionLog":
+        """The same partition, read by another priority: over the same tiers, so that what they know, hold and download is shared. A read
+        that has begun ends with the priority that it began with."""
+        if priority is self.priority:
+            return self
+        local, archive = self._both
+        return PartitionLog(self.partition, local=local, archive=archive, hydrator=self._tiers.hydrator, priority=priority)
 
     # The public forms
 

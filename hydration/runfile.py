@@ -17,9 +17,10 @@ class RunFile:
     rested   called when only the maker still holds it
     memory   the file's bytes from its beginning on, when they are at hand as well: stays for as long as a reader holds the file
     unproven its bytes may not be what was written: they were not read back yet, or there are fewer
+    failure  why its disk could not read it; "" while it could
     """
 
-    __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "device", "inode", "memory", "modified_ns", "unproven", "where")
+    __slots__ = ("_fd", "_holds", "_kept", "_lock", "_rested", "device", "failure", "inode", "memory", "modified_ns", "unproven", "where")
 
     def __init__(self, fd: int, where: str, *, rested: Callable[[], None] | None = None) -> None:
         status = os.fstat(fd)
@@ -29,6 +30,7 @@ class RunFile:
         self._kept = True
         self.memory: memoryview | None = None
         self.unproven = False
+        self.failure = ""
         self._lock = threading.Lock()
         self._rested = rested
 
@@ -99,6 +101,10 @@ class RunFile:
     def doubt(self) -> None:
         """Its bytes are not what they should be, or may not be."""
         self.unproven = True
+
+    def fail(self, reason: str) -> None:
+        """A part of it could not be read where nobody could take another copy: the next reader has to."""
+        self.unproven, self.failure = True, reason
 
     def forget_memory(self) -> bool:
         """Read from the file alone from now on, unless a reader holds it; whether that was done."""

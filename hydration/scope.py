@@ -67,6 +67,11 @@ class Scope:
         """The last stable offset, when the oldest open transaction begins at `open_from`; before the log start nothing counts."""
         return self.high_watermark if open_from is None else max(min(open_from, self.high_watermark), self.log_start)
 
+    @property
+    def keeps_scans_in_archive(self) -> bool:
+        """See `order`."""
+        return self.compacted and self.local is not None and self.archive is not None and self.archive.start < self.local.start
+
     def order(self, priority: ReadPriority, offset: int) -> tuple[Tier, ...]:
         """The tiers that hold `offset`, the one to ask first in front.
 
@@ -74,9 +79,7 @@ class Scope:
         that began there must still meet the deletions that the broker has since removed.
         """
         holders = [tier for tier, span in ((Tier.LOCAL, self.local), (Tier.ARCHIVE, self.archive)) if span is not None and offset in span]
-        archive_first = priority in (ReadPriority.OFFLOADED_FIRST, ReadPriority.OFFLOADED_ONLY) or (
-            self.compacted and self.local is not None and self.archive is not None and self.archive.start < self.local.start
-        )
+        archive_first = priority.prefers_archive or self.keeps_scans_in_archive
         return tuple(reversed(holders)) if archive_first else tuple(holders)
 
     def next_held(self, offset: int) -> int:

@@ -19,6 +19,8 @@ class OpenFile(Protocol):
         """It was found to be shorter than it should be."""
         ...
 
+    def fail(self, reason: str) -> None: ...
+
 
 class FileSlice(Protocol):
     """`length` bytes of `file` from byte `position` on; the file stays open until its owner says otherwise."""

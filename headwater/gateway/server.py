@@ -1,6 +1,7 @@
 """Sockets and tasks of the gateway, and nothing else."""
 
 import asyncio
+import errno
 import os
 import socket
 import threading
@@ -27,6 +28,7 @@ from hydration.logs import Logs
 
 BACKLOG = 512
 BUFFERS_MAX = 1024  # in one system call; Linux takes no more (IOV_MAX)
+DISK_ERRNOS = frozenset((errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO))  # of the file, never of the socket
 READ_BYTES = 1 << 20  # read from disk at once, for a slice that the page cache does not have
 READERS = 32  # such reads at once, of each disk
 NO_DESCRIPTORS_S = 0.5  # pause after the process has run out of descriptors; connections wait in the backlog
@@ -227,6 +229,11 @@ async def _send_slice(client: socket.socket, part: FileSlice, deadline_s: float,
         except (BlockingIOError, InterruptedError):
             await _writable(client, deadline_s)
             continue
+        except OSError as error:
+            if error.errno not in DISK_ERRNOS:
+                raise
+            part.file.fail(error.strerror or str(error))
+            raise PeerGone(f"{part.file.where}, byte {position}: {error.strerror}; the client retries") from error
         if not sent:  # truncated by another process: the frame cannot be finished as announced
             part.file.doubt()
             raise PeerGone(f"a file ended {end - position} bytes before its slice; the client retries")

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import structlog
@@ -25,6 +26,7 @@ LOOK_S = 1.0  # a directory is looked at again after that; the high watermark's 
 KEPT_S = 5.0  # as old is a look at most where a thread takes a new one every LOOK_S; else readers ask for one
 HANGS_S = 5.0  # a look that takes so long counts as failed: what the archive has is read from there
 OPEN_FILES_MAX = 256
+FAILED_S = 30.0  # for so long a file that its disk could not read is not read again
 _INDEXES_MAX = 32  # segments whose batch boundaries are kept, per partition
 
 log = structlog.get_logger()
@@ -33,17 +35,20 @@ log = structlog.get_logger()
 class OpenFiles:
     """Segment files kept open between reads, over all partitions. What a reader holds stays open when it is closed here."""
 
-    def __init__(self, files_max: int = OPEN_FILES_MAX) -> None:
-        self._files_max = files_max
+    def __init__(self, files_max: int = OPEN_FILES_MAX, now_s: Callable[[], float] = monotonic) -> None:
+        self._files_max, self._now_s = files_max, now_s
+        self._failed: dict[Path, float] = {}  # until when nobody reads it
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, RunFile] = OrderedDict()
 
     def get(self, segment: LocalSegment) -> RunFile:
-        """The segment's file, held for the caller. Raises SourceChanged when another file or none has its name by now."""
+        """The segment's file, held for the caller. Raises SourceChanged when another file or none has its name by now, TransientError for
+        one that could not be read a moment ago."""
         path = segment.path
         with self._lock:
             file = self._files.get(path)
             if file is not None and file.inode == segment.generation.inode:
+                self._check_readable(file, path)
                 self._files.move_to_end(path)
                 return file.hold()
         try:
@@ -65,6 +70,16 @@ class OpenFiles:
             if each is not None:
                 each.release()
         return opened
+
+    def _check_readable(self, file: RunFile, path: Path) -> None:
+        """What fails while it is sent takes the client's connection with it, so it is not tried again at once."""
+        if not file.failure:
+            return
+        if self._now_s() >= self._failed.setdefault(path, self._now_s() + FAILED_S):
+            del self._failed[path]
+            file.failure = ""
+            return
+        raise TransientError(f"{path}: {file.failure}")
 
     def sweep(self) -> None:
         """Close files that were deleted, so that their space becomes free."""

@@ -208,6 +208,7 @@ class World:
         self.broker = Broker(root / "kafka")
         self.local = local
         self.clock = clock or SystemClock()
+        self.priority = priority  # may be changed at any time
         self.config = HydrationConfig(
             read_priority=priority,
             cache_bytes=cache_bytes,
@@ -229,6 +230,7 @@ class World:
                 dirs=LogDirs([self.broker.root]) if self.local else None,
                 index=self.index,
                 clock=self.clock,
+                priority_for=lambda _: self.priority,
             )
             self._logs.refresh()
         return self._logs

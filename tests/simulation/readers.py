@@ -26,6 +26,7 @@ from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, read_batc
 from headwater_core.segments.local_log import LocalLog, LocalSegment
 from headwater_core.segments.markers import ABORT, read_marker
 from hydration.answers import Isolation
+from hydration.archive.archive_tier import ArchiveTier
 from hydration.archive.hydrator import Hydrator
 from hydration.archive.manifest_view import HeldEntries, ManifestView
 from hydration.cache.chunk_cache import ChunkCache
@@ -537,7 +538,8 @@ class Reader:
         self._files = PausingFiles(self._beside)
         self._tier = LocalTier(self._look, self._files, self.clock)
         priority = random.choice((ReadPriority.LOCAL_FIRST, ReadPriority.LOCAL_FIRST, ReadPriority.OFFLOADED_FIRST))
-        self._log = PartitionLog(partition, local=self._tier, manifest=self._manifest, hydrator=hydrator, priority=priority)
+        archive = ArchiveTier(self._manifest, hydrator)
+        self._log = PartitionLog(partition, local=self._tier, archive=archive, hydrator=hydrator, priority=priority)
 
     def _look(self) -> LocalLog | None:
         began = self._moments.now

@@ -11,6 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange
 from headwater_core.partition import PartitionId
 from headwater_core.segments.batches import read_batch_header
+from hydration.config import ReadPriority
 from hydration.logs import KnownTopic, Logs
 from hydration.partition_log import Bounds, Isolation, PartitionLog, Pending, ReadResult, Slice
 from hydration.runfile import RunFile
@@ -152,7 +153,7 @@ class FakeLogs(Logs):
     def try_leader_epoch(self, topic: str, partition: int) -> int | Pending[int]:
         return self.partition(topic, partition).try_leader_epoch()
 
-    def partition(self, topic: str, partition: int) -> FakeLog:
+    def partition(self, topic: str, partition: int, priority: ReadPriority | None = None) -> FakeLog:
         try:
             return self._logs[topic, partition]
         except KeyError:

@@ -1,6 +1,7 @@
 """Answers leave as they are meant, whether their records are in memory, in the page cache or on the disk alone."""
 
 import asyncio
+import errno
 import os
 import socket
 import threading
@@ -181,3 +182,13 @@ def test_what_was_not_sent_is_sent_next(pieces: list[bytes], data: st.DataObject
     left = after_bytes(list(pieces), sent_bytes)
     assert b"".join(left) == whole[sent_bytes:]
     assert bool(left) == (sent_bytes < len(whole))
+
+
+def test_a_file_that_its_disk_cannot_read_has_failed(file: RunFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "sendfile", failing)
+    with pytest.raises(PeerGone, match="Input/output error"):
+        sent(Slice(file, 0, SIZE))
+    assert file.failure == "Input/output error"
