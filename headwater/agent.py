@@ -51,7 +51,7 @@ def run(
     """
     with (
         open_session(config, patient=True, reload=reload) as session,
-        open_logs(config, session.bucket, indexed=True, patient=True) as logs,
+        open_logs(config, session.bucket, indexed=True, patient=True, priority_for=session.live.read_priority_for) as logs,
         StoreProbe(session.bucket.store, session.bucket.meter).probing(),
         open_admin_port(session, logs, vitals := Vitals.of(session, logs)),
     ):

@@ -18,8 +18,9 @@ from headwater.live_config import LiveConfig, Reloaded
 from headwater.options import parse_selection
 from headwater.pause_change import PauseChange, pause_rows
 from headwater.session import PassRequest, Session, pass_rows
+from headwater.setting_change import SettingChange, change_rows
 from headwater.survey import Knowledge
-from headwater_core.control.control_records import PausesChanged
+from headwater_core.control.control_records import PausesChanged, SettingsChanged
 from headwater_core.errors import HeadwaterError, UsageError
 from headwater_core.partition import TopicPartition
 
@@ -117,6 +118,14 @@ class AgentVerbs:
                 unit="pauses",
             ),
             Verb(
+                name="settings",
+                summary="Set, or remove, settings of a topic or a pattern for all agents of the archive, as headwater topics set does. "
+                "A row for each key",
+                arguments=SettingChange,
+                rows=self._change_settings,
+                unit="settings",
+            ),
+            Verb(
                 name="reload",
                 summary="Read the configuration again: one row, with what has changed and what needs a restart",
                 arguments=NoArguments,
@@ -147,6 +156,15 @@ class AgentVerbs:
         except HeadwaterError as error:
             log.info("pauses_not_announced", reason=str(error), consequence="other agents read it from the bucket within a minute")
         yield from pause_rows(after)
+
+    def _change_settings(self, change: SettingChange, _: RunningOperation) -> Rows:
+        change = msgspec.structs.replace(change, by=change.by or self._session.config.node.id)
+        rows = list(change_rows(change, self._session.settings.change))
+        try:
+            self._session.control.publish(SettingsChanged(version=self._session.settings.now().version))
+        except HeadwaterError as error:
+            log.info("settings_not_announced", reason=str(error), consequence="other agents read them from the bucket within a minute")
+        yield from rows
 
     def _explain(self, arguments: ExplainArguments, _: RunningOperation) -> Rows:
         topic, number = parse_selection(arguments.selection)

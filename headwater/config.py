@@ -8,7 +8,8 @@ import fnmatch
 import re
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.config import StoreConfig
 from hydration.config import HydrationConfig
+from manifests.setting_list import SettingList, check_pattern
 
 DEFAULT_FILE = Path("headwater.toml")
 PREFIX = "HEADWATER_"
@@ -106,12 +108,20 @@ _PER_TOPIC = {  # key: the section that it overrides
 }
 
 
+_BY_COMMAND = ("read_priority",)  # of these; all agents take them up from the bucket
+_COMMAND = "a command"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRule:
-    """Values for the topics whose name matches `pattern` (with `*` and `?`; without them it names one topic)."""
+    """Values for the topics whose name matches `pattern` (with `*` and `?`; without them it names one topic).
+
+    origin  where they were set: the file, or a command
+    """
 
     pattern: str
     values: Mapping[str, Any]  # key as it is written: parsed value
+    origin: str = "the file"
 
     @property
     def names_one_topic(self) -> bool:
@@ -120,7 +130,11 @@ class TopicRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Every setting, checked. `origins` has where it was set: "store.url" -> "headwater.toml"; defaults are absent."""
+    """Every setting, checked. `origins` has where it was set: "store.url" -> "headwater.toml"; defaults are absent.
+
+    topics     in the order of the file
+    commanded  what was set by command, for all agents of the archive, in the order in which it was set
+    """
 
     node: NodeConfig
     log: LogConfig
@@ -131,6 +145,7 @@ class Config:
     gateway: GatewayConfig
     admin: AdminConfig
     topics: tuple[TopicRule, ...] = ()
+    commanded: tuple[TopicRule, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def archival_for(self, topic: str) -> ArchivalConfig:
@@ -139,13 +154,37 @@ class Config:
     def hydration_for(self, topic: str) -> HydrationConfig:
         return self._with_rules(topic, "hydration", self.hydration)
 
+    def origin_for(self, topic: str, key: str) -> str:
+        """Where the value that holds for `topic` was set, for people. key: one that may be set for a topic"""
+        rules = [rule for rule in self._rules_for(topic) if key in rule.values]
+        if not rules:
+            setting = f"{_PER_TOPIC[key]}.{key}"
+            return f"{setting} of {self.origins[setting]}" if setting in self.origins else "default"
+        rule = rules[-1]
+        return f"{rule.origin}, for {'the topic' if rule.names_one_topic else f'the pattern {rule.pattern}'}"
+
+    def with_commands(self, settings: SettingList) -> "Config":
+        """As it is with what was set by command, and nothing else was. What this version does not know is left out."""
+        found: dict[str, dict[str, Any]] = {}
+        for each in settings.settings:
+            with suppress(UsageError):
+                value = parse_commanded(each.key, each.value)
+                found[each.pattern] = {**found.pop(each.pattern, {}), each.key: value}
+        return replace(self, commanded=tuple(TopicRule(pattern, values, _COMMAND) for pattern, values in found.items()))
+
     def _with_rules(self, topic: str, section: str, value: _T) -> _T:
-        """Patterns apply in the file's order, later ones over earlier ones; the topic's own name comes last."""
-        for rule in sorted(self.topics, key=lambda rule: rule.names_one_topic):
-            if fnmatch.fnmatchcase(topic, rule.pattern):
-                values = {_keys(section)[key]: each for key, each in rule.values.items() if _PER_TOPIC[key] == section}
-                value = replace(value, **values)  # type: ignore[type-var]
+        for rule in self._rules_for(topic):
+            values = {_keys(section)[key]: each for key, each in rule.values.items() if _PER_TOPIC[key] == section}
+            value = replace(value, **values)  # type: ignore[type-var]
         return value
+
+    def _rules_for(self, topic: str) -> Iterator[TopicRule]:
+        """Those that match, the strongest last: patterns in the file's order, the topic's own name in the file; then the same of what was
+        set by command."""
+        for rules in (self.topics, self.commanded):
+            for rule in sorted(rules, key=lambda rule: rule.names_one_topic):
+                if fnmatch.fnmatchcase(topic, rule.pattern):
+                    yield rule
 
 
 class Given(NamedTuple):
@@ -179,6 +218,22 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         topics=tuple(_rule(name, pattern, values) for pattern, values in topics.items()),
         origins={key: each.origin for key, each in given.items()},
     )
+
+
+def parse_commanded(key: str, text: str) -> Any:
+    """The value of a setting of a topic that may be set by command. Raises UsageError."""
+    if key not in _BY_COMMAND:
+        known = f"{key!r} is set in the configuration file" if key in _PER_TOPIC else f"unknown key {key!r}{_nearest(key, _BY_COMMAND)}"
+        raise UsageError(f"{known}; by command: {', '.join(_BY_COMMAND)}")
+    section = _PER_TOPIC[key]
+    name = _keys(section)[key]
+    return parse_value(name, typing.get_type_hints(_SECTIONS[section])[name], text, key)
+
+
+def commanded_text(key: str, text: str) -> str:
+    """The same value as it is written in the bucket, whatever alias it was given by. Raises UsageError."""
+    value = parse_commanded(key, text)
+    return value_text(_keys(_PER_TOPIC[key])[key], value)
 
 
 def shown(config: Config) -> Iterable[tuple[str, str, str]]:
@@ -241,8 +296,10 @@ def _build(section: str, kind: type[_T], given: Mapping[str, Given]) -> _T:
 
 def _rule(file: str, pattern: str, values: object) -> TopicRule:
     where = f'{file}: [topics."{pattern}"]'
-    if not re.fullmatch(r"[A-Za-z0-9._*?\[\]!-]{1,249}", pattern) or pattern.count("[") != pattern.count("]"):
-        raise UsageError(f"{where} is no topic name and no pattern (A-Z a-z 0-9 . _ - and * ? [ ])")
+    try:
+        check_pattern(pattern)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
     if not isinstance(values, dict):
         raise UsageError(f"{where} must be a section, not a value")
     parsed = {}

@@ -1,11 +1,12 @@
 """What `headwater explain` answers, as rows: by a survey of one partition, in the agent or without it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from archival.explanation import Turn, Why, explain
 from headwater.config import Config
+from headwater.known_settings import with_commands
 from headwater.offset_location import locate_offset
 from headwater.survey import Knowledge, Surveyed, survey_each
 from headwater.wiring import Bucket, open_bucket, open_cache
@@ -59,18 +60,31 @@ def offset_rows(
     cached = {each.name for each in cache.show()}
     cache.close()
     bucket = bucket or open_bucket(config)
-    for found in _current(survey_each(config, str(place), bucket=bucket, known=known)):
+    surveyed = list(survey_each(config, str(place), bucket=bucket, known=known))
+    if known is None:
+        config = with_commands(config, bucket.manifests)
+    for found in _current(surveyed):
         assert found.partition
-        settings = config.hydration_for(place.topic)
         yield _identity(found) | asdict(
-            locate_offset(offset, found.partition, found.log, found.head, settings, bucket, cached, origin=found.origin)
+            locate_offset(
+                offset,
+                found.partition,
+                found.log,
+                found.head,
+                config.hydration_for(place.topic),
+                bucket,
+                cached,
+                origin=found.origin,
+                set_by=config.origin_for(place.topic, "read_priority"),
+                local_trouble=found.trouble if found.log is None else "",
+            )
         )
 
 
-def _current(surveyed: Iterator[Surveyed]) -> Iterator[Surveyed]:
+def _current(surveyed: Sequence[Surveyed]) -> Sequence[Surveyed]:
     """Not the archive of a topic that was created again since: readers of the name get the log that is here."""
     every = [each for each in surveyed if each.partition]
-    return iter([each for each in every if each.log] or every)
+    return [each for each in every if each.log] or every
 
 
 def _identity(found: Surveyed) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The configuration of a running agent, which may be read again: what concerns archiving is taken up, the rest is for the next start."""
+"""The configuration of a running agent, which may be read again: what concerns archiving and the read priority is taken up, the rest is
+for the next start. What is set by command comes to it from the bucket."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -6,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from archival.config import ArchivalConfig
 from headwater.config import Config, shown
+from hydration.config import ReadPriority
+from manifests.setting_list import SettingList
 
 _FIXED = ".layout"  # of everything and of a topic: archivers are made with it
 
@@ -27,8 +30,10 @@ class LiveConfig:
     """
 
     def __init__(self, started: Config, load: Callable[[], Config] | None = None) -> None:
-        self._started, self._now, self._load = started, started, load or (lambda: started)
-        self._reloading = threading.Lock()
+        self._started, self._load = started, load or (lambda: started)
+        self._now, self._priorities = started, dict[str, ReadPriority]()
+        self._changing = threading.Lock()
+        self.is_asked = False  # has anybody wanted a read priority since this was last set to False?
         self.changed: Callable[[], object] = lambda: None  # called after settings have changed
 
     @property
@@ -42,14 +47,42 @@ class LiveConfig:
     def archival_for(self, topic: str) -> ArchivalConfig:
         return replace(self._now.archival_for(topic), layout=self._started.archival_for(topic).layout)
 
+    def read_priority_for(self, topic: str) -> ReadPriority:
+        """Asked for before each read, so it is remembered, until settings change."""
+        self.is_asked = True
+        known = self._priorities  # before the settings: they are replaced after it
+        found = known.get(topic)
+        if found is None:
+            found = known[topic] = self._now.hydration_for(topic).read_priority
+        return found
+
+    def take_commands(self, settings: SettingList) -> bool:
+        """From now on these hold, and no others that were set by command. Do any settings differ?"""
+        with self._changing:
+            found = self._now.with_commands(settings)
+            if found.commanded == self._now.commanded:
+                return False
+            self._replace(found)
+        self.changed()
+        return True
+
+    def _replace(self, found: Config) -> None:
+        self._now = found
+        self._priorities = {}
+
     def reload(self) -> Reloaded:
         """Read the configuration again. Raises UsageError for one that is not valid; then everything stays as it is."""
-        with self._reloading:
+        with self._changing:
             read = self._load()
-            found = replace(self._now, archival=replace(read.archival, layout=self._started.archival.layout), topics=read.topics)
+            found = replace(
+                self._now,
+                archival=replace(read.archival, layout=self._started.archival.layout),
+                hydration=replace(self._started.hydration, read_priority=read.hydration.read_priority),
+                topics=read.topics,
+            )
             changed = _different(_live(self._now), _live(found))
             fixed = _different(_fixed(self._started), _fixed(read))
-            self._now = found
+            self._replace(found)
         if changed:
             self.changed()
         return Reloaded(changed, fixed)
@@ -64,9 +97,8 @@ def _fixed(config: Config) -> Mapping[str, str]:
 
 
 def _is_live(key: str) -> bool:
-    """Under [archival], or of a topic and not about reading."""
-    is_of_topic = key.startswith("topics.") and not key.endswith(".read_priority")
-    return (key.startswith("archival.") or is_of_topic) and not key.endswith(_FIXED)
+    """Of a topic, under [archival], or the read priority."""
+    return (key.startswith(("archival.", "topics.")) or key == "hydration.read_priority") and not key.endswith(_FIXED)
 
 
 def _different(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:

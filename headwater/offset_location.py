@@ -1,6 +1,7 @@
 """Where one offset of a partition is read: which tier, object and chunk serve it, or why it cannot be read."""
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from archival.watermark import WatermarkOrigin
@@ -12,7 +13,7 @@ from headwater_core.segments.local_log import LocalLog
 from hydration.archive.chunks import plan_chunks
 from hydration.archive.manifest_view import extent_of
 from hydration.cache.cache_directory import chunk_name
-from hydration.config import HydrationConfig
+from hydration.config import HydrationConfig, ReadPriority
 from hydration.scope import Scope, Tier, scope_of
 from manifests import keys
 from manifests.entry import Entry
@@ -26,6 +27,9 @@ class OffsetLocation:
     """One line of `headwater explain TOPIC:P@OFFSET`; None and "" where there is nothing to say.
 
     tiers       those that hold the offset, the one that is asked first in front: local, archive
+    answers     the first of them that can be read now; "" when none can
+    why         why it is that one
+    read_priority  the topic's, and where it was set
     reason      why no tier can serve it; what is uncertain about one that can
     segment     the local file that holds it
     key         the archived object that serves it
@@ -38,6 +42,10 @@ class OffsetLocation:
     offset: int
     readable: bool
     tiers: tuple[str, ...] = ()
+    answers: str = ""
+    why: str = ""
+    read_priority: str = ""
+    read_priority_origin: str = ""
     reason: str = ""
     segment: str = ""
     key: str = ""
@@ -69,8 +77,15 @@ def locate_offset(
     cached: Collection[str],
     *,
     origin: WatermarkOrigin | None = None,
+    set_by: str = "",
+    local_trouble: str = "",
 ) -> OffsetLocation:
-    """By the entry's index, which is read from the bucket. `cached`: the names of the cached files; `origin`: of the log's high watermark.
+    """By the entry's index, which is read from the bucket.
+
+    cached         the names of the cached files
+    origin         of the log's high watermark
+    set_by         where the read priority was set
+    local_trouble  why there is no `log` although there is a directory
 
     Raises what a page of the head raises; an index that cannot be read is a reason.
     """
@@ -85,11 +100,18 @@ def locate_offset(
         except HeadwaterError as error:
             doubt = f"the object's index cannot be read: {error}"
     live = entry if entry and not entry.gap else None
+    troubles = {Tier.LOCAL: local_trouble or _unreadable_segment(segment), Tier.ARCHIVE: doubt}
+    answers = next((tier for tier in tiers if not troubles[tier]), None)
+    unread = "; ".join(filter(None, (troubles[tier] for tier in tiers)))
     return OffsetLocation(
         offset=offset,
-        readable=bool(tiers),
+        readable=answers is not None,
         tiers=tuple(tier.value for tier in tiers),
-        reason=doubt if tiers else _unreadable(scope, head, entry, offset, origin if log else None),
+        answers=answers.value if answers else "",
+        why=explain_tier(answers, settings.read_priority, scope, offset, troubles) if answers else "",
+        read_priority=settings.read_priority.value,
+        read_priority_origin=set_by,
+        reason=unread if tiers else local_trouble or _unreadable(scope, head, entry, offset, origin if log else None),
         segment=segment,
         key=live.key if live else "",
         base_offset=entry.base_offset if entry else None,
@@ -101,6 +123,41 @@ def locate_offset(
         listed_in=listed_in,
         superseded=tuple(each.key for each in _superseded(head, offset)) if head else (),
     )
+
+
+def explain_tier(answers: Tier, priority: ReadPriority, scope: Scope, offset: int, troubles: Mapping[Tier, str]) -> str:
+    """Why that tier answers for `offset`, which it holds. troubles: why one cannot be read now; "" for none. Pure."""
+    if priority in (ReadPriority.LOCAL_ONLY, ReadPriority.OFFLOADED_ONLY):
+        return f"{priority.value}: no other tier is asked"
+    preferred = Tier.ARCHIVE if priority.prefers_archive else Tier.LOCAL
+    if answers is preferred:
+        return f"{priority.value}, and it holds the offset"
+    named = "the archive" if preferred is Tier.ARCHIVE else "the local log"
+    if troubles[preferred]:
+        return f"{priority.value}, but {named} cannot be read: {troubles[preferred]}"
+    span = scope.archive if preferred is Tier.ARCHIVE else scope.local
+    if span is None:
+        return f"{priority.value}, but {named} holds nothing"
+    if offset < span.start:
+        return f"{priority.value}, but {named} begins at offset {span.start}"
+    if offset >= span.end:
+        return f"{priority.value}, but {named} ends before offset {span.end}"
+    if preferred is Tier.LOCAL and scope.keeps_scans_in_archive:
+        return f"{priority.value}, but the log is compacted, and its archive begins before it: a scan stays there as far as that reaches"
+    return f"{priority.value}, but {named} has a gap there"
+
+
+def _unreadable_segment(path: str) -> str:
+    """Why the local file cannot be read; "" where it can, as far as its first and last bytes show."""
+    if not path:
+        return ""
+    try:
+        with open(path, "rb") as file:
+            for position in {0, max(0, os.fstat(file.fileno()).st_size - 1)}:
+                os.pread(file.fileno(), 1, position)
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return ""
 
 
 def _look_up(partition: PartitionId, head: Head, offset: int) -> tuple[Entry | None, str]:

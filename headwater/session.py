@@ -21,6 +21,7 @@ from archival.schedule.store_breaker import heard
 from headwater.agent_api import AgentApi, NoAgent
 from headwater.command_operation import begin_operation
 from headwater.config import Config
+from headwater.known_settings import KnownSettings
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
@@ -33,6 +34,7 @@ from headwater_core.objectstore.guard import GuardedStore
 from headwater_core.partition import TopicPartition
 from headwater_core.segments.log_dirs import LogDirs
 from headwater_core.threads import DaemonThreads
+from manifests.known_document import KnownDocument
 from manifests.repository import ManifestRepository
 
 log = structlog.get_logger()
@@ -75,6 +77,7 @@ class Session:
     bucket     for reading. Like the one for archiving, it works only with the store that the data directory belongs to
     fleet      None without log directories
     pauses     what is not to be archived for a while
+    settings   what was set by command
     """
 
     config: Config
@@ -83,6 +86,7 @@ class Session:
     control: ControlSupervisor
     fleet: ArchiverFleet | None
     pauses: KnownPauses
+    settings: KnownSettings
 
     @property
     def archivers(self) -> ArchiverFleet:
@@ -137,8 +141,15 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         writable = Bucket(guarded, ManifestRepository(guarded))
         stack.enter_context(_rebuilding(writable.manifests, control, again=patient))
         pauses = KnownPauses(writable.manifests, SystemClock())
+        settings = KnownSettings(writable.manifests, SystemClock(), live, config.node.data_dir)
         if patient:
-            stack.enter_context(_following(pauses, control))
+            stack.enter_context(_following(pauses, lambda: control.state().pauses_version, partial(log.exception, "pauses_not_followed")))
+            _look_patiently(settings)
+            stack.enter_context(
+                _following(settings, lambda: control.state().settings_version, partial(log.exception, "settings_not_followed"))
+            )
+        else:
+            settings.look(0)
         fleet = (
             ArchiverFleet(
                 FleetEquipment(
@@ -164,7 +175,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         if fleet is not None:
             fleet.announcer.start()
             stack.callback(fleet.announcer.close)
-        yield Session(config, live, Bucket(readable, ManifestRepository(readable), bucket.meter), control, fleet, pauses)
+        yield Session(config, live, Bucket(readable, ManifestRepository(readable), bucket.meter), control, fleet, pauses, settings)
 
 
 def _open_patiently(gate: Gate) -> None:
@@ -240,18 +251,26 @@ def _rebuilding(manifests: ManifestRepository, control: ControlSupervisor, *, ag
         thread.join(REBUILD_STOP_S if again else None)
 
 
+def _look_patiently(settings: KnownSettings) -> None:
+    """Before anything is read by them. A silent store is waited for a moment: what was known before holds until it answers."""
+    threads = DaemonThreads(1, "first-settings")
+    looking = threads.submit(settings.look, 0)
+    threads.shutdown(wait=False)
+    wait((looking,), STORE_WAIT_S)
+
+
 @contextmanager
-def _following(pauses: KnownPauses, control: ControlSupervisor) -> Iterator[None]:
-    """In a thread, keep up with what others pause. A silent store may hold it up, and must not hold up the end of the block."""
+def _following(document: KnownDocument[Any], announced_version: Callable[[], int], failed: Callable[[], object]) -> Iterator[None]:
+    """In a thread, keep up with what others pause or set. A silent store may hold it up, and must not hold up the end of the block."""
     stop = threading.Event()
 
     def work() -> None:
         try:
-            pauses.follow(stop, lambda: control.state().pauses_version)
+            document.follow(stop, announced_version)
         except Exception:
-            log.exception("pauses_not_followed")
+            failed()
 
-    threading.Thread(target=work, name="pauses", daemon=True).start()
+    threading.Thread(target=work, name="following", daemon=True).start()
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """Opens what commands need by the configuration: the bucket, the log directories, the cache, the logs to read."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ from manifests.topic_survey import UnreadableTopic, survey_topics
 if TYPE_CHECKING:
     from headwater.broker.broker_client import BrokerClient
     from hydration.cache.chunk_cache import ChunkCache
+    from hydration.config import ReadPriority
     from hydration.logs import Logs
 
 
@@ -175,9 +176,17 @@ def load_head(bucket: Bucket, partition: PartitionId) -> Head | None:
 
 
 @contextmanager
-def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False, patient: bool = False) -> Iterator["Logs"]:
+def open_logs(
+    config: Config,
+    bucket: Bucket,
+    *,
+    indexed: bool = False,
+    patient: bool = False,
+    priority_for: "Callable[[str], ReadPriority] | None" = None,
+) -> Iterator["Logs"]:
     """The logs to read, listed once.
 
+    priority_for  as hydration.logs takes it; None: by the configuration
     indexed  keep the manifest index in the data directory, whose lock the caller holds; else in memory
     patient  continue without a listing if that takes long or fails now: topics are unknown until they are listed
     """
@@ -197,7 +206,7 @@ def open_logs(config: Config, bucket: Bucket, *, indexed: bool = False, patient:
             cache_directory=cache_directory(config),
             dirs=open_log_dirs(config) if config.log.dirs else None,
             index=index,
-            priority_for=lambda topic: config.hydration_for(topic).read_priority,
+            priority_for=priority_for or (lambda topic: config.hydration_for(topic).read_priority),
         )
         stack.callback(opened.close)
         if patient:

@@ -12,6 +12,7 @@ from headwater_core.partition import PartitionId, TopicPartition, check_topic_id
 OWNER = "headwater.json"
 PAUSES = "paused.json"
 META = "meta/"
+SETTINGS = "meta/settings.json"
 DATA = "data/"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _UID = re.compile(r"[0-9a-f]{32}")

@@ -31,6 +31,7 @@ from manifests.page import Item, PageRef
 from manifests.page_limits import PageLimits, pack, pack_superseded
 from manifests.page_store import PageStore, PartitionPages
 from manifests.pause_list import PauseList, decode_pauses, encode_pauses
+from manifests.setting_list import SettingList, decode_settings, encode_settings
 from manifests.topic import (
     NO_METADATA,
     Current,
@@ -269,6 +270,29 @@ class ManifestRepository:
             return encode_pauses(settled)
 
         self._advance(keys.PAUSES, decide_raw)
+        return settled
+
+    def load_settings(self) -> SettingList:
+        """What was set by command; nothing where nobody has ever set anything. Raises CorruptData and UnsupportedFormat."""
+        try:
+            return decode_settings(self._store.get(keys.SETTINGS)[0], keys.SETTINGS)
+        except NotFound:
+            return SettingList()
+
+    def change_settings(self, decide: Callable[[SettingList], SettingList]) -> SettingList:
+        """As `change_pauses`, with meta/settings.json."""
+        settled = SettingList()
+
+        def decide_raw(raw: bytes | None) -> bytes | None:
+            nonlocal settled
+            seen = SettingList() if raw is None else decode_settings(raw, keys.SETTINGS)
+            settled = decide(seen)
+            if settled is seen:
+                return None
+            check_ours(seen.format, keys.SETTINGS)
+            return encode_settings(settled)
+
+        self._advance(keys.SETTINGS, decide_raw)
         return settled
 
     def ensure_owner(self, cluster_id: str) -> None:

@@ -56,8 +56,8 @@ def explain(config: "Config", selection: tuple[TopicPartition, int | None], form
     Offsets are those of whole batches; the second one is exclusive. The agent on the data directory is asked; without an agent, only
     it would know of failures and of the order in which partitions are archived.
 
-    TOPIC:P@OFFSET tells which tier, object and chunk serve the offset, whether the chunk is cached, and which document lists the
-    object; or why the offset cannot be read.
+    TOPIC:P@OFFSET tells which tier answers for the offset and why, by the topic's read priority; which object and chunk hold it, whether
+    the chunk is cached, and which document lists the object; or why the offset cannot be read.
 
     \b
     Examples:
@@ -120,6 +120,8 @@ def _facts(row: dict[str, Any]) -> Iterator[dict[str, str]]:
     cached = "" if row["cached"] is None else "yes" if row["cached"] else "no"
     for what, value in (
         ("read from", ", then ".join(row["tiers"])),
+        ("answers", f"{row['answers']} ({row['why']})" if row.get("answers") else ""),
+        ("read priority", f"{row['read_priority']} ({row['read_priority_origin']})" if row.get("read_priority") else ""),
         ("local segment", row["segment"]),
         ("object", row["key"]),
         ("offsets of it", held),

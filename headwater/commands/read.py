@@ -15,6 +15,7 @@ from headwater_core.errors import HeadwaterError, NotFound, OffsetOutOfRange, Pa
 if TYPE_CHECKING:
     from headwater.config import Config
     from hydration.answers import Isolation
+    from hydration.config import ReadPriority
     from hydration.logs import Logs
     from hydration.partition_log import PartitionLog
     from hydration.reader import ReadRecord
@@ -28,24 +29,39 @@ OFFSET_MAX = 2**63 - 1
 @to_option
 @click.option("--count", type=click.IntRange(min=0), help="Print at most this many records.")
 @isolation_option("read_uncommitted")
+@click.option(
+    "--read-priority",
+    metavar="PRIORITY",
+    help="Which copy is read first: local-first, local-only, offloaded-first or offloaded-only.  [default: the topic's read_priority]",
+)
 @click.option("-o", "--output", "form", type=click.Choice(["jsonl", "json"]), default="jsonl", show_default=True, help="Output format.")
 @configured
-def read(config: "Config", selection: str, first: str, end: str, count: int | None, isolation: str, form: str) -> None:
+def read(
+    config: "Config", selection: str, first: str, end: str, count: int | None, isolation: str, read_priority: str | None, form: str
+) -> None:
     """Print the records of a topic, from the archive and the local log, one partition after the other.
 
     TOPIC:P is one partition. TOPIC@TOPIC_ID is a topic that was deleted and created again, as it was before; `headwater topics
     list --all` lists the ids. Keys, values and header values are base64, or null. A time means the first record at or after it.
 
+    --read-priority holds for this one read: -first falls back to the other copy where the first lacks the data or fails, -only never
+    does, and shows the offsets of that copy alone.
+
     \b
-    Example:
+    Examples:
       headwater read orders.placed:0 --from 100 --count 3
+      headwater read orders.placed:0 --count 3 --read-priority offloaded-only
     """
+    from headwater.known_settings import with_commands
     from headwater.wiring import open_bucket, open_logs
     from hydration.answers import Isolation
 
+    priority = _priority(read_priority)
     topic, topic_id, number = parse_incarnation_selection(selection)
     level = Isolation[isolation.upper()]
-    with open_logs(config, open_bucket(config)) as logs:
+    bucket = open_bucket(config)
+    config = config if priority else with_commands(config, bucket.manifests)
+    with open_logs(config, bucket, priority_for=(lambda _: priority) if priority else None) as logs:
         chosen, lost = _chosen(logs, topic, topic_id, number)
         if number is not None:
             _check_start(chosen[0], first)
@@ -53,6 +69,15 @@ def read(config: "Config", selection: str, first: str, end: str, count: int | No
         emit(form, (), itertools.islice(rows, count), ends_with_reader=True)
         if lost and number is None:
             raise Partial(f"only partitions of {topic} in the log directories were read: {lost}")
+
+
+def _priority(text: str | None) -> "ReadPriority | None":
+    from hydration.config import ReadPriority
+
+    try:
+        return ReadPriority(text) if text is not None else None
+    except ValueError as error:
+        raise UsageError(f"--read-priority: {error}") from error
 
 
 def _chosen(logs: "Logs", topic: str, topic_id: str | None, number: int | None) -> "tuple[Sequence[PartitionLog], HeadwaterError | None]":

@@ -1,4 +1,4 @@
-"""`headwater topics list|show|entries|set`."""
+"""`headwater topics list|show|entries|set`, and the form of set that Pulsar's proposal has."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,9 +21,39 @@ if TYPE_CHECKING:
     from manifests.topic import TopicManifest
 
 
-@click.group()
+PRIORITY_FLAG = "--set-tiered-read-priority"
+CHANGES = (
+    Column("topic", "topic"),
+    Column("key", "key"),
+    Column("value", "value"),
+    Column("before", "before"),
+    Column("changed", "changed"),
+)
+AGENT_S = 30.0
+
+
+class _Topics(click.Group):
+    """Also takes an option in place of a command, as Pulsar's proposal spells it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if PRIORITY_FLAG in args:
+            args = ["set-tiered-read-priority", *(each for each in args if each != PRIORITY_FLAG)]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, command in self.commands.items() if not command.hidden]
+
+
+@click.group(cls=_Topics)
+@click.option(
+    PRIORITY_FLAG,
+    nargs=2,
+    metavar="TENANT/NAMESPACE/TOPIC POLICY",
+    expose_value=False,
+    help="As `topics set TENANT.NAMESPACE.TOPIC read_priority=POLICY`.",
+)
 def topics() -> None:
-    """List and show archived topics, and choose among those that bear one name.
+    """List and show archived topics, set what holds for one, and choose among those that bear one name.
 
     A topic that was deleted and created again has several incarnations in the archive, each with its own topic id.
     """
@@ -113,7 +143,8 @@ def _former(bucket: "Bucket", current: set[tuple[str, str]], problems: list[str]
 def show(config: "Config", topic: str, form: str) -> None:
     """Show the partitions of a topic.
 
-    archive end is the offset after the last archived one. superseded counts objects that newer ones have replaced. fence is the
+    read priority says which copy readers get first, and set by where that was set. archive end is the offset after the last archived one.
+    superseded counts objects that newer ones have replaced. fence is the
     number of the latest claim on the partition, and writer the agent that holds it.
 
     \b
@@ -132,10 +163,18 @@ def show(config: "Config", topic: str, form: str) -> None:
         Column("archived_bytes", "archived", as_size, numeric=True),
         Column("fence", "fence", numeric=True, leaves=3),
         Column("writer", "writer", leaves=1),
+        Column("read_priority", "read priority", leaves=6),
+        Column("read_priority_origin", "set by", leaves=5),
     )
     bucket = open_bucket(config)
     problems: list[str] = []
-    emit(form, columns, _partitions(bucket, bucket.manifests.partitions(topic, bucket.manifests.resolve(topic).topic_id), problems))
+    rows = _partitions(bucket, bucket.manifests.partitions(topic, bucket.manifests.resolve(topic).topic_id), problems)
+    config = config.with_commands(bucket.manifests.load_settings())
+    priority = {
+        "read_priority": config.hydration_for(topic).read_priority.value,
+        "read_priority_origin": config.origin_for(topic, "read_priority"),
+    }
+    emit(form, columns, (row | priority for row in rows))
     _check_all_shown(problems)
 
 
@@ -238,21 +277,78 @@ def _selected(bucket: "Bucket", selection: str | None, problems: list[str]) -> "
 
 @topics.command("set")
 @click.argument("topic")
-@click.option("--incarnation", "topic_id", metavar="TOPIC_ID", required=True, help="The topic id that the name shall mean.")
+@click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--incarnation", "topic_id", metavar="TOPIC_ID", help="The topic id that the name shall mean.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 @configured
-def set_(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, form: str) -> None:
-    """Choose the incarnation that the name of a topic means.
+def set_(config: "Config", topic: str, assignments: tuple[str, ...], topic_id: str | None, dry_run: bool, yes: bool, form: str) -> None:
+    """Set what holds for a topic, or what its name means.
 
-    From then on, readers, exports and recoveries that use the name get the chosen incarnation. Nothing is deleted. The choice
-    stays until the cluster creates the topic again.
+    KEY=VALUE holds for all agents of the archive, without a restart, and wins over every configuration file; KEY= removes it. TOPIC may
+    be a pattern such as 'team-a.*'. A topic's own setting wins over those of patterns, and of patterns the one that was set last.
 
     \b
-    Example:
+    Keys:
+      read_priority  which copy readers get: local-first, local-only,
+                     offloaded-first, offloaded-only
+
+    With --incarnation, readers, exports and recoveries that use the name get the chosen incarnation from then on. Nothing is deleted. The
+    choice stays until the cluster creates the topic again.
+
+    \b
+    Examples:
+      headwater topics set orders.placed read_priority=offloaded-first
+      headwater topics set 'orders.*' read_priority= --dry-run
       headwater topics set photos --incarnation IM3fuUQPS0Gn8Gxkq3Kigw --dry-run
     """
+    from headwater.setting_change import parse_assignments
+
+    if (topic_id is None) == (not assignments):
+        raise UsageError("either KEY=VALUE or --incarnation TOPIC_ID")
+    if topic_id is None:
+        set_by_command(config, topic, parse_assignments(assignments), form, dry_run=dry_run)
+    else:
+        _choose_incarnation(config, topic, topic_id, dry_run, yes, form)
+
+
+@topics.command("set-tiered-read-priority", hidden=True)
+@click.argument("topic", metavar="TENANT/NAMESPACE/TOPIC")
+@click.argument("policy")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@format_option
+@configured
+def set_tiered_read_priority(config: "Config", topic: str, policy: str, dry_run: bool, form: str) -> None:
+    """What `headwater topics --set-tiered-read-priority` does."""
+    from headwater.setting_change import pulsar_pattern
+
+    set_by_command(config, pulsar_pattern(topic, 3), {"read_priority": policy}, form, dry_run=dry_run)
+
+
+def set_by_command(config: "Config", topic: str, values: dict[str, str | None], form: str, *, dry_run: bool) -> None:
+    """By the agent on the data directory, so that it and its peers know at once; else in the bucket. Prints what has changed."""
+    from headwater.agent_api import AgentApi, NoAgent
+    from headwater.setting_change import SettingChange, change_rows
+    from headwater.store_identity import check_belongs
+    from headwater.wiring import open_bucket
+
+    change = SettingChange(topic=topic, values=values, by=config.node.id)
+    if dry_run:
+        manifests = open_bucket(config).manifests
+        emit(form, CHANGES, change_rows(change, lambda decide: decide(manifests.load_settings()), dry_run=True))
+        return
+    try:
+        body = {"topic": topic, "values": values, "by": config.node.id}
+        rows = list(AgentApi(config.node.data_dir).rows("/v1/settings", body, timeout_s=AGENT_S))
+    except NoAgent:
+        bucket = open_bucket(config)
+        check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
+        rows = list(change_rows(change, bucket.manifests.change_settings))
+    emit(form, CHANGES, rows)
+
+
+def _choose_incarnation(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, form: str) -> None:
     from headwater.wiring import open_bucket
     from headwater_core.partition import check_topic_id, check_topic_name
 

@@ -136,6 +136,15 @@ class PausesChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
         _check(self, (self.version,))
 
 
+class SettingsChanged(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="settings_changed"):
+    """Settings of topics were set by command: the bucket's list has this version."""
+
+    version: int
+
+    def __post_init__(self) -> None:
+        _check(self, (self.version,))
+
+
 class StateDigest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="state_digest"):
     """What the leader's partitions came to when it had applied the entry `index`: those of every other node must come to the same."""
 
@@ -146,7 +155,9 @@ class StateDigest(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         _check(self, (self.index, self.digest))
 
 
-Record = Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node | PausesChanged | StateDigest
+Record = (
+    Claim | Advanced | Retired | TopicSettings | RecoveryStarted | RecoveryFinished | Node | PausesChanged | SettingsChanged | StateDigest
+)
 
 
 class _Kind(msgspec.Struct, frozen=True):

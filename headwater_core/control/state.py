@@ -18,6 +18,7 @@ from headwater_core.control.control_records import (
     RecoveryFinished,
     RecoveryStarted,
     Retired,
+    SettingsChanged,
     TopicSettings,
 )
 from headwater_core.errors import CorruptData, UsageError
@@ -66,7 +67,8 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
 
     retired  the newest manifest version of partitions that are gone, by "cluster/topic id/partition": a record from
              before that arrives late must not bring them back
-    pauses_version  of the bucket's list of what is paused; 0 when nothing was heard of it
+    pauses_version    of the bucket's list of what is paused; 0 when nothing was heard of it
+    settings_version  the same of what was set by command
     """
 
     clusters: dict[str, dict[str, TopicState]] = {}
@@ -74,6 +76,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, Node] = {}
     retired: dict[str, int] = {}
     pauses_version: int = 0
+    settings_version: int = 0
 
     def topic(self, cluster_id: str, topic_id: str) -> TopicState | None:
         """One incarnation; None when no record has named it."""
@@ -166,6 +169,7 @@ class _Draft:
         self._nodes = _Bounded(state.nodes, NODES_MAX)
         self._retired = _Bounded(state.retired, RETIRED_MAX)
         self._pauses_version = state.pauses_version
+        self._settings_version = state.settings_version
 
     def apply(self, record: Record) -> None:
         match record:
@@ -192,6 +196,8 @@ class _Draft:
                     self._nodes.put(record.node_id, record)
             case PausesChanged():
                 self._pauses_version = max(self._pauses_version, record.version)
+            case SettingsChanged():
+                self._settings_version = max(self._settings_version, record.version)
 
     def finish(self) -> ControlState:
         clusters = self._state.clusters
@@ -204,7 +210,8 @@ class _Draft:
                     touched[cluster_id][topic_id] = topic
             clusters = {cluster_id: topics for cluster_id, topics in {**clusters, **touched}.items() if topics}
         bounded = (self._recoveries, self._nodes, self._retired)
-        if not (self._topics or any(each.changed for each in bounded) or self._pauses_version != self._state.pauses_version):
+        before = (self._state.pauses_version, self._state.settings_version)
+        if not self._topics and not any(each.changed for each in bounded) and (self._pauses_version, self._settings_version) == before:
             return self._state
         return ControlState(
             clusters=clusters,
@@ -212,6 +219,7 @@ class _Draft:
             nodes=self._nodes.values,
             retired=self._retired.values,
             pauses_version=self._pauses_version,
+            settings_version=self._settings_version,
         )
 
     def _topic(self, cluster_id: str, topic_id: str) -> TopicState | None:

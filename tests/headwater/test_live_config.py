@@ -9,6 +9,8 @@ from archival.config import ArchiveMode
 from headwater.config import Config, load
 from headwater.live_config import LiveConfig, Reloaded
 from headwater_core.errors import UsageError
+from hydration.config import ReadPriority
+from manifests.setting_list import SettingList
 
 
 @pytest.fixture
@@ -32,8 +34,9 @@ def test_what_concerns_archiving_is_taken_up_and_the_rest_is_not(file: Path, rea
         "[archival]\nseal_timeout = '1m'\nupload_bytes_per_s = '1MiB'\nrescan = '9s'\n[node]\nid = 'other'\n"
         "[topics.soup]\narchive = 'off'\nread_priority = 'local-only'\n"
     )
-    changed = ("archival.seal_timeout", "archival.upload_bytes_per_s", 'topics."soup".archive', 'topics."soup".release')
-    fixed = ("node.id", 'topics."soup".read_priority')
+    of_soup = ('topics."soup".archive', 'topics."soup".read_priority', 'topics."soup".release')
+    changed = ("archival.seal_timeout", "archival.upload_bytes_per_s", *of_soup)
+    fixed = ("node.id",)
     assert live.reload() == Reloaded(changed, fixed)
     assert seen == ["changed"]
     assert (live.archival().seal_timeout_s, live.archival().upload_bytes_per_s) == (60, 1 << 20)
@@ -65,3 +68,19 @@ def test_a_configuration_that_is_not_valid_changes_nothing(file: Path, read: Cal
     with pytest.raises(UsageError):
         live.reload()
     assert live.now is before
+
+
+def test_what_is_set_by_command_holds_at_once_and_through_a_reload(file: Path, read: Callable[[], Config]) -> None:
+    live, seen = LiveConfig(read(), read), list[str]()
+    live.changed = lambda: seen.append("changed")
+    assert live.read_priority_for("soup") is ReadPriority.LOCAL_FIRST
+    settings = SettingList().changed("so*", {"read_priority": "offloaded-only"}, now_ms=1, by="cook")
+    assert live.take_commands(settings)
+    assert not live.take_commands(settings)
+    assert (live.read_priority_for("soup"), seen) == (ReadPriority.OFFLOADED_ONLY, ["changed"])
+    file.write_text("[hydration]\nread_priority = 'LOCAL_ONLY'\n[topics.soup]\nread_priority = 'BOOKKEEPER_FIRST'\n")
+    live.reload()
+    assert live.read_priority_for("soup") is ReadPriority.OFFLOADED_ONLY
+    assert live.read_priority_for("stew") is ReadPriority.LOCAL_ONLY, "the file's, without a restart"
+    live.take_commands(SettingList())
+    assert live.read_priority_for("soup") is ReadPriority.LOCAL_FIRST

@@ -13,6 +13,7 @@ from headwater_core.control.control_records import (
     RecoveryFinished,
     RecoveryStarted,
     Retired,
+    SettingsChanged,
     StateDigest,
     TopicSettings,
 )
@@ -83,5 +84,6 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(RecoveryFinished, recovery_id=st.sampled_from("ab"), at_ms=_small, outcome=_texts),
     st.builds(Node, node_id=st.sampled_from("ab"), started_ms=_small, version=_texts, gateway=_texts),
     st.builds(PausesChanged, version=_small),
+    st.builds(SettingsChanged, version=_small),
     st.builds(StateDigest, index=_small, digest=_small),
 )

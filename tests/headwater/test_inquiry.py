@@ -1,0 +1,50 @@
+"""Which tier answers for an offset, and why, as `headwater explain TOPIC:P@OFFSET` says it without an agent."""
+
+from typing import Any
+
+import pytest
+
+from headwater.offset_location import explain_tier
+from headwater_core.epochs import EpochHistory
+from hydration.config import ReadPriority
+from hydration.scope import Scope, Span, Tier
+from tests.headwater.conftest import Stage
+
+PLACE = "orders.placed:0"
+
+
+@pytest.mark.parametrize(
+    ("answers", "priority", "offset", "why"),
+    [
+        (Tier.LOCAL, "local-only", 15, "local-only: no other tier is asked"),
+        (Tier.LOCAL, "local-first", 15, "local-first, and it holds the offset"),
+        (Tier.ARCHIVE, "offloaded-first", 15, "offloaded-first, and it holds the offset"),
+        (Tier.ARCHIVE, "local-first", 5, "local-first, but the local log begins at offset 10"),
+        (Tier.LOCAL, "offloaded-first", 25, "offloaded-first, but the archive ends before offset 20"),
+        (Tier.LOCAL, "offloaded-first", 15, "offloaded-first, but the archive has a gap there"),
+    ],
+)
+def test_why_a_tier_answers(answers: Tier, priority: str, offset: int, why: str) -> None:
+    scope = Scope(
+        local=Span(10, 30), archive=Span(0, 20), log_start=0, high_watermark=30, epochs=EpochHistory(), leader_epoch=-1, compacted=False
+    )
+    assert explain_tier(answers, ReadPriority(priority), scope, offset, {Tier.LOCAL: "", Tier.ARCHIVE: ""}) == why
+
+
+def explained(stage: Stage, log: Any, priority: str) -> tuple[bool, str, str]:
+    ran = stage.run("explain", f"{PLACE}@0", "-o", "jsonl", "--set", f"hydration.read_priority={priority}", log=log)
+    assert ran.code == 0, ran.err
+    row = ran.rows[0]
+    return row["readable"], row["answers"], row["why"] + row["reason"]
+
+
+def test_a_tier_that_cannot_be_read_is_named(stage: Stage) -> None:
+    log = stage.log("pantry")
+    assert stage.run("flush", log=log).code == 0
+    assert explained(stage, log, "local-first") == (True, "local", "local-first, and it holds the offset")
+    for index in (stage.bucket / "data").rglob("*.index"):
+        index.write_bytes(b"?")
+    readable, answers, why = explained(stage, log, "offloaded-first")
+    assert (readable, answers) == (True, "local")
+    assert why.startswith("offloaded-first, but the archive cannot be read: the object's index cannot be read")
+    assert explained(stage, log, "offloaded-only")[:2] == (False, "")

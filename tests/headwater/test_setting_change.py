@@ -1,0 +1,118 @@
+"""A change of what is set by command: its arguments, and what it comes to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.config import load
+from headwater.setting_change import SettingChange, change_rows, parse_assignments, pulsar_pattern
+from headwater_core.errors import UsageError
+from hydration.config import ReadPriority
+from manifests.setting_list import SettingList
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("local-first", ReadPriority.LOCAL_FIRST),
+        ("BOOKKEEPER_FIRST", ReadPriority.LOCAL_FIRST),
+        ("bookkeeper_Only", ReadPriority.LOCAL_ONLY),
+        ("OFFLOADED_FIRST", ReadPriority.OFFLOADED_FIRST),
+        ("TIERED_STORAGE_FIRST", ReadPriority.OFFLOADED_FIRST),
+        ("Tiered-Storage_Only", ReadPriority.OFFLOADED_ONLY),
+    ],
+)
+def test_aliases_are_stored_by_our_own_name(text: str, meant: ReadPriority) -> None:
+    after = SettingChange(topic="soup", values={"read_priority": text}).decide(SettingList())
+    assert after.values("soup") == {"read_priority": meant.value}
+
+
+def test_a_row_tells_what_was_and_what_is() -> None:
+    before = SettingList().changed("soup", {"read_priority": "local-only"}, now_ms=1, by="cook")
+    change = SettingChange(topic="soup", values={"read_priority": None})
+    (row,) = change_rows(change, lambda decide: decide(before), dry_run=True)
+    assert row == {"topic": "soup", "key": "read_priority", "value": None, "before": "local-only", "changed": True, "dry_run": True}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"read_priority": "quick"}, {"read_priority": ""}, {"release": "true"}, {"read_priorty": "local-only"}, {"nonsense": "1"}],
+)
+def test_what_cannot_be_set_by_command_is_refused(values: dict[str, str | None]) -> None:
+    with pytest.raises(UsageError):
+        SettingChange(topic="soup", values=values)
+
+
+def test_a_topic_may_be_a_pattern_and_no_more() -> None:
+    SettingChange(topic="team-a.*", values={"read_priority": "local-only"})
+    for wrong in ("", "a b", "a/b", "[a"):
+        with pytest.raises(UsageError):
+            SettingChange(topic=wrong, values={"read_priority": "local-only"})
+
+
+def test_assignments() -> None:
+    assert parse_assignments(("a=1", " b = ")) == {"a": "1", "b": None}
+    for wrong in (("a",), ("=1",), ("a=1", "a=2")):
+        with pytest.raises(UsageError):
+            parse_assignments(wrong)
+
+
+def test_names_of_pulsar_are_names_with_dots() -> None:
+    assert pulsar_pattern("shop/orders", 2) == "shop.orders.*"
+    assert pulsar_pattern("shop/orders/placed", 3) == "shop.orders.placed"
+    assert pulsar_pattern("persistent://shop/orders/placed", 3) == "shop.orders.placed"
+    for text, parts in (("shop", 2), ("shop/", 2), ("shop/orders", 3), ("shop/o*", 2), ("a/b/c/d", 3)):
+        with pytest.raises(UsageError):
+            pulsar_pattern(text, parts)
+
+
+levels = st.fixed_dictionaries(
+    {},
+    optional={each: st.sampled_from(list(ReadPriority)) for each in ("cluster", "file pattern", "file topic", "set pattern", "set topic")},
+)
+
+
+@given(levels)
+def test_the_nearest_level_wins(levels: dict[str, ReadPriority]) -> None:
+    """A topic set by command, a pattern set by command, the topic in the file, a pattern in the file, the cluster, the default."""
+    from pathlib import Path
+    from tempfile import NamedTemporaryFile
+
+    lines = [f"[hydration]\nread_priority = '{levels['cluster'].value}'"] if "cluster" in levels else []
+    for level, pattern in (("file topic", "team.soup"), ("file pattern", "team.*")):
+        if level in levels:
+            lines.append(f"[topics.'{pattern}']\nread_priority = '{levels[level].name}'")
+    settings = SettingList()
+    for level, pattern in (("set topic", "team.soup"), ("set pattern", "team.*")):
+        if level in levels:
+            settings = settings.changed(pattern, {"read_priority": levels[level].value}, now_ms=1, by="cook")
+    with NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        config = load(Path(file.name), {}, {}).with_commands(settings)
+    strongest = next((each for each in ("set topic", "set pattern", "file topic", "file pattern", "cluster") if each in levels), None)
+    expected = levels[strongest] if strongest else ReadPriority.LOCAL_FIRST
+    assert config.hydration_for("team.soup").read_priority is expected
+    said = config.origin_for("team.soup", "read_priority")
+    told = {
+        "set topic": "a command, for the topic",
+        "set pattern": "a command, for the pattern team.*",
+        "file topic": "the file, for the topic",
+        "file pattern": "the file, for the pattern team.*",
+        None: "default",
+    }
+    assert said == told[strongest] if strongest != "cluster" else said.startswith("hydration.read_priority of ")
+    assert config.hydration_for("other").read_priority is levels.get("cluster", ReadPriority.LOCAL_FIRST)
+
+
+def test_of_two_patterns_the_one_set_last_wins_and_what_is_unknown_is_left_out() -> None:
+    settings = SettingList()
+    for pattern, key, value in (
+        ("team.*", "read_priority", "local-only"),
+        ("*", "read_priority", "offloaded-only"),
+        ("team.*", "read_priority", "offloaded-first"),
+        ("team.*", "from_a_newer_version", "1"),
+        ("team.soup", "read_priority", "newest-first"),
+    ):
+        settings = settings.changed(pattern, {key: value}, now_ms=1, by="cook")
+    assert load(None, {}, {}).with_commands(settings).hydration_for("team.soup").read_priority is ReadPriority.OFFLOADED_FIRST
