@@ -137,12 +137,12 @@ class Agent:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def verb(self, *arguments: str) -> None:
+    def verb(self, *arguments: str, code: int = 0) -> None:
         """`headwater ARGUMENTS`, where the agent sees its disks."""
         command = [sys.executable, "-c", "from headwater.cli import main; main()", "--config", str(self.headwater.file), *arguments]
         within = ["nsenter", f"--target={self._process.pid}", "--user", "--mount", "--preserve-credentials", f"--wd={ROOT}", "--"]
         done = subprocess.run([*within, *command], capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:

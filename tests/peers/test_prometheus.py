@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from headwater_core.errors import VerificationFailed
 from tests.headwater.admin.contrib import ALERTS, ALERTS_TEST, alerts, panel_expressions
 from tests.headwater.test_bad_input import can_mount
 from tests.headwater_core.objectstore.badnetwork import LOSE_REQUEST, PASS, BadNetwork, bad_network
@@ -31,7 +32,6 @@ UNPROVEN = {  # by promtool's unit tests alone: what they need is a defect, a di
     "HeadwaterDefects",
     "HeadwaterLagUnknown",
     "HeadwaterStatusStale",
-    "HeadwaterScrubFoundDamage",
     "HeadwaterScrubOverdue",
 }
 
@@ -120,6 +120,11 @@ def read(address: str, topic: str, offset: int) -> int:
         consumer.close()
 
 
+def panels_without_data(prometheus: Prometheus) -> list[str]:
+    """Expressions of the dashboard that find nothing after all this; not those that show only what is not 0."""
+    return [each for each in panel_expressions() if not re.search(" > 0$", each) and not prometheus.query(each)]
+
+
 def read_until(watch: Watch, topic: str, offset: int, counter: str) -> None:
     """The first read may be answered locally, while the manifest is not known yet."""
 
@@ -178,12 +183,17 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
             with damaged_object(s3_environ, bucket):
                 read_until(watch, TABLES, 20, "headwater_damaged_chunks_total")
                 watch.fires("HeadwaterChunksDamaged")
+                agent.verb("verify", TABLES, "--data", code=VerificationFailed.exit_code)
+                watch.fires("HeadwaterScrubFoundDamage", result="damaged")
+            agent.verb("verify", TABLES, "--data")
+            watch.resolves("HeadwaterScrubFoundDamage")
             outage_and_corrupt_segment(watch, broker, network)
             watch.resolves("HeadwaterChunksDamaged")
             pause_that_loses_records(watch, broker)
             watch.quiet()
             recovered = tmp_path / "recovered"
             agent.verb("recover", "apply", "topic", "--all", "--into", str(recovered), "--cluster-id", cluster_id)
+            watch.until(lambda: not panels_without_data(prom), "each panel of the dashboard has data")
             agent.stop()
             watch.fires("HeadwaterDown")
             broker.kill()
