@@ -78,7 +78,7 @@ def status(
        0  with --max-lag: no partition lags more
        3  some topics in the bucket are damaged
        4  with --max-lag: a partition lags more, is stopped, or its lag is unknown
-       5  the bucket did not answer, or not for more than 5 s to the agent
+       5  the bucket did not answer (the agent: for more than 5 s)
       10  with --max-lag: no partition has a local log that a broker writes
     """
     lag_max_s = None if max_lag is None else parse_duration(max_lag)

@@ -222,7 +222,7 @@ def test_others_wait_for_their_turn_and_one_whose_turn_has_not_come_is_cancelled
         assert stage.state(counted) == "running"
         stage.go.set()
         assert eventually(lambda: stage.state(counted) == "done")
-        assert [stage.state(each) for each in begun[:3]] == ["done"] * 3
+        assert eventually(lambda: [stage.state(each) for each in begun[:3]] == ["done"] * 3)
 
 
 def test_an_agent_that_stops_ends_what_runs_and_what_waits_and_begins_nothing(stage: Stage) -> None:
