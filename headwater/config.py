@@ -110,6 +110,7 @@ _PER_TOPIC = {  # key: the section that it overrides
 
 _BY_COMMAND = ("read_priority",)  # of these; all agents take them up from the bucket
 _COMMAND = "a command"
+_ALIASES = {"tieredReadPriority": "read_priority"}  # as the proposals of Pulsar call it
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,7 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
 
 def parse_commanded(key: str, text: str) -> Any:
     """The value of a setting of a topic that may be set by command. Raises UsageError."""
+    key = own_key(key)
     if key not in _BY_COMMAND:
         known = f"{key!r} is set in the configuration file" if key in _PER_TOPIC else f"unknown key {key!r}{_nearest(key, _BY_COMMAND)}"
         raise UsageError(f"{known}; by command: {', '.join(_BY_COMMAND)}")
@@ -233,7 +235,12 @@ def parse_commanded(key: str, text: str) -> Any:
 def commanded_text(key: str, text: str) -> str:
     """The same value as it is written in the bucket, whatever alias it was given by. Raises UsageError."""
     value = parse_commanded(key, text)
-    return value_text(_keys(_PER_TOPIC[key])[key], value)
+    return value_text(_keys(_PER_TOPIC[own_key(key)])[own_key(key)], value)
+
+
+def own_key(key: str) -> str:
+    """The key of a topic's setting by our own name, whatever alias it was given by."""
+    return _ALIASES.get(key, key)
 
 
 def shown(config: Config) -> Iterable[tuple[str, str, str]]:
@@ -272,7 +279,11 @@ def _given_in_file(name: str, document: Mapping[str, object]) -> dict[str, Given
             raise UsageError(f"{name}: unknown section [{section}]{_nearest(section, [*_SECTIONS, 'topics'])}")
         if not isinstance(values, dict):
             raise UsageError(f"{name}: [{section}] must be a section, not a value")
-        given |= {f"{section}.{key}": Given(value, name) for key, value in values.items()}
+        for key, value in values.items():
+            dotted = f"{section}.{own_key(key) if section == _PER_TOPIC.get(own_key(key)) else key}"
+            if dotted in given:
+                raise UsageError(f"{name}: {dotted} is given twice, once as {key}")
+            given[dotted] = Given(value, name)
     return given
 
 
@@ -303,7 +314,10 @@ def _rule(file: str, pattern: str, values: object) -> TopicRule:
     if not isinstance(values, dict):
         raise UsageError(f"{where} must be a section, not a value")
     parsed = {}
-    for key, value in values.items():
+    for given, value in values.items():
+        key = own_key(given)
+        if key in parsed:
+            raise UsageError(f"{where}: {key} is given twice, once as {given}")
         if key not in _PER_TOPIC:
             raise UsageError(f"{where}: unknown key {key!r}{_nearest(key, _PER_TOPIC)}")
         section = _PER_TOPIC[key]

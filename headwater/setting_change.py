@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.config import commanded_text
+from headwater.config import commanded_text, own_key
 from headwater_core.clock import SystemClock
 from headwater_core.errors import UsageError
 from manifests.setting_list import SettingList, check_pattern
@@ -34,8 +34,11 @@ class SettingChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 commanded_text(key, value)
 
     def decide(self, before: SettingList) -> SettingList:
-        values = {key: value if value is None else commanded_text(key, value) for key, value in self.values.items()}
-        return before.changed(self.topic, values, now_ms=SystemClock().now_ms(), by=self.by)
+        return before.changed(self.topic, self.own_values(), now_ms=SystemClock().now_ms(), by=self.by)
+
+    def own_values(self) -> dict[str, str | None]:
+        """By our own names, whatever aliases they were given by."""
+        return {own_key(key): value if value is None else commanded_text(key, value) for key, value in self.values.items()}
 
 
 def change_rows(
@@ -51,7 +54,7 @@ def change_rows(
 
     after = apply(decide).values(change.topic)
     before = seen.values(change.topic)
-    for key in change.values:
+    for key in change.own_values():
         value, was = after.get(key), before.get(key)
         yield {"topic": change.topic, "key": key, "value": value, "before": was, "changed": value != was, "dry_run": dry_run}
 

@@ -1,5 +1,7 @@
 """A change of what is set by command: its arguments, and what it comes to."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +27,20 @@ from manifests.setting_list import SettingList
 def test_aliases_are_stored_by_our_own_name(text: str, meant: ReadPriority) -> None:
     after = SettingChange(topic="soup", values={"read_priority": text}).decide(SettingList())
     assert after.values("soup") == {"read_priority": meant.value}
+
+
+def test_a_key_may_have_the_name_that_the_proposals_use(tmp_path: Path) -> None:
+    change = SettingChange(topic="soup", values={"tieredReadPriority": "OFFLOADED_ONLY"})
+    assert change.decide(SettingList()).values("soup") == {"read_priority": "offloaded-only"}
+    file = tmp_path / "headwater.toml"
+    file.write_text('[hydration]\ntieredReadPriority = "BOOKKEEPER_ONLY"\n[topics.soup]\ntieredReadPriority = "offloaded_first"\n')
+    config = load(file, {}, {})
+    assert config.hydration.read_priority is ReadPriority.LOCAL_ONLY
+    assert config.hydration_for("soup").read_priority is ReadPriority.OFFLOADED_FIRST
+    for section in ("hydration", "topics.soup"):
+        file.write_text(f'[{section}]\ntieredReadPriority = "local-only"\nread_priority = "local-only"\n')
+        with pytest.raises(UsageError, match="twice"):
+            load(file, {}, {})
 
 
 def test_a_row_tells_what_was_and_what_is() -> None:
@@ -75,7 +91,6 @@ levels = st.fixed_dictionaries(
 @given(levels)
 def test_the_nearest_level_wins(levels: dict[str, ReadPriority]) -> None:
     """A topic set by command, a pattern set by command, the topic in the file, a pattern in the file, the cluster, the default."""
-    from pathlib import Path
     from tempfile import NamedTemporaryFile
 
     lines = [f"[hydration]\nread_priority = '{levels['cluster'].value}'"] if "cluster" in levels else []
