@@ -10,11 +10,13 @@ from headwater_core.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """The HTTP port for operators and their tools. It can be reached from this machine alone unless `listen` says otherwise.
+    """The HTTP port for operators and their tools. It can be reached from this machine alone unless `listen` says otherwise. The socket in
+    the data directory answers the same, without any of this.
 
     listen             port 0 takes a free one; "" opens none
     hosts              names, beside localhost and addresses, by which clients may call it
-    token_file         its first line is what clients send as bearer token; needed where other machines can connect
+    token_file         its first line is what clients send as bearer token; needed where other machines can connect,
+                       and for having anything done
     tls_certificate    a file with the chain, PEM; with it the port speaks HTTPS alone
     tls_key            a file with its key, PEM
     partition_metrics  metrics of each partition too, not of topics alone
