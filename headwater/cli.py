@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from headwater.command_operation import with_operation
+from headwater.command_operation import INTERRUPTED, with_operation
 from headwater.options import ProgramOptions, log_options
 from headwater.output import ReaderGone, discard_output, open_missing_streams, say
 from headwater_core.errors import HeadwaterError, Unauthorised
 from headwater_core.installation import check_packages
 
-INTERRUPTED = 130
 VERBS = {  # command: its module and function, its line in the list
     "demo": ("headwater.commands.demo:demo", "See it work: archive a log, read it back, lose it, recover it."),
     "agent": ("headwater.commands.agent:agent", "Archive and serve until stopped."),

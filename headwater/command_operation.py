@@ -2,6 +2,8 @@
 
 from contextvars import ContextVar
 
+INTERRUPTED = 130  # what a command ends with that was interrupted
+
 _current: ContextVar[str] = ContextVar("operation", default="")
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headwater.command_operation import begin_operation
+from headwater.command_operation import INTERRUPTED, begin_operation
 from headwater_core.errors import HeadwaterError, NotFound
 
 EVERY_S = 3.0  # between two reports; the agent takes a command for lost after a minute
@@ -54,10 +54,16 @@ class OperationReport:
 
     def end(self, error: BaseException | None) -> None:
         """It has ended, with this error if any. Returns soon, whether that was heard or not."""
-        exit_code = None if error is None else getattr(error, "exit_code", HeadwaterError.exit_code)
-        state = "done" if error is None else "cancelled" if self._is_cancelled else "failed"
-        words = None if error is None else str(error) or type(error).__name__
-        self._end = {"state": state, "results": self.results, "error": words, "exit_code": exit_code}
+        end: dict[str, Any] = {"state": "done"}
+        if isinstance(error, KeyboardInterrupt):
+            end = {"state": "cancelled", "error": "interrupted", "exit_code": INTERRUPTED}
+        elif error is not None:
+            end = {
+                "state": "failed",
+                "error": str(error) or repr(error),
+                "exit_code": getattr(error, "exit_code", HeadwaterError.exit_code),
+            }
+        self._end = end | {"results": self.results}
         self._ended.set()
         self._thread.join(END_S)
 

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from headwater import cli
+from headwater.command_operation import INTERRUPTED
 from headwater_core import errors
 from headwater_core.errors import HeadwaterError
 
@@ -76,7 +77,7 @@ def test_exit_codes_are_frozen() -> None:
         "UnrelatedLog": 1,
         "UnsupportedFormat": 1,
     }
-    assert cli.INTERRUPTED == 130
+    assert INTERRUPTED == 130
 
 
 @pytest.mark.parametrize(

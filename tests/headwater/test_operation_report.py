@@ -67,7 +67,7 @@ def test_it_is_interrupted_when_it_is_cancelled(tmp_path: Path, operations: Oper
     assert interrupted.wait(20)
     report.end(KeyboardInterrupt())
     [ended] = listed(operations, OperationState.CANCELLED)
-    assert ended.error == "KeyboardInterrupt"
+    assert (ended.error, ended.exit_code) == ("interrupted", 130)
 
 
 def test_an_agent_that_was_started_meanwhile_hears_of_it(tmp_path: Path) -> None:
