@@ -121,8 +121,13 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     from headwater.admin.admin_server import AdminServer
     from headwater.admin.metrics import Metrics, MetricSources
     from headwater.admin.operation_routes import OperationRoutes
+    from headwater.admin.topic_page import TopicRules, TopicSources
 
-    fleet = session.fleet
+    fleet, live, pauses = session.fleet, session.live, session.pauses
+    topics = TopicSources(
+        lambda topic: TopicRules.of(live.archival_for(topic), live.now.hydration_for(topic)),
+        lambda: pauses.now() if pauses.is_known else None,
+    )
 
     def failure(place: TopicPartition) -> HeadwaterError | None:
         found = fleet.failures.get(place) if fleet is not None else None
@@ -154,7 +159,9 @@ def open_admin_port(session: Session, logs: Logs, vitals: Vitals) -> Iterator[No
     )
     verbs = AgentVerbs(session, lambda: vitals.scheduler)
     operations = OperationRoutes(vitals.operations, vitals.verb_threads, verbs.all())
-    app = admin_app(health, metrics, vitals.board, operations, SystemClock(), __version__, partial(page_facts, session, logs, vitals))
+    app = admin_app(
+        health, metrics, vitals.board, operations, SystemClock(), __version__, partial(page_facts, session, logs, vitals), topics
+    )
     try:
         server = AdminServer(config, app, session.config.node.data_dir)
     except CannotListen as error:

@@ -20,11 +20,12 @@ from headwater.admin.parameters import among, flag, known, number, seconds, seve
 from headwater.admin.problem import ProblemCode, ProblemError, problem_response
 from headwater.admin.status_board import ARCHIVE_ONLY, StatusBoard
 from headwater.admin.status_page import LIMIT, LIMIT_MAX, PageFacts, StatusKey, StatusQuery, page_of
+from headwater.admin.topic_page import TopicSources
+from headwater.admin.topic_routes import PARTITION_MAX, TOPIC, routes_of
 from headwater_core.clock import Clock
 
 WAIT_MAX_S = 5.0  # for looks at what has just happened
-PARTITION_MAX = 2**31 - 1
-_TOPIC = r"[A-Za-z0-9._-]{1,249}"
+NO_TOPICS = TopicSources()
 _CODES = {404: ProblemCode.NOT_FOUND, 405: ProblemCode.METHOD_NOT_ALLOWED}
 
 
@@ -36,12 +37,14 @@ def admin_app(
     clock: Clock,
     version: str,
     facts: Callable[[], PageFacts] = PageFacts,
+    topics: TopicSources = NO_TOPICS,
 ) -> Starlette:
     """ASGI. What is read comes from what is known: no handler waits for a disk, a lock that is held for long, or a store. Work is done in
     the threads of `operations`.
 
     board    None where there are no log directories
     facts    what is known beside it
+    topics   what holds for a topic
     version  of the program
     """
     document = msgspec.json.encode(openapi_document(version, operations.verbs))
@@ -76,6 +79,7 @@ def admin_app(
             Route("/readyz", readyz),
             Route("/metrics", show_metrics),
             Route("/v1/status", show_status),
+            *routes_of(board, facts, topics, clock),
             *operations.all(),
             Route("/v1/openapi.json", show_openapi),
         ],
@@ -110,7 +114,7 @@ def _health(what: str, request: Request, results: Collection[CheckResult]) -> Re
 
 def _status_query(request: Request) -> StatusQuery:
     known(request, "topic", "partition", "state", "lag_above_s", "partitions", "limit", "after", "wait_s")
-    after = text(request, "after", rf"{_TOPIC}(:[0-9]{{1,10}})?", "the next_after of another page")
+    after = text(request, "after", rf"{TOPIC}(:[0-9]{{1,10}})?", "the next_after of another page")
     topic, _, partition = (after or "").partition(":")
     return StatusQuery(
         topic=text(request, "topic", r"[A-Za-z0-9._*?-]{1,249}", "a topic's name, or a pattern with * and ?"),

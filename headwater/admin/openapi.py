@@ -13,6 +13,7 @@ from headwater.admin.operations import OPERATION_ID, Operation, OperationPage, O
 from headwater.admin.problem import MEDIA_TYPE, Problem, ProblemCode
 from headwater.admin.status_board import ARCHIVE_ONLY
 from headwater.admin.status_page import LIMIT, LIMIT_MAX, StatusPage
+from headwater.admin.topic_page import TopicList, TopicPage
 from headwater.admin.verb import Verb
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
@@ -23,15 +24,17 @@ _OPERATION_ID = {
     "schema": {"type": "string", "pattern": OPERATION_ID},
     "description": "The id that it is to have. A second request with it begins nothing, and answers how the first one stands",
 }
+_TOPIC = {"name": "topic", "in": "path", "required": True, "schema": {"type": "string"}, "description": "Its name"}
+_PARTITION = {"name": "partition", "in": "path", "required": True, "schema": {"type": "integer"}, "description": "Its number"}
 _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}, "description": "The operation's id"}
 
 
 def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
     """OpenAPI 3.1. version: of the program."""
     reports = (ReportedBegin, ReportedProgress, ReportedEnd)
-    types = (StatusPage, OperationPage, Operation, Problem, *reports, *(each.arguments for each in verbs))
+    types = (StatusPage, TopicList, TopicPage, OperationPage, Operation, Problem, *reports, *(each.arguments for each in verbs))
     made, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    page, operations, operation, problem, begin, progress, end, *arguments = made
+    page, topics, topic, operations, operation, problem, begin, progress, end, *arguments = made
     return {
         "openapi": "3.1.0",
         "info": {
@@ -67,6 +70,26 @@ def openapi_document(version: str, verbs: Sequence[Verb]) -> dict[str, Any]:
                         "Answer only when what has been done so far was looked at, or after so many seconds, 5 at most",
                     ),
                 )
+            },
+            "/v1/topics": {
+                "get": _operation(
+                    "Topics that are here or archived: what is known of each, in sums",
+                    _is(topics),
+                    _parameter("limit", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}, "Topics on the page"),
+                    _parameter("after", {"type": "string"}, "The next_after of the page before"),
+                )
+            },
+            "/v1/topics/{topic}": {
+                "get": _operation(
+                    "One topic: the settings and pauses that hold for it, and its partitions",
+                    _is(topic),
+                    _TOPIC,
+                    _parameter("limit", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}, "Rows on the page"),
+                    _parameter("after", {"type": "integer", "minimum": 0}, "The next_after of the page before"),
+                )
+            },
+            "/v1/topics/{topic}/partitions/{partition}": {
+                "get": _operation("One partition of a topic, in the same form", _is(topic), _TOPIC, _PARTITION)
             },
             "/v1/operations": {
                 "get": _operation(

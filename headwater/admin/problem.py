@@ -21,6 +21,7 @@ class ProblemCode(Enum):
     WRONG_HOST = "wrong_host"
     NOT_FOUND = "not_found"
     UNKNOWN_OPERATION = "unknown_operation"
+    UNKNOWN_TOPIC = "unknown_topic"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     OPERATION_ID_TAKEN = "operation_id_taken"
     LENGTH_REQUIRED = "length_required"
@@ -42,6 +43,7 @@ _STATUS = {
     ProblemCode.TOKEN_NEEDED: HTTPStatus.FORBIDDEN,
     ProblemCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     ProblemCode.UNKNOWN_OPERATION: HTTPStatus.NOT_FOUND,
+    ProblemCode.UNKNOWN_TOPIC: HTTPStatus.NOT_FOUND,
     ProblemCode.OPERATION_ID_TAKEN: HTTPStatus.CONFLICT,
     ProblemCode.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
     ProblemCode.LENGTH_REQUIRED: HTTPStatus.LENGTH_REQUIRED,
@@ -58,6 +60,7 @@ _EXIT_CODES = {
     ProblemCode.UNAUTHORIZED: Unauthorised.exit_code,
     ProblemCode.TOKEN_NEEDED: Unauthorised.exit_code,
     ProblemCode.UNKNOWN_OPERATION: NotFound.exit_code,
+    ProblemCode.UNKNOWN_TOPIC: NotFound.exit_code,
     ProblemCode.OPERATION_ID_TAKEN: AlreadyExists.exit_code,
     ProblemCode.INTERNAL_ERROR: HeadwaterError.exit_code,
     ProblemCode.TOO_MANY_OPERATIONS: TransientError.exit_code,

@@ -182,7 +182,7 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
         end = query.limit
         while end < len(rest) and _key(rest[end]) == _key(rest[end - 1]):  # two incarnations of a topic stay on one page
             end += 1
-        rows = [_row(entry, facts, now_s) for entry in rest[:end]]
+        rows = [row_of(entry, facts, now_s) for entry in rest[:end]]
         if end < len(rest):
             more = f"{rows[-1].topic}:{rows[-1].partition}"
     else:
@@ -277,7 +277,7 @@ def _cached(entry: BoardEntry, facts: PageFacts) -> int:
     return facts.cached_bytes.get(folder(entry.partition), 0) if entry.partition is not None and facts.cached_bytes else 0
 
 
-def _row(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
+def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
     status, lag_s = entry.status, entry.lag_s(now_s)
     is_held_back = facts.held_back and status.state in ("due", "unknown")
     return PartitionRow(

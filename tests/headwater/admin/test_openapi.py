@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from starlette.routing import Route
 
-from headwater.admin import admin_routes, operation_routes
+from headwater.admin import admin_routes, operation_routes, topic_routes
 from headwater.admin.openapi import openapi_document
 from headwater.admin.problem import ProblemCode
 from headwater.agent_verbs import AgentVerbs
@@ -28,7 +28,7 @@ def test_it_has_every_path_and_no_other() -> None:
 
 
 def test_each_path_has_the_parameters_that_its_handler_knows() -> None:
-    source = inspect.getsource(admin_routes) + inspect.getsource(operation_routes)
+    source = inspect.getsource(admin_routes) + inspect.getsource(operation_routes) + inspect.getsource(topic_routes)
     known = [re.findall(r'"(\w+)"', arguments) for arguments in re.findall(r"known\(request((?:, \"\w+\")*)\)", source)]
     documented = [
         [each["name"] for each in method["parameters"] if each["in"] == "query"]
