@@ -134,7 +134,7 @@ class Config:
     """Every setting, checked. `origins` has where it was set: "store.url" -> "headwater.toml"; defaults are absent.
 
     topics     in the order of the file
-    commanded  what was set by command, for all agents of the archive, in the order in which it was set
+    commanded  what was set by command, for all agents of the archive, the strongest last
     """
 
     node: NodeConfig
@@ -171,7 +171,7 @@ class Config:
             with suppress(UsageError):
                 value = parse_commanded(each.key, each.value)
                 found[each.pattern] = {**found.pop(each.pattern, {}), each.key: value}
-        return replace(self, commanded=tuple(TopicRule(pattern, values, _COMMAND) for pattern, values in found.items()))
+        return replace(self, commanded=_by_strength(TopicRule(pattern, values, _COMMAND) for pattern, values in found.items()))
 
     def _with_rules(self, topic: str, section: str, value: _T) -> _T:
         for rule in self._rules_for(topic):
@@ -182,10 +182,15 @@ class Config:
     def _rules_for(self, topic: str) -> Iterator[TopicRule]:
         """Those that match, the strongest last: patterns in the file's order, the topic's own name in the file; then the same of what was
         set by command."""
-        for rules in (self.topics, self.commanded):
-            for rule in sorted(rules, key=lambda rule: rule.names_one_topic):
-                if fnmatch.fnmatchcase(topic, rule.pattern):
+        for rules in (_by_strength(self.topics), self.commanded):
+            for rule in rules:
+                if rule.pattern == topic or fnmatch.fnmatchcase(topic, rule.pattern):
                     yield rule
+
+
+def _by_strength(rules: Iterable[TopicRule]) -> tuple[TopicRule, ...]:
+    """The strongest last: patterns in their order, then names."""
+    return tuple(sorted(rules, key=lambda rule: rule.names_one_topic))
 
 
 class Given(NamedTuple):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from headwater_core.errors import UsageError
 from manifests.document import FORMAT, prepared, seal, unseal
 
-SETTINGS_MAX = 10_000
+SETTINGS_MAX = 1_000  # each topic that is read is compared with all of them, in the loop that serves clients
 _TEXT_CHARS_MAX = 100
 _TIME_MS_MAX = 253_402_300_799_000  # the end of the year 9999
 
