@@ -1,8 +1,6 @@
 """The program, and what other programs use of it: `headwater.scan(...)` and `headwater.spark`. Both are loaded on first use."""
 
-from headwater_core import VERSION
-
-__version__ = VERSION
+__version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,3 +1,3 @@
 """What every package stands on: errors, partitions, epochs, clock, files. These modules need the standard library only."""
 
-VERSION = "0.1.0"
+VERSION = "0.1.0"  # of Headwater, as objects name their writer

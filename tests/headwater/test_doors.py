@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import headwater
+import headwater_core
 from headwater.pipeline.scan import arrow_stream
 from headwater.pipeline.spark.data_source import HeadwaterSource
 from headwater_core.errors import UsageError
@@ -28,6 +29,11 @@ def loaded(statement: str) -> set[str]:
     done = run(f"import sys; before = set(sys.modules); {statement}; print(*{{name.split('.')[0] for name in {{*sys.modules}} - before}})")
     assert not done.stderr
     return set(done.stdout.split())
+
+
+def test_objects_name_the_version_that_the_program_says() -> None:
+    """Written twice, so that importing headwater loads nothing."""
+    assert headwater.__version__ == headwater_core.VERSION
 
 
 def test_importing_headwater_loads_nothing() -> None:
