@@ -1,6 +1,7 @@
 """The admin port of an agent that runs."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +23,12 @@ from tests.headwater.admin.client import Address, call
 from tests.headwater.admin.test_admin_server import eventually
 from tests.headwater.conftest import Stage
 from tests.headwater.test_agent import Agent, running
+from tests.headwater.test_status import stopped
+from tests.s3server import S3Server
 
 PORT = ("--set", "admin.listen=127.0.0.1:0")
+HANGS_S = 4.0  # some listings of the directories
+ANSWER_S = 2.0  # for two answers, on a machine that does other things
 
 
 def address_of(agent: Agent) -> Address:
@@ -156,6 +161,61 @@ def test_at_rest_the_status_is_that_of_the_command_and_a_silent_store_changes_ag
         assert {place: row["last_offset"] for place, row in silent.items()} == {place: row["last_offset"] for place, row in told.items()}
         aside.rename(stage.bucket)
         assert agent.stop() == 0
+
+
+def without_ages(found: Any) -> Any:
+    """What was answered, but for how old it is and when that was."""
+    if isinstance(found, dict):
+        return {name: without_ages(value) for name, value in found.items() if not name.endswith("age_s")}
+    return [without_ages(each) for each in found] if isinstance(found, list) else found
+
+
+def differences(before: dict[str, Any], during: dict[str, Any]) -> list[tuple[str, str, Any, Any]]:
+    """place, field, its value before and since."""
+    assert before.keys() == during.keys()
+    return [
+        (place, name, before[place].get(name), during[place].get(name))
+        for place in before
+        for name in before[place].keys() | during[place].keys()
+        if before[place].get(name) != during[place].get(name)
+    ]
+
+
+def test_a_store_that_hangs_changes_nothing_in_the_status_but_the_ages(stage: Stage, s3_environ: S3Server) -> None:
+    """Though a partition that appears meanwhile waits for it, and the agent lists its directories again and again."""
+    log = stage.log("kitchen")
+    (log / "orders.in-0").rename(late := stage.root / "late")
+    bucket = ("--store", f"s3://{s3_environ.bucket()}/archive", "--endpoint-url", s3_environ.endpoint_url)
+    settings = ("--set", "archival.seal_timeout=0s", "--set", "log.owned=true", "--set", "archival.release=false")
+    with running(stage, log, *PORT, *bucket, *settings) as agent:
+        address = address_of(agent)
+        agent.wait_for("gateway_started")
+        count = len(LogDirs([log]).listing().partitions)
+        assert eventually(lambda: len(status_rows(address, "&state=archived")) == count)
+
+        def shown() -> dict[str, Any]:
+            """Without the topic of the late one, which changes."""
+            pages = {kind: call(address, f"/v1/status?partitions={kind}&limit=5000").json for kind in ("true", "false")}
+            rows = [row for page in pages.values() for row in (*page.get("topics", ()), *page.get("partitions", ()))]
+            return {f"{row['topic']}:{row.get('partition')}": row for row in rows if row["topic"] != "orders.in"}
+
+        before = shown()
+        with stopped(s3_environ):
+            late.rename(log / "orders.in-0")
+            assert eventually(lambda: metrics(address)["headwater_uploads_in_flight"] == 1)
+            began_s = time.monotonic()
+            while (waited_s := time.monotonic() - began_s) < HANGS_S:
+                asked_s = time.monotonic()
+                during = shown()
+                assert time.monotonic() - asked_s < ANSWER_S
+                assert differences(without_ages(before), without_ages(during)) == []
+                time.sleep(0.2)
+            ages = {place: row["known_age_s"] - before[place]["known_age_s"] for place, row in during.items() if "known_age_s" in row}
+            assert min(ages.values()) > 0.8 * waited_s
+            assert ("orders.in", 0) in status_rows(address)
+            assert len(status_rows(address, "&state=archived")) == count
+            assert metrics(address)["headwater_uploads_in_flight"] == 1
+        assert eventually(lambda: len(status_rows(address, "&state=archived")) == count + 1)
 
 
 def test_pages_filters_and_the_document_are_served_and_wrong_parameters_refused(stage: Stage) -> None:

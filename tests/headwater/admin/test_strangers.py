@@ -1,0 +1,212 @@
+"""Ten thousand requests of strangers to a running agent: each is answered in a documented way or not at all, and nothing stays behind."""
+
+import json
+import random
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from headwater.admin.problem import MEDIA_TYPE, ProblemCode
+from tests.headwater.admin.client import Address, call
+from tests.headwater.admin.test_admin_server import TOKEN, a_request, eventually
+from tests.headwater.conftest import Stage
+from tests.headwater.test_admin_port import PORT, address_of
+from tests.headwater.test_agent import Agent, running
+
+WARM = 1000  # requests after which nothing grows any more
+SETTLE_S = 1.0  # after which the last connections are closed
+RSS_GROWTH_MAX = 6 << 20
+STATUSES = {code.value: code.status for code in ProblemCode}
+_HEAD = re.compile(rb"HTTP/1\.1 ([1-5]\d\d) [A-Za-z -]*\r\n((?:[A-Za-z0-9-]+: [ -~]*\r\n)*)\r\n")
+
+PATHS = (
+    "/livez",
+    "/livez?verbose",
+    "/readyz?verbose=true",
+    "/readyz?exclude=store&exclude=gateway",
+    "/metrics",
+    "/v1/status",
+    "/v1/status?partitions=true&limit=2",
+    "/v1/status?topic=orders.*&state=archived&state=stopped&lag_above_s=0.5",
+    "/v1/status?partitions=true&after=orders.in:0",
+    "/v1/openapi.json",
+)
+VALUES = (
+    "",
+    "0",
+    "-1",
+    "1e9",
+    "9" * 400,
+    "true",
+    "%00",
+    "%ff",
+    "..%2f..%2fetc%2fpasswd",
+    "*" * 200,
+    "orders.in:0",
+    "\u00fc",
+    "a&a",
+    "null",
+)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of a process, between two requests."""
+
+    rss_bytes: int
+    threads: int
+    descriptors: int
+
+    @classmethod
+    def of(cls, process: psutil.Process) -> "Usage":
+        return cls(process.memory_info().rss, process.num_threads(), process.num_fds())
+
+
+def a_sound_request(chance: random.Random) -> bytes:
+    headers = {"Host": "localhost", "Connection": "close"}
+    if chance.random() < 0.9:
+        headers["Authorization"] = f"Bearer {TOKEN}"
+    if chance.random() < 0.3:
+        headers["Accept"] = chance.choice(["*/*", "application/openmetrics-text; version=1.0.0", "application/x-ndjson", "text/html"])
+    return _written(chance.choice(["GET", "GET", "GET", "HEAD"]), chance.choice(PATHS), headers)
+
+
+def _written(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def a_changed_request(chance: random.Random) -> bytes:
+    """A sound one, and what a broken client or one of ill will makes of it."""
+    request = a_sound_request(chance)
+    for _ in range(chance.choice([1, 1, 2, 5])):
+        at = chance.randrange(len(request))
+        end = min(len(request), at + chance.choice([1, 1, 3, 40]))
+        match chance.randrange(9):
+            case 0:
+                request = request[:at] + chance.randbytes(end - at) + request[end:]
+            case 1:
+                request = request[:at] + request[end:]
+            case 2:
+                request = request[:end] + request[at:end] * chance.choice([1, 1, 400]) + request[end:]
+            case 3:
+                request = request[: at + 1]
+            case 4:
+                request = request.replace(b"\r\n", chance.choice([b"\n", b"\r", b"\r\n ", b"\r\n\r\n"]), chance.choice([1, -1]))
+            case 5:
+                request = re.sub(rb"=[^&\s]*", b"=" + chance.choice(VALUES).encode(), request, count=chance.choice([0, 1]))
+            case 6:
+                line = chance.choice(
+                    [b"Content-Length: 7", b"Transfer-Encoding: chunked", b"Host: other", b"Expect: 100-continue", b"\x00: \x7f"]
+                )
+                request = request.replace(b"\r\n", b"\r\n" + line + b"\r\n", 1)
+            case 7:
+                request += chance.choice([b"0\r\n\r\n", b"{}", request, chance.randbytes(50)])
+            case 8:
+                request = request.replace(
+                    chance.choice([b"GET", b"/v1", b"HTTP/1.1", b"localhost"]), chance.choice([b"", b"POST", b"//", b"HTTP/1.0"])
+                )
+        request = request or b"\r\n"
+    return request
+
+
+def exchange(connect: Callable[[], socket.socket], request: bytes, pieces: int = 1) -> bytes:
+    """All that comes until the server closes the connection."""
+    received = b""
+    with connect() as client:
+        step = -(-len(request) // pieces)
+        with suppress(ConnectionError):
+            for at in range(0, len(request), step):
+                client.sendall(request[at : at + step])
+        with suppress(OSError):  # the server has closed it already
+            client.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while some := client.recv(1 << 20):
+                received += some
+    return received
+
+
+def answers_in(received: bytes) -> Iterator[Answer]:
+    """Fails for anything that is not an answer of HTTP/1.1 from its first byte to its last."""
+    while received:
+        head = _HEAD.match(received)
+        assert head, received[:300]
+        status, received = int(head[1]), received[head.end() :]
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[2].decode().splitlines())}
+        if status == 100:
+            continue
+        size = int(headers["content-length"])
+        if received.startswith(b"HTTP/1.1 ") or not received:  # of a HEAD
+            size = 0
+        assert len(received) >= size, (head, received[:300])
+        yield Answer(status, headers, received[:size])
+        received = received[size:]
+
+
+def check(answer: Answer) -> str:
+    """What it is, in a word. Fails unless it is one of the documented ones."""
+    assert {"cache-control", "x-content-type-options"} <= answer.headers.keys() or answer.status == 400, answer
+    if answer.headers["content-type"] != MEDIA_TYPE:
+        assert answer.status in (200, 503), answer
+        return str(answer.status)
+    if not answer.body:
+        return f"{answer.status} to HEAD"
+    problem = json.loads(answer.body)
+    assert STATUSES[problem["code"]] == problem["status"] == answer.status, answer
+    assert problem["title"], answer
+    assert problem["detail"], answer
+    assert TOKEN not in answer.body.decode(), answer
+    return str(problem["code"])
+
+
+@contextmanager
+def an_agent(stage: Stage) -> Iterator[tuple[Agent, Address]]:
+    """With a token, and nothing more to archive."""
+    (stage.root / "token").write_text(TOKEN)
+    options = ("--set", f"admin.token_file={stage.root / 'token'}", "--set", "archival.seal_timeout=0s", "--set", "log.owned=true")
+    with running(stage, stage.log("kitchen"), *PORT, *options) as agent:
+        address = address_of(agent)
+        assert eventually(lambda: call(address, "/readyz").status == 200)
+        yield agent, address
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_requests_of_strangers_get_documented_answers_and_leave_nothing_behind(stage: Stage, count: int) -> None:
+    chance, seen, usage = random.Random(count), Counter[str](), []
+    with an_agent(stage) as (agent, address):
+        process = psutil.Process(agent.process.pid)
+        for at in range(count):
+            make = chance.choice([a_sound_request, a_changed_request, a_changed_request, a_request])
+            request = make(chance)
+            received = exchange(lambda: socket.create_connection(address, 30), request, pieces=chance.choice([1, 1, 1, 2, 7]))
+            try:
+                words = [check(each) for each in answers_in(received)]
+            except (AssertionError, ValueError, KeyError) as error:
+                raise AssertionError(f"request {at}: {request!r} was answered {received[:1000]!r}") from error
+            assert words or make is not a_sound_request, request
+            seen.update(words or ["closed"])
+            if at + 1 in (WARM, count):
+                time.sleep(SETTLE_S)
+                usage.append(Usage.of(process))
+        assert call(address, "/readyz").status == 200
+        assert agent.stop() == 0
+    assert {each["event"] for each in agent.events}.isdisjoint({"admin_request_failed", "admin_failed", "library_reported"})
+    assert {"200", "bad_request", "unauthorized", "wrong_host", "not_found", "closed"} <= seen.keys(), seen
+    if len(usage) == 2:
+        before, after = usage
+        assert after.rss_bytes - before.rss_bytes < RSS_GROWTH_MAX, usage
+        assert (after.threads, after.descriptors) <= (before.threads + 1, before.descriptors + 2), usage
