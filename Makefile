@@ -60,6 +60,7 @@ bench: .venv/.tests
 	@$(BIN)/python -m bench.many
 	@$(BIN)/python -m bench.fairness
 	@$(BIN)/python -m bench.latency
+	@$(BIN)/python -m bench.scrapes
 	@$(BIN)/python -m bench.producer
 	@$(BIN)/python -m bench.manifests
 	@$(BIN)/python -m bench.control

@@ -266,8 +266,8 @@ def quick_syncs() -> Iterator[None]:
 
 
 @contextmanager
-def running(root: Path, log: Path, *, owned: bool) -> Iterator[Agent]:
-    """An agent over the log directory `log`, which archives into root/archive and keeps its state in root/data."""
+def running(root: Path, *logs: Path, owned: bool, admin: str = "") -> Iterator[Agent]:
+    """An agent over these log directories, which archives into root/archive and keeps its state in root/data. admin: where it listens"""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -277,10 +277,10 @@ def running(root: Path, log: Path, *, owned: bool) -> Iterator[Agent]:
     counts.unlink(missing_ok=True)
     config.write_text(
         f'[node]\nid = "bench"\ndata_dir = "{data}"\nlog_level = "warning"\n'
-        f'[log]\ndirs = ["{log}"]\nowned = {str(owned).lower()}\n'
+        f"[log]\ndirs = {[str(log) for log in logs]}\nowned = {str(owned).lower()}\n"
         f'[store]\nurl = "file://{root}/archive"\n'
         f"[archival]\nrelease = {str(owned).lower()}\n"
-        f'[gateway]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = ""\n'
+        f'[gateway]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "{admin}"\n'
     )
     with (root / "agent.log").open("ab") as output:
         process = subprocess.Popen([sys.executable, "-m", "bench.metered_agent", str(counts), str(config)], stderr=output, stdout=output)
