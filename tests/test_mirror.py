@@ -45,6 +45,7 @@ ELSEWHERE = {  # reason: {module: the test file to open first}
     },
     "answers a client, and is tested over a socket": {
         "headwater/admin/access.py": "tests/headwater/admin/test_admin_server.py",
+        "headwater/admin/admin_connection.py": "tests/headwater/admin/test_admin_server.py",
         "headwater/admin/admin_routes.py": "tests/headwater/admin/test_admin_server.py",
         "headwater/admin/operation_routes.py": "tests/headwater/admin/test_verb_threads.py",
         "headwater/admin/problem.py": "tests/headwater/admin/test_openapi.py",

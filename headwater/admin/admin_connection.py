@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from headwater.admin.problem import MEDIA_TYPE, ProblemCode, problem_body
+from headwater.admin.recent_answers import RecentAnswer, RecentAnswers
 
 REQUEST_S = 10.0  # from its first byte, or the begin of the connection, to its last one
 TAKING_S = 10.0  # a client that takes nothing of what is ready for it in that time is gone
@@ -20,11 +21,14 @@ HEAD_BYTES_MAX = 16 << 10  # of a request line and its headers
 
 
 class AdminConnection(H11Protocol):
-    """lost: called once, when the connection has ended"""
+    """
+    recent  what may be answered again without being parsed
+    lost    called once, when the connection has ended
+    """
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, lost: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, state: ServerState, recent: RecentAnswers, lost: Callable[[], object]) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
-        self._lost = lost
+        self._recent, self._lost = recent, lost
         self._arrival: asyncio.TimerHandle | None = None  # runs while a request is expected to arrive
         self._look: asyncio.TimerHandle | None = None  # the next one at what the client has not taken
         self._left_bytes: int | None = None  # by it at the last look; None: there was nothing to take
@@ -43,13 +47,28 @@ class AdminConnection(H11Protocol):
         self._lost()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        begins = self._awaits_request()
+        answer = self._recent.find(data) if begins else None
+        if answer is not None:
+            self._answer_again(answer)
+        else:
+            self.app_state["whole_request"] = data if begins else None  # for the scope of the request that begins here
+            super().data_received(data)
+        if answer is not None or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             if self._arrival is not None:
                 self._arrival.cancel()
                 self._arrival = None
         elif self._arrival is None:
             self._arrival = self.loop.call_later(REQUEST_S, self._abort)
+
+    def _awaits_request(self) -> bool:
+        """Is what arrives now the begin of a request, and can it be answered at once?"""
+        is_idle = self.conn.our_state is h11.IDLE and self.conn.their_state is h11.IDLE
+        return is_idle and not self.conn.trailing_data[0] and not self.flow.write_paused
+
+    def _answer_again(self, answer: RecentAnswer) -> None:
+        self.transport.write(answer.head + answer.body)
+        self.on_response_complete()
 
     def _look_at_taking(self) -> None:
         """A connection that is being closed stays open until the client has taken the last answer; and of one whose buffers are not full

@@ -18,6 +18,7 @@ from headwater.admin.openapi import openapi_document
 from headwater.admin.operation_routes import OperationRoutes
 from headwater.admin.parameters import among, flag, known, number, seconds, several, text
 from headwater.admin.problem import ProblemCode, ProblemError, problem_response
+from headwater.admin.recent_answers import keep_until
 from headwater.admin.status_board import ARCHIVE_ONLY, StatusBoard
 from headwater.admin.status_page import LIMIT, LIMIT_MAX, PageFacts, StatusKey, StatusQuery, page_of
 from headwater.admin.topic_page import TopicSources
@@ -71,6 +72,7 @@ def admin_app(
 
     async def show_metrics(request: Request) -> Response:
         rendered = metrics.render(request.headers.get("accept", ""))
+        keep_until(request.scope, rendered.until_s)
         return Response(rendered.body, media_type=rendered.media_type)
 
     app = Starlette(

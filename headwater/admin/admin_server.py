@@ -7,6 +7,7 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ from headwater.admin.admin_connection import HEAD_BYTES_MAX, IDLE_S, AdminConnec
 from headwater.admin.config import AdminConfig
 from headwater.admin.credentials import RELOAD_S, Credentials
 from headwater.admin.local_socket import listen_locally, remove_socket
+from headwater.admin.recent_answers import RecentAnswers
 from headwater.gateway.server import listen
 
 CONNECTIONS_MAX = 128  # of the port; one more is closed at once
@@ -108,6 +110,8 @@ class AdminServer:
         while True:
             await asyncio.sleep(RELOAD_S)
             self._credentials.reload()
+            for each in self._entrances:
+                each.recent.forget()
 
 
 class _Entrance:
@@ -117,8 +121,9 @@ class _Entrance:
         self.listener, self._connections_max, self._tls = listener, connections_max, tls
         self.open: set[object] = set()
         self._state = ServerState()
+        self.recent = RecentAnswers(access, time.monotonic)
         self._http = uvicorn.Config(
-            access,
+            self.recent,
             interface="asgi3",
             http=AdminConnection,
             ws="none",
@@ -156,7 +161,7 @@ class _Entrance:
         self.open.add(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: AdminConnection(self._http, self._state, lost),
+                lambda: AdminConnection(self._http, self._state, self.recent, lost),
                 client,
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_S if tls else None,

@@ -37,6 +37,8 @@ from hydration.archive.hydrator import Hydrator
 TOPICS_MAX = 1000
 PARTITIONS_MAX = 20_000
 FRESH_S = 1.0  # an answer is given again for so long, to whoever asks: two hundred scrapers cost as much as one
+RENDER_SHARE = 0.005  # of the time: while ten thousand partitions are rendered, Kafka clients wait
+AGE_MAX_S = 10.0  # of an answer, though it takes more: scrapers come less often
 
 STATES = (
     "archived",
@@ -94,8 +96,11 @@ class MetricSources:
 
 
 class MetricsText(NamedTuple):
+    """until_s: when it is rendered again, on the monotonic clock"""
+
     body: bytes
     media_type: str
+    until_s: float
 
 
 class Metrics:
@@ -106,17 +111,20 @@ class Metrics:
         self._registry.register(AgentCollector(sources))
         ProcessCollector(registry=self._registry)
         self._monotonic_s = monotonic_s
-        self._rendered: dict[str, tuple[float, bytes]] = {}
+        self._rendered: dict[str, MetricsText] = {}
 
     def render(self, accept: str) -> MetricsText:
         """accept: the header, which chooses OpenMetrics or the older text form"""
         newer = "application/openmetrics-text" in accept[:1000].lower()
         media_type = openmetrics.CONTENT_TYPE_LATEST if newer else CONTENT_TYPE_PLAIN_0_0_4
-        made_s, body = self._rendered.get(media_type, (float("-inf"), b""))
-        if self._monotonic_s() - made_s >= FRESH_S:
+        rendered, began_s = self._rendered.get(media_type), self._monotonic_s()
+        if rendered is None or began_s >= rendered.until_s:
             body = openmetrics.generate_latest(self._registry) if newer else generate_latest(self._registry)  # type: ignore[no-untyped-call]
-            self._rendered[media_type] = (self._monotonic_s(), body)
-        return MetricsText(body, media_type)
+            took_s = self._monotonic_s() - began_s
+            rendered = self._rendered[media_type] = MetricsText(
+                body, media_type, began_s + min(AGE_MAX_S, max(FRESH_S, took_s / RENDER_SHARE))
+            )
+        return rendered
 
 
 class AgentCollector(Collector):

@@ -26,6 +26,7 @@ from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
 from headwater.admin.health import Health
 from headwater.admin.local_socket import NAME, listen_locally
+from headwater.admin.recent_answers import RecentAnswers
 from headwater_core.errors import UsageError
 from tests.headwater.admin.apps import an_app
 from tests.headwater.admin.client import Address, call, connected, send
@@ -302,7 +303,7 @@ def test_a_connection_is_not_held_by_what_its_client_leaves_in_the_buffers(
         config = uvicorn.Config(an_app(), lifespan="off", log_config=None)
         config.load()
         transport = Untaken()
-        connection = AdminConnection(config, ServerState(), lambda: None)
+        connection = AdminConnection(config, ServerState(), RecentAnswers(config.loaded_app, time.monotonic), lambda: None)
         connection.connection_made(transport)
         connection.data_received(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.wait_for(transport.written.wait(), 30)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from headwater.admin.problem import MEDIA_TYPE, ProblemCode
