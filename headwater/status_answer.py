@@ -18,7 +18,7 @@ from headwater_core.errors import HeadwaterError, TransientError
 WAIT_S = 3.0  # for the agent's looks at what was done just before
 AGENT_S = 5.0  # for each of its pages
 STORE_FAILING_S = 5.0  # how long its calls of the store may be without an answer
-PAGE_ROWS = 5000
+PAGE_ROWS = 2000  # of which the agent's loop makes each in some 40 ms
 KEYS = (*(each.name for each in fields(PartitionStatus)), "age_s")
 
 

@@ -29,6 +29,7 @@ from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.disk import DiskHangs, Progressed
 from headwater_core.segments.local_log import Glimpse, LocalLog
 from headwater_core.segments.log_dirs import Listing
+from hydration.cache.cache_directory import folder
 from manifests.head import Head
 from recovery import awaits_broker
 
@@ -102,6 +103,7 @@ class BoardEntry:
     partition None while the directory does not say which it is
     said_s    when its high watermark was last said to be that; None: that is not known
     is_led    does the broker beside us lead it?
+    folder    of the cache: made once, since a page may need ten thousand
     """
 
     status: PartitionStatus
@@ -113,6 +115,11 @@ class BoardEntry:
     partition: PartitionId | None = None
     said_s: float | None = None
     is_led: bool = False
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.partition is not None:
+            self.folder = folder(self.partition)
 
     @property
     def place(self) -> tuple[str, int]:
@@ -460,7 +467,7 @@ class StatusBoard:
         if (released := self._sources.released(log.partition)) is not None:
             end = released.end if released.size_bytes else None
             entry.status = replace(entry.status, released_end=end, released_bytes=released.size_bytes, release_reason=released.reason)
-        entry.partition, entry.glimpse = log.partition, log.glimpse
+        entry.partition, entry.folder, entry.glimpse = log.partition, folder(log.partition), log.glimpse
         if log.high_watermark is not None and origin.age_s is not None:
             entry.said_s = at_s - origin.age_s
         entry.is_led = log.leadership is not None and log.leadership.is_ours and isinstance(archiving_role(log), Acting)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
 from headwater.admin.metrics import STALLED
 from headwater.admin.status_board import UNMEASURED, BoardEntry
-from hydration.cache.cache_directory import folder
 
 LIMIT, LIMIT_MAX = 1000, 5000  # topics or partitions on a page
 DAMAGED_MAX = 100  # topics that a page names
@@ -168,6 +168,7 @@ class StatusQuery:
 
 
 NO_FACTS = PageFacts()
+_key = attrgetter("status.topic", "status.partition")  # which sorts ten thousand in half the time that a function takes
 
 
 def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts = NO_FACTS, *, now_s: float, at_ms: int) -> StatusPage:
@@ -209,16 +210,12 @@ def page_of(entries: Iterable[BoardEntry], query: StatusQuery, facts: PageFacts 
 def _is_wanted(entry: BoardEntry, query: StatusQuery, now_s: float) -> bool:
     if query.states and entry.status.state not in query.states:
         return False
-    if not query.names(entry.place):
+    if (query.topic is not None or query.partition is not None) and not query.names(entry.place):
         return False
     if query.lag_above_s is None:
         return True
     lag_s = entry.lag_s(now_s)
     return _is_measured(entry) and (lag_s is None or lag_s > query.lag_above_s)
-
-
-def _key(entry: BoardEntry) -> tuple[str, int]:
-    return entry.status.topic, entry.status.partition
 
 
 def _is_measured(entry: BoardEntry) -> bool:
@@ -229,13 +226,14 @@ def sum_of(entries: Iterable[BoardEntry], facts: PageFacts, now_s: float) -> Sta
     """In one pass: there may be ten thousand."""
     states: Counter[str] = Counter()
     lag_bytes = known_lags = unknown_lags = archived_bytes = unknown_sizes = cached_bytes = 0
-    lag_s, worst, seen_s = 0.0, None, now_s
+    lag_s, worst, seen_s, cached = 0.0, None, now_s, facts.cached_bytes
     for entry in entries:
         status = entry.status
         states[status.state] += 1
-        seen_s = min(seen_s, entry.now_s)
-        if facts.cached_bytes:
-            cached_bytes += _cached(entry, facts)
+        if entry.now_s < seen_s:
+            seen_s = entry.now_s
+        if cached:
+            cached_bytes += cached.get(entry.folder, 0)
         if entry.is_sized:
             archived_bytes += status.archived_bytes
         else:
@@ -274,7 +272,7 @@ def _topic(topic: str, entries: Sequence[BoardEntry], facts: PageFacts, now_s: f
 
 
 def _cached(entry: BoardEntry, facts: PageFacts) -> int:
-    return facts.cached_bytes.get(folder(entry.partition), 0) if entry.partition is not None and facts.cached_bytes else 0
+    return facts.cached_bytes.get(entry.folder, 0) if facts.cached_bytes else 0
 
 
 def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
