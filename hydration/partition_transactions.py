@@ -99,7 +99,8 @@ class PartitionTransactions:
 
     def _carried(self, view: View) -> Resumable[Carried]:
         """What becomes in the archive of transactions that began before a gap of it, or in one, and that are open where the local log
-        ends: entries after a gap do not know of them. Nothing where the archive ends first, or has known from their beginnings.
+        ends: entries after a gap do not know of them. Nothing where the archive ends first, or has known from their beginnings. One whose
+        beginning the archive denies counts where the local log serves what the gap lacks: what it wrote later may be there.
         """
         local, archive, extent = view.described_locally, view.scope.archive, view.extent
         if archive is None or extent is None:
@@ -109,9 +110,10 @@ class PartitionTransactions:
             return Carried(())
         still, known_to = yield from self._local_ending(view)
         unknown = []
+        serves_gap = view.scope.local is not None and view.scope.local.start < known_from
         for each in still:
-            if each.first_offset < known_from and not (yield from self._is_denied(each, archive)):
-                unknown.append(each)
+            if each.first_offset < known_from and (serves_gap or not (yield from self._is_denied(each, archive))):
+                unknown.append(OpenTransaction(each.producer_id, (yield from self._met_from(each, view.scope))))
         if known_to < local.end or not unknown:  # a log that has been cut: until its checkpoint says so they count as open
             return Carried(tuple(unknown))
         assert self._archive is not None

@@ -271,6 +271,21 @@ def test_files_of_a_dead_branch_below_a_log_start_open_nothing(a_world: AWorld) 
     assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4, 8, 9]
 
 
+def test_where_the_local_log_fills_the_gap_its_transaction_is_open_though_the_archive_denies_its_beginning(a_world: AWorld) -> None:
+    """The archive has another leadership's records where it began; what it wrote later is served from the local log."""
+    world = a_world(clock=ManualClock())
+    archive = world.archive
+    archive.commit(
+        archive.upload(a_batch(0, 5, epoch=1)), Entry(base_offset=5, last_offset=8, gap=True), archive.upload(a_batch(9, 2, epoch=4))
+    )
+    world.broker.write(6, a_batch(6, 1, epoch=4) + a_batch(7, 2, producer=ONE, transactional=True, epoch=4) + a_batch(9, 2, epoch=4))
+    world.broker.path(6, "snapshot").write_bytes(encode_snapshot([ProducerState(1, 0, 0, 0, 0, 0, 0, 0)]))
+    world.broker.set_epochs(EpochHistory.of([(4, 6)]))
+    world.broker.set_high_watermark(11)
+    assert world.log.bounds(COMMITTED).last_stable_offset == 5
+    assert world.read_all(COMMITTED) == [0, 1, 2, 3, 4]
+
+
 def test_a_transaction_of_a_dead_branch_keeps_nobody_waiting_before_the_local_log(a_world: AWorld) -> None:
     """Its broker still has it open; what the archive has where it began is of another leadership."""
     world = a_world(clock=ManualClock())

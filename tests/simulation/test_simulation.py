@@ -96,6 +96,7 @@ ONCE_VIOLATED = (
     ("gaps", 401955),
     ("gaps", 403552),
     ("gaps", 405809),
+    ("gaps", 703422),
     ("incarnations", 20462),
     ("lineage", 41291),
     ("pages", 79),
