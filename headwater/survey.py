@@ -93,16 +93,9 @@ class Surveyed:
     trouble: str = ""
 
 
-def survey_partitions(
-    config: Config,
-    selection: str | None,
-    policy_for: PolicyFor = Policy.of,
-    *,
-    bucket: Bucket | None = None,
-    known: Knowledge | None = None,
-) -> Iterator[PartitionStatus]:
-    """The statuses alone: see `survey_each`."""
-    for each in survey_each(config, selection, policy_for, bucket=bucket, known=known):
+def survey_partitions(config: Config, selection: str | None, policy_for: PolicyFor = Policy.of) -> Iterator[PartitionStatus]:
+    """The statuses alone, without an agent: see `survey_each`."""
+    for each in survey_each(config, selection, policy_for):
         yield each.status
 
 
