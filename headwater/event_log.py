@@ -68,12 +68,17 @@ class _Stderr:
             sys.stderr.flush()
 
 
+_NO_NEWS = "socket.send() raised exception."  # asyncio's, of a peer that has left while it was being answered
+
+
 class _Libraries(logging.Handler):
     """Handles what libraries log. Without a handler, Python would print their text between our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         import structlog
 
+        if record.msg == _NO_NEWS:
+            return
         log = structlog.get_logger()
         try:
             (log.error if record.levelno >= logging.CRITICAL else log.warning)(  # where a person must act, there is also an event of ours

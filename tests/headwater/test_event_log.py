@@ -73,6 +73,7 @@ def test_what_a_library_logs_is_an_event(capsys: pytest.CaptureFixture[str]) -> 
     library = logging.getLogger("pysyncobj.syncobj")
     library.info("nobody wants to know")
     library.warning("failed to %s", "resolve")
+    logging.getLogger("asyncio").warning("socket.send() raised exception.")
     library.critical("entries truncated")
     found = [(event["event"], event["level"], event["library"], event["reason"]) for event in written(capsys)]
     assert found == [
