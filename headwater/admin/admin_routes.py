@@ -85,7 +85,7 @@ def admin_app(
             *operations.all(),
             Route("/v1/openapi.json", show_openapi),
         ],
-        exception_handlers={HTTPException: partial(_http_problem, version), ProblemError: _problem},
+        exception_handlers={HTTPException: partial(_http_problem, version), ProblemError: _problem, Exception: _defect},
     )
     app.router.redirect_slashes = False  # a path is written in one way
     return app
@@ -139,3 +139,8 @@ async def _http_problem(version: str, request: Request, error: Exception) -> Res
 async def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, ProblemError)
     return problem_response(error.code, error.detail)
+
+
+async def _defect(_: Request, error: Exception) -> Response:
+    """It is raised again after this answer, and logged by who gave the request to the app."""
+    return problem_response(ProblemCode.INTERNAL_ERROR, "see the agent's log")

@@ -187,17 +187,20 @@ class _Rows(StreamingResponse):
         yield _line(self._running.facts)
 
 
+_MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # text that is no UTF-8 is no error of msgspec's own
+
+
 def _reported(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except _MALFORMED as error:
         raise ProblemError(ProblemCode.BAD_REQUEST, f"not a report of an operation: {error}"[:500]) from error
 
 
 def _decoded(body: bytes, verb: Verb) -> msgspec.Struct:
     try:
         return msgspec.json.decode(body or b"{}", type=verb.arguments)
-    except (msgspec.MsgspecError, UsageError, RecursionError) as error:
+    except (UsageError, *_MALFORMED) as error:
         raise ProblemError(ProblemCode.BAD_REQUEST, f"not the arguments of {verb.name}: {error}"[:500]) from error
 
 

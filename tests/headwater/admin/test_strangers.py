@@ -22,7 +22,8 @@ from tests.headwater.conftest import Stage
 from tests.headwater.test_admin_port import PORT, address_of
 from tests.headwater.test_agent import Agent, running
 
-WARM = 1000  # requests after which nothing grows any more
+WARM = 3000  # requests after which nothing grows any more, but pools that are not full yet
+POOLS = 16  # threads that are started when so many have work at once
 SETTLE_S = 1.0  # after which the last connections are closed
 RSS_GROWTH_MAX = 6 << 20
 STATUSES = {code.value: code.status for code in ProblemCode}
@@ -258,4 +259,4 @@ def test_requests_of_strangers_get_documented_answers_and_leave_nothing_behind(s
     if len(usage) == 2:
         before, after = usage
         assert after.rss_bytes - before.rss_bytes < RSS_GROWTH_MAX, usage
-        assert (after.threads, after.descriptors) <= (before.threads + 1, before.descriptors + 2), usage
+        assert (after.threads, after.descriptors) <= (before.threads + POOLS, before.descriptors + 2), usage

@@ -252,7 +252,7 @@ def test_an_agent_that_stops_ends_what_runs_and_what_waits_and_begins_nothing(st
 
 BODIES = [
     b"[]", b"{", b"null", b"1", b'"x"', b'{"rows": "1"}', b'{"rows": -1}', b'{"rows": 1.5}', b'{"rows": null}', b'{"rowz": 1}',
-    b"\xff\xfe", b"[" * 60_000,
+    b"\xff\xfe", b'{"fails": "\xb5"}', b"[" * 60_000,
     b'{"x":' * 10_000, b'{"rows": 1e400}', b'{"fails": "usage"}', b'{"rows": 1} {"rows": 1}', b'{"rows": ' + b"9" * 5000 + b"}",
 ]  # fmt: skip
 
@@ -262,6 +262,13 @@ def test_arguments_that_are_none_are_refused_in_words(stage: Stage, body: bytes)
     refused = call(stage.data_dir, "/v1/count", method="POST", body=body, Content_Type="application/json")
     assert (refused.status, refused.problem, refused.json["exit_code"]) == (400, "bad_request", 2)
     assert stage.operations.list().operations == []
+
+
+def test_a_defect_is_answered_in_the_documented_form(stage: Stage) -> None:
+    with capture_logs() as logs:
+        answer = call(stage.data_dir, "/metrics")  # there are none here
+    assert (answer.status, answer.problem) == (500, "internal_error")
+    assert "admin_request_failed" in {each["event"] for each in logs}
 
 
 PATHS = [
