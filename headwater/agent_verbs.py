@@ -101,6 +101,7 @@ class AgentVerbs:
                 "to confirm it",
                 arguments=CollectionRequest,
                 rows=self._collect,
+                is_local=True,
                 sums=tuple(name for name in FACTS if name not in ("start_offset", "again_ms")),
             ),
             Verb(

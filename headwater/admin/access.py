@@ -80,7 +80,7 @@ class LocalAccess(Access):
     """Over the socket in the data directory: who can open that may do everything."""
 
     def _stranger(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
-        scope["headwater.trusted"] = True
+        scope["headwater.trusted"] = scope["headwater.local"] = True
         return None
 
 

@@ -143,6 +143,8 @@ class OperationRoutes:
 
     async def _begin(self, verb: Verb, request: Request) -> Response:
         known(request, "wait")
+        if verb.is_local and not request.scope.get("headwater.local"):
+            raise ProblemError(ProblemCode.LOCAL_ONLY, f"{verb.name} is requested over the socket in the agent's data directory alone")
         waits = verb.is_look or flag(request, "wait") or JSON_LINES in request.headers.get("accept", "")
         arguments = _decoded(await request.body(), verb)
         operation_id = request.headers.get("operation-id")

@@ -18,6 +18,7 @@ class ProblemCode(Enum):
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
     TOKEN_NEEDED = "token_needed"
+    LOCAL_ONLY = "local_only"
     WRONG_HOST = "wrong_host"
     NOT_FOUND = "not_found"
     UNKNOWN_OPERATION = "unknown_operation"
@@ -41,6 +42,7 @@ _STATUS = {
     ProblemCode.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
     ProblemCode.WRONG_HOST: HTTPStatus.MISDIRECTED_REQUEST,
     ProblemCode.TOKEN_NEEDED: HTTPStatus.FORBIDDEN,
+    ProblemCode.LOCAL_ONLY: HTTPStatus.FORBIDDEN,
     ProblemCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     ProblemCode.UNKNOWN_OPERATION: HTTPStatus.NOT_FOUND,
     ProblemCode.UNKNOWN_TOPIC: HTTPStatus.NOT_FOUND,
@@ -59,6 +61,7 @@ _EXIT_CODES = {
     ProblemCode.BODY_TOO_LARGE: UsageError.exit_code,
     ProblemCode.UNAUTHORIZED: Unauthorised.exit_code,
     ProblemCode.TOKEN_NEEDED: Unauthorised.exit_code,
+    ProblemCode.LOCAL_ONLY: Unauthorised.exit_code,
     ProblemCode.UNKNOWN_OPERATION: NotFound.exit_code,
     ProblemCode.UNKNOWN_TOPIC: NotFound.exit_code,
     ProblemCode.OPERATION_ID_TAKEN: AlreadyExists.exit_code,

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 import uvicorn
 from starlette.responses import Response
@@ -27,8 +28,9 @@ from headwater.admin.config import AdminConfig
 from headwater.admin.health import Health
 from headwater.admin.local_socket import NAME, listen_locally
 from headwater.admin.recent_answers import RecentAnswers
+from headwater.admin.verb import Rows, Verb
 from headwater_core.errors import UsageError
-from tests.headwater.admin.apps import an_app
+from tests.headwater.admin.apps import an_app, some_routes
 from tests.headwater.admin.client import Address, call, connected, send
 
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -168,6 +170,21 @@ def test_without_a_token_in_its_configuration_the_port_does_nothing_for_anybody(
             refused = call(address, path, method=method, Content_Type="application/json")
             assert (refused.status, refused.problem) == (403, "token_needed")
             assert call(address, path, method=method, token=TOKEN, Content_Type="application/json").problem == "token_needed"
+
+
+def test_what_deletes_records_is_requested_over_the_socket_alone(token_file: Path, tmp_path: Path) -> None:
+    """The port's token lies with whoever scrapes metrics."""
+
+    def rows(*_: object) -> Rows:
+        yield from ()
+
+    verbs = [Verb(name=name, summary="", arguments=msgspec.Struct, rows=rows, is_local=name == "gc") for name in ("gc", "flush")]
+    app = an_app(routes=some_routes(*verbs))
+    with serving(AdminConfig(listen=LOOPBACK, token_file=token_file), app) as address, AdminServer(AdminConfig(listen=""), app, tmp_path):
+        refused = call(address, "/v1/gc", method="POST", token=TOKEN, Content_Type="application/json")
+        assert (refused.status, refused.problem) == (403, "local_only")
+        assert call(address, "/v1/flush", method="POST", token=TOKEN, Content_Type="application/json").status == 202
+        assert call(tmp_path, "/v1/gc", method="POST", Content_Type="application/json").status == 202
 
 
 @pytest.mark.parametrize(
