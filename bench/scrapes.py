@@ -2,11 +2,11 @@
 
     python -m bench.scrapes [--partitions 1000] [--rounds 8] [--round-s 5] [--scratch DIR]
 
-One client on one connection fetches 64 KiB again and again, a millisecond after each answer. In every other round the load is on the
-agent's admin port; in the rounds between it is as much, on a server that is no part of the agent. The agent has one processor, all else
-has another; load and server have what the measuring client leaves of that one (SCHED_IDLE), so that they are not what is measured. The
-first line is without slow clients. Run it on an otherwise idle machine: the ratios of single pairs of rounds, which are printed too, say
-how idle it was.
+One client on one connection fetches 64 KiB again and again, a millisecond after each answer. Three kinds of rounds take turns: without any
+load; with the load on a server that is no part of the agent; with the load on the agent's admin port. The agent has one processor, all else
+has another; load and server have what the measuring client leaves of that one (SCHED_IDLE). Even so they slow the client, which the second
+kind shows. The first line is without slow clients. Run it on an otherwise idle machine: the ratios of single rounds to those without load,
+which are printed too, say how idle it was.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -64,7 +64,16 @@ def main() -> None:
     parser.add_argument("--round-s", type=float, default=5.0)
     parser.add_argument("--scratch", type=Path, default=None)
     given = parser.parse_args()
-    table = Table("on the admin port", "a fetch takes, without", "with", "p99, ratio", "aim", "of single pairs", "the agent's CPU")
+    table = Table(
+        "load",
+        "a fetch takes, without it",
+        "with it elsewhere",
+        "on the admin port",
+        "p99, ratio",
+        "aim",
+        "of single rounds",
+        "the agent's CPU",
+    )
     with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=given.scratch) as scratch:
         for row in rows(Path(scratch), given.partitions, given.rounds, given.round_s):
             table.add_row(*row)
@@ -92,7 +101,7 @@ def rows(root: Path, partitions: int, rounds: int, round_s: float) -> Iterator[t
                 yield _row(slow, *measure(agent, log, port, elsewhere, slow, rounds, round_s))
 
 
-def _row(slow: int, without: list[Round], with_: list[Round]) -> tuple[str, ...]:
+def _row(slow: int, without: list[Round], elsewhere: list[Round], with_: list[Round]) -> tuple[str, ...]:
     ratio = _p99(with_) / _p99(without)
     pairs = sorted(_p99([one]) / _p99([other]) for one, other in zip(with_, without, strict=True))
     per_fetch_s = sum(each.cpu_s for each in without) / sum(len(each.each_s) for each in without)
@@ -100,6 +109,7 @@ def _row(slow: int, without: list[Round], with_: list[Round]) -> tuple[str, ...]
     return (
         f"{SCRAPES_PER_S} scrapes/s" + (f", {slow} slow clients" if slow else ""),
         _times(without),
+        _times(elsewhere),
         _times(with_),
         f"{ratio:.3f}",
         "1.1",
@@ -119,19 +129,19 @@ def _p99(rounds: list[Round]) -> float:
 
 def measure(
     agent: Agent, log: BenchLog, port: int, elsewhere: int, slow: int, rounds: int, round_s: float
-) -> tuple[list[Round], list[Round]]:
-    """Rounds without load on the admin port, and as many with it. elsewhere: the port that has the load meanwhile."""
-    found: dict[int, list[Round]] = {port: [], elsewhere: []}
+) -> tuple[list[Round], list[Round], list[Round]]:
+    """Rounds without load, with it on the port `elsewhere`, and on the admin port."""
+    found: dict[int | None, list[Round]] = {None: [], elsewhere: [], port: []}
     for at in range(rounds):
-        for target in (elsewhere, port) if at % 2 else (port, elsewhere):
-            with load(target, slow) as scraped:
+        for target in (None, elsewhere, port) if at % 2 else (port, elsewhere, None):
+            with nullcontext() if target is None else load(target, slow) as scraped:
                 time.sleep(SETTLE_S)
                 found[target].append(fetch(agent, log, scraped, round_s))
             time.sleep(SETTLE_S)
-    return found[elsewhere], found[port]
+    return found[None], found[elsewhere], found[port]
 
 
-def fetch(agent: Agent, log: BenchLog, scraped: Connection, for_s: float) -> Round:
+def fetch(agent: Agent, log: BenchLog, scraped: Connection | None, for_s: float) -> Round:
     each_s: list[float] = []
     reader = Discarder(("127.0.0.1", agent.port), log.topic, log.batch_bytes, log.batch_records)
     step = FETCH_BYTES // log.batch_bytes * log.batch_records
@@ -145,12 +155,14 @@ def fetch(agent: Agent, log: BenchLog, scraped: Connection, for_s: float) -> Rou
     ended, scrapes = agent.sample(), _count(scraped) - scrapes
     reader.close()
     took_s = ended.at_s - began.at_s
-    if scrapes < RATE_MIN * SCRAPES_PER_S * took_s:
+    if scraped is not None and scrapes < RATE_MIN * SCRAPES_PER_S * took_s:
         raise RuntimeError(f"{scrapes} scrapes in {took_s:.1f} s: this machine has no time for the load")
     return Round(each_s, took_s, ended.cpu_s - began.cpu_s, scrapes)
 
 
-def _count(scraped: Connection) -> int:
+def _count(scraped: Connection | None) -> int:
+    if scraped is None:
+        return 0
     scraped.send(None)
     return int(scraped.recv())
 
