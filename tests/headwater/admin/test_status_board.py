@@ -252,7 +252,7 @@ def test_files_are_read_in_the_threads_of_their_disk(stage: Stage, monkeypatch: 
     stage.board.happened([ORDERS])
     try:
         stage.board.round()
-        assert there.is_set()
+        assert there.wait(30)
         assert "its disk has not answered" in stage.entry().status.reason
     finally:
         go_on.set()
