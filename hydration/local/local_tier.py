@@ -37,7 +37,7 @@ class OpenFiles:
 
     def __init__(self, files_max: int = OPEN_FILES_MAX, now_s: Callable[[], float] = monotonic) -> None:
         self._files_max, self._now_s = files_max, now_s
-        self._failed: dict[Path, float] = {}  # until when nobody reads it
+        self._failed: dict[Path, tuple[float, str]] = {}  # until when nobody reads it, and why
         self._lock = threading.Lock()
         self._files: OrderedDict[Path, RunFile] = OrderedDict()
 
@@ -47,8 +47,8 @@ class OpenFiles:
         path = segment.path
         with self._lock:
             file = self._files.get(path)
+            self._check_readable(path, file)
             if file is not None and file.inode == segment.generation.inode:
-                self._check_readable(file, path)
                 self._files.move_to_end(path)
                 return file.hold()
         try:
@@ -71,15 +71,17 @@ class OpenFiles:
                 each.release()
         return opened
 
-    def _check_readable(self, file: RunFile, path: Path) -> None:
-        """What fails while it is sent takes the client's connection with it, so it is not tried again at once."""
-        if not file.failure:
-            return
-        if self._now_s() >= self._failed.setdefault(path, self._now_s() + FAILED_S):
-            del self._failed[path]
+    def _check_readable(self, path: Path, file: RunFile | None) -> None:
+        """What fails while it is sent takes the client's connection with it, so it is not tried again at once, nor when it was closed
+        meanwhile."""
+        now_s = self._now_s()
+        if file is not None and file.failure:
+            self._failed = {each: known for each, known in self._failed.items() if now_s < known[0]}
+            self._failed.setdefault(path, (now_s + FAILED_S, file.failure))
             file.failure = ""
-            return
-        raise TransientError(f"{path}: {file.failure}")
+        until_s, reason = self._failed.get(path, (now_s, ""))
+        if now_s < until_s:
+            raise TransientError(f"{path}: {reason}")
 
     def sweep(self) -> None:
         """Close files that were deleted, so that their space becomes free."""

@@ -159,14 +159,20 @@ def test_what_failed_while_it_was_sent_is_not_sent_again_at_once(a_world: AWorld
     world.broker.write(0, run)
     world.broker.set_high_watermark(RECORDS)
     files = world.logs._files = world.log.local._files = OpenFiles(now_s=lambda: now_s[0])  # type: ignore[union-attr]
-    with world.log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED) as answer:
-        answer.slices[0].file.fail("Input/output error")
-    if priority is ReadPriority.LOCAL_ONLY:
-        with pytest.raises(TransientError, match="Input/output error"):
-            read_from_the_beginning(world.log)
-    else:
-        assert (read_from_the_beginning(world.log), world.gets()) == (list(range(RECORDS)), 1)
-    now_s[0] += FAILED_S
-    assert read_from_the_beginning(world.log) == list(range(RECORDS))
-    assert world.gets() == (0 if priority is ReadPriority.LOCAL_ONLY else 1), "it is tried again after a while"
+    for _ in range(2):
+        with world.log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED) as answer:
+            answer.slices[0].file.fail("Input/output error")
+        gets = world.gets()
+        for _ in range(2):
+            if priority is ReadPriority.LOCAL_ONLY:
+                with pytest.raises(TransientError, match="Input/output error"):
+                    read_from_the_beginning(world.log)
+            else:
+                assert read_from_the_beginning(world.log) == list(range(RECORDS))
+                gets += 1
+            assert world.gets() == gets
+            files.close()  # as for want of room
+        now_s[0] += FAILED_S
+        assert read_from_the_beginning(world.log) == list(range(RECORDS))
+        assert world.gets() == gets, "it is tried again after a while"
     files.close()
