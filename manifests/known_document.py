@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from headwater_core.clock import Clock
-from headwater_core.errors import HeadwaterError
+from headwater_core.errors import HeadwaterError, StoreGone
 
 REFRESH_S = 60.0  # what another node has changed is known here after that at the latest, when the control log does not tell of it
 LOOK_S = 1.0  # between two looks at what the control log says
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=_Versioned)
 
 
 class KnownDocument(Generic[T]):
-    """Safe to use from many threads. A bucket that does not answer leaves what was known.
+    """Safe to use from many threads. A bucket that does not answer, or has lost the document, leaves what was known.
 
     known    None until the bucket has been read once
     changed  called after something has changed that matters
@@ -100,6 +100,8 @@ class KnownDocument(Generic[T]):
     def _replace(self, find: Callable[[], T]) -> T:
         with self._lock:
             before, found = self.known, find()
+            if found.version == 0 and before is not None and before.version > 0:  # it may be an empty mount point
+                raise StoreGone("a document that all agents share was in the bucket and is not: restore it, or mount the bucket again")
             self.known = found
             self._again_s = self._clock.monotonic_s() + REFRESH_S
             matters = self._taken(before, found)

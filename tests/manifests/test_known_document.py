@@ -2,7 +2,8 @@
 
 import pytest
 
-from headwater_core.errors import TransientError
+from headwater_core.errors import StoreGone, TransientError
+from manifests import keys
 from manifests.known_document import REFRESH_S, KnownDocument
 from manifests.repository import ManifestRepository
 from manifests.setting_list import SettingList
@@ -79,6 +80,18 @@ def test_a_silent_bucket_leaves_what_was_known_and_is_asked_once_in_a_while() ->
     known.store.refuse = lambda operation, key: TransientError("away")
     known.document.look(2)
     assert (known.document.now().version, known.unread) == (1, 2)
+
+
+def test_a_bucket_that_has_lost_it_leaves_what_was_known() -> None:
+    """The mount point of a bucket that is not mounted is empty."""
+    known = Known()
+    known.set("local-only")
+    known.document.refresh()
+    known.store.delete(keys.SETTINGS)
+    known.document.look(2)
+    assert (known.document.now().version, known.unread) == (1, 1)
+    with pytest.raises(StoreGone, match="mount the bucket"):
+        known.document.refresh()
 
 
 def test_a_change_of_our_own_is_known_at_once() -> None:
