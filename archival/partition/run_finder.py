@@ -73,7 +73,10 @@ def find_run(
     found = _first_batch(step, file, log, last_run, size_bytes)
     if found is None:
         return None
-    before = entries_before(entries, step.refills, min(step.first, found.base_offset))
+    first = step.first
+    if step.refills and not log.topic_policy_proves_compaction:
+        first = max(first, found.base_offset)  # nothing shows what became of the offsets before: they stay a gap
+    before = entries_before(entries, step.refills, min(first, found.base_offset))
     scan = scan_run(file, start=found.position, end=size_bytes, open_before=open_after(before), end_offset=step.end, where=where)
     if scan is not None and len(scan.epochs) > ENTRY_EPOCHS_MAX:  # the rest is the next run
         end = scan.epochs[ENTRY_EPOCHS_MAX].first_offset
@@ -86,7 +89,7 @@ def find_run(
         return CutAt(scan.base_offset)
     if scan.epochs and (dead_from := newer_from(before, scan.epochs[0].epoch)) is not None:
         return CutAt(dead_from)
-    return Run(min(step.first, scan.base_offset), _last_offset(step, file, log, scan, size_bytes), scan)
+    return Run(min(first, scan.base_offset), _last_offset(step, file, log, scan, size_bytes), scan)
 
 
 def _first_batch(step: Upload, file: BinaryIO, log: LocalLog, last_run: RunEnd | None, size_bytes: int) -> FoundBatch | None:
@@ -95,8 +98,8 @@ def _first_batch(step: Upload, file: BinaryIO, log: LocalLog, last_run: RunEnd |
     found = found or find_batch(segment, file, step.read_from, 0, size_bytes)
     if proof or (found is None and segment.is_active):
         return found
-    if step.refills and (found is None or found.base_offset > step.first):
-        return None  # the log lacks what the archive lists as a gap: after a recovery it begins where the archive does, with its gaps
+    if step.refills:  # the log may lack what the archive lists as a gap: after a recovery it begins where the archive does, with its gaps
+        return found if found is not None and found.base_offset <= step.refills.last_offset else None
     if found is None:
         raise SuspectedGap(f"{segment.path} holds nothing at or past offset {step.read_from}, and nothing proves compaction")
     if found.base_offset > step.first:

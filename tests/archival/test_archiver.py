@@ -235,7 +235,7 @@ def test_a_gap_is_recorded_and_refilled(directory: Directory, agent: Agent, tmp_
     assert live_bytes(agent.store, follower.head) == written + rest
 
 
-@pytest.mark.parametrize("missing", [range(10, 20), range(10, 16), range(14, 20)])
+@pytest.mark.parametrize("missing", [range(10, 20), range(10, 16), range(14, 20), range(10, 19)])
 def test_a_log_with_the_very_gap_of_its_archive_is_archived_on(missing: range, directory: Directory, agent: Agent, tmp_path: Path) -> None:
     """As recovery leaves it, whose log begins where the archive does; or a log that has a part of what is missing."""
     fill(directory, 0, end=10)
@@ -250,10 +250,11 @@ def test_a_log_with_the_very_gap_of_its_archive_is_archived_on(missing: range, d
             again.segment(base, a_segment(base, end - base))
     again.high_watermark(30)
     follower = Agent(again.root, store=agent.store, writer="agent-b")
-    refilled = missing.start > 10
+    refilled = len(missing) < 10
     assert follower.run() == ["claimed", *(["refilled"] if refilled else []), "archived", "caught up"]
     listed = [(entry.base_offset, entry.last_offset, entry.gap) for entry in follower.head.entries]
-    parts = [(10, 13, False), (14, 19, True)] if refilled else [(10, 19, True)]
+    parts = sorted([(missing.start, missing[-1], True), *([(10, missing.start - 1, False)] if missing.start > 10 else [])])
+    parts += [(missing.stop, 19, False)] if missing.stop < 20 else []
     assert listed == [(0, 9, False), *parts, (20, 24, False), (25, 29, False)]
     log = LogDirs([again.root]).look(PARTITION.topic_partition)
     assert status_of(PARTITION, log, follower.head, policy=EVERYTHING, tail_age_ms=0, now_ms=0).state == "archived"

@@ -195,3 +195,11 @@ def test_a_batch_across_the_end_of_the_archive_is_of_another_branch_or_damage(di
     with pytest.raises(CorruptData, match="across the end of the archive, in the same leader epoch"):
         found(step, log, an_entry(0, 4, epochs=((2, 0),)))
     assert isinstance(found(step, log), Run)
+
+
+@pytest.mark.parametrize(("last", "base_offset"), [(19, 16), (16, 16), (15, None)])
+def test_what_a_log_has_from_the_middle_of_a_gap_on_is_found(directory: Directory, last: int, base_offset: int | None) -> None:
+    directory.segment(16, a_segment(16, 10))
+    gap = Entry(base_offset=10, last_offset=last, gap=True)
+    run = found(*a_step(directory, 10, last + 1, refills=gap), an_entry(0, 9), gap)
+    assert (run.base_offset if isinstance(run, Run) else run) == base_offset
