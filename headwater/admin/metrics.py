@@ -67,8 +67,6 @@ REASONS: dict[str, type[HeadwaterError] | None] = {  # the first that fits
 }
 ROLES = ("leader", "follower", "none")
 OUTCOMES = tuple(each for each in OperationState if each is not OperationState.RUNNING)
-SCRUBS = ("verify", "scrub")
-SCRUB_RESULTS = ("examined", "damaged", "missing", "unexamined")  # by the names of Report.sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,12 +291,10 @@ class AgentCollector(Collector):
         yield ended
         running = ((verb, tally.running.get(verb, 0)) for verb in (*VERBS, OTHER))
         yield _labelled("headwater_operations_running", "Operations that run now.", "verb", running)
-        scrub = max((tally.last[verb] for verb in SCRUBS if verb in tally.last), key=_ended_ms, default=None)
-        if scrub is not None:
-            yield _gauge("headwater_scrub_last_end_timestamp_seconds", "When the last scrub ended.", _ended_ms(scrub) / 1000)
-            found = {name: value for name, value in scrub.results.items() if isinstance(value, int)}  # another process has sent them
-            counts = ((each, found.get(each, 0)) for each in SCRUB_RESULTS)
-            yield _labelled("headwater_scrub_last_objects", "What the last scrub found.", "result", counts)
+        if tally.scrub.ended_ms is not None:
+            yield _gauge("headwater_scrub_last_end_timestamp_seconds", "When the last scrub ended.", tally.scrub.ended_ms / 1000)
+        if tally.scrub.objects:
+            yield _labelled("headwater_scrub_last_objects", "What the last scrub found.", "result", tally.scrub.objects.items())
         recovery = tally.last.get("recover")
         if recovery is not None:
             yield _gauge("headwater_recovery_last_end_timestamp_seconds", "When the last recovery ended.", _ended_ms(recovery) / 1000)

@@ -22,6 +22,9 @@ PACE_S = 3.0  # of work, before its pace means anything
 ARGUMENTS_BYTES_MAX = 8 << 10  # of JSON
 ERROR_CHARS_MAX = 2000
 VERBS = ("archive", "flush", "gc", "pause", "resume", "reload", "recover", "verify", "scrub", "scan", "export")  # counted by name
+SCRUBS = ("verify", "scrub")
+SCRUB_RESULTS = ("examined", "damaged", "missing", "unexamined")  # by the names of Report.sums
+FLAWS = ("damaged", "missing")
 OTHER = "other"  # verbs come from other processes, too
 OPERATION_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{7,63}"
 AGENT = "agent"
@@ -76,17 +79,39 @@ class OperationPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     next_after: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class LastScrub(NamedTuple):
+    """What the last scrub of the whole archive that ended by itself has found, and more flaws found since.
+
+    ended_ms  of that scrub; None: there was none
+    objects   by SCRUB_RESULTS; only what is known
+    """
+
+    ended_ms: int | None
+    objects: Mapping[str, int]
+
+    def after(self, ended: Operation) -> "LastScrub":
+        """A scrub of a part of the archive, one that did not end by itself and one that has examined nothing show no soundness."""
+        found = {each: value for each in SCRUB_RESULTS if isinstance(value := ended.results.get(each, 0), int)}  # it may be another's
+        is_whole = ended.state in (OperationState.DONE, OperationState.FAILED) and not ended.arguments.get("selection")
+        if is_whole and found.get("examined", 0) > 0:
+            return LastScrub(ended.ended_ms, dict.fromkeys(SCRUB_RESULTS, 0) | found)
+        more = {each: found[each] for each in FLAWS if found.get(each, 0) > self.objects.get(each, 0)}
+        return LastScrub(self.ended_ms, {**self.objects, **more})
+
+
 class OperationTally(NamedTuple):
     """Of all operations since the agent has started, by verb, which is one of VERBS or OTHER.
 
     ended    how many, and in which state; one that was lost and came back has ended twice
     running  how many run now
     last     the last one that has ended with results
+    scrub    what the verbs of SCRUBS have found
     """
 
     ended: dict[tuple[str, OperationState], int]
     running: dict[str, int]
     last: dict[str, Operation]
+    scrub: LastScrub
 
 
 class OperationKey(NamedTuple):
@@ -179,6 +204,7 @@ class Operations:
         self._ended: dict[str, RunningOperation] = {}  # in the order of their ends
         self._counts: Counter[tuple[str, OperationState]] = Counter()
         self._last: dict[str, Operation] = {}
+        self._scrub = LastScrub(None, {})
 
     def begin(
         self,
@@ -269,7 +295,7 @@ class Operations:
         with self._lock:
             self._settle()
             running = Counter(_counted(each.facts.verb) for each in self._running.values() if each.is_kept)
-            return OperationTally(dict(self._counts), dict(running), dict(self._last))
+            return OperationTally(dict(self._counts), dict(running), dict(self._last), self._scrub)
 
     def advance(self, running: RunningOperation, done: int, total: int | None, unit: str) -> None:
         with self._lock:
@@ -310,6 +336,8 @@ class Operations:
             self._counts[_counted(facts.verb), facts.state] += 1
             if facts.results:
                 self._last[_counted(facts.verb)] = running.facts
+            if facts.verb in SCRUBS:
+                self._scrub = self._scrub.after(running.facts)
             self._ended[facts.id] = running
             if len(self._ended) > OPERATIONS_MAX:
                 del self._ended[next(iter(self._ended))]

@@ -44,14 +44,20 @@ class Board:
 
 class Stage:
     def __init__(
-        self, *statuses: PartitionStatus, partitions: bool = True, failures: dict[TopicPartition, HeadwaterError] | None = None
+        self,
+        *statuses: PartitionStatus,
+        partitions: bool = True,
+        failures: dict[TopicPartition, HeadwaterError] | None = None,
+        is_scrubbed: bool = True,
     ) -> None:
         self.clock = ManualClock()
         self.store, self.gateway = StoreMeter(self.clock), GatewayMeter()
         cache = SimpleNamespace(used_bytes=10, limit_bytes=100, evicted=3, bypassed=1)
         self.counters = ReadCounters()
         self.operations = Operations(self.clock, new_operation_id)
-        for verb in ("verify", "recover"):  # most series of operations are there from the beginning, some after the first
+        for verb in (
+            ("verify", "recover") if is_scrubbed else ()
+        ):  # most series of operations are there from the beginning, some after the first
             self.operations.begin(verb, {}).end({"examined": 9})
         sources = MetricSources(
             version="1.2.3",
@@ -224,6 +230,40 @@ def test_operations_by_verb_and_outcome_and_what_the_last_scrub_found() -> None:
     stage.operations.begin("scrub", {}).fail(TransientError("nothing was examined"))
     assert stage.value("headwater_scrub_last_objects", result="examined") == 12
     assert stage.value("headwater_scrub_last_end_timestamp_seconds") <= stage.clock.now_ms() / 1000
+
+
+def scrub_samples(stage: Stage) -> dict[str, float]:
+    return {each.labels.get("result", "end"): each.value for each in stage.samples() if each.name.startswith("headwater_scrub_last")}
+
+
+def test_a_scrub_of_a_part_or_one_that_did_not_end_by_itself_may_raise_damage_alone() -> None:
+    stage = Stage()
+    stage.operations.begin("scrub", {"selection": None}).fail(CorruptData("x", 0, "y"), {"examined": 12, "damaged": 2, "missing": 1})
+    before = scrub_samples(stage)
+    assert (before["damaged"], before["missing"]) == (2, 1)
+    nothing = {"examined": 1, "damaged": 0, "missing": 0}
+    stage.operations.begin("verify", {"selection": "orders:0"}).end(nothing)
+    stage.operations.begin("verify", {}).end(nothing | {"examined": 0})
+    cancelled = stage.operations.begin("scrub", {})
+    stage.operations.cancel(cancelled.id)
+    cancelled.fail(TransientError("it was cancelled"), nothing)
+    stage.operations.begin("scrub", {}, silence_max_s=1)
+    stage.clock.advance(10_000)
+    assert scrub_samples(stage) == before
+    stage.operations.begin("verify", {"selection": "orders:0"}).end({"examined": 1, "damaged": 3, "missing": 0})
+    assert scrub_samples(stage) == before | {"damaged": 3}
+    stage.operations.begin("verify", {"selection": None}).end(nothing)
+    after = scrub_samples(stage)
+    assert after["end"] > before["end"]
+    assert (after["examined"], after["damaged"], after["missing"]) == (1, 0, 0)
+
+
+def test_before_the_first_whole_scrub_only_damage_is_told() -> None:
+    stage = Stage(is_scrubbed=False)
+    stage.operations.begin("verify", {"selection": "orders"}).end({"examined": 4, "damaged": 0, "missing": 0})
+    assert scrub_samples(stage) == {}
+    stage.operations.begin("verify", {"selection": "orders"}).end({"examined": 4, "damaged": 0, "missing": 2})
+    assert scrub_samples(stage) == {"missing": 2}
 
 
 def test_operations_that_are_forgotten_stay_counted() -> None:
