@@ -288,8 +288,10 @@ class Moments:
         """For each directory and each head that there was: which of them a reader has seen together is not known."""
         kept = self._since(moment)
         directories = {id(each): each for _, each, _ in kept}
-        # The checkpoint is looked at first, and may be older than a cut; a broker's own is for seconds, while its log is filled again.
-        if self.cut_since(moment) or any(each.checkpoint > each.end for each in directories.values()):
+        # The checkpoint is looked at first, and may be older than a cut, or than the epoch that a new leader begins as it writes; a
+        # broker's own is for seconds, while its log is filled again.
+        histories = {each.history for each in directories.values()}
+        if self.cut_since(moment) or len(histories) > 1 or any(each.checkpoint > each.end for each in directories.values()):
             checkpoints = {each.checkpoint for each in directories.values()}
             mixed = [self._with_checkpoint(each, checkpoint) for each in directories.values() for checkpoint in checkpoints]
             directories |= {id(each): each for each in mixed}

@@ -98,6 +98,7 @@ ONCE_VIOLATED = (
     ("gaps", 405809),
     ("gaps", 703422),
     ("incarnations", 20462),
+    ("layouts", 1015),
     ("lineage", 41291),
     ("pages", 79),
     ("recovered", 161),
