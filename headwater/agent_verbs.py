@@ -110,6 +110,7 @@ class AgentVerbs:
                 arguments=PauseChange,
                 rows=partial(self._change_pauses, resume=False),
                 unit="pauses",
+                is_short=True,
             ),
             Verb(
                 name="resume",
@@ -117,6 +118,7 @@ class AgentVerbs:
                 arguments=PauseChange,
                 rows=partial(self._change_pauses, resume=True),
                 unit="pauses",
+                is_short=True,
             ),
             Verb(
                 name="settings",
@@ -125,6 +127,7 @@ class AgentVerbs:
                 arguments=SettingChange,
                 rows=self._change_settings,
                 unit="settings",
+                is_short=True,
             ),
             Verb(
                 name="reload",
@@ -132,6 +135,7 @@ class AgentVerbs:
                 arguments=NoArguments,
                 rows=lambda _, __: (asdict(each) for each in (reload_config(self._session.live),)),
                 unit="files",
+                is_short=True,
             ),
             Verb(
                 name="explain",
@@ -140,6 +144,7 @@ class AgentVerbs:
                 rows=self._explain,
                 unit="ranges",
                 is_look=True,
+                is_short=True,
             ),
         )
 

@@ -20,6 +20,7 @@ class Verb:
     sums       fields of rows that are summed up as the operation's results
     unit       what a row is about
     is_look    it changes nothing: its rows are all there is of it, and it is forgotten at its end
+    is_short   it waits for no long work of others, and has threads that only such work takes
     is_local   requested over the socket alone: the token of the port lies with whoever scrapes metrics, and this deletes records
     """
 
@@ -30,4 +31,5 @@ class Verb:
     sums: tuple[str, ...] = ()
     unit: str = "partitions"
     is_look: bool = False
+    is_short: bool = False
     is_local: bool = False

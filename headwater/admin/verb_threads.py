@@ -19,6 +19,7 @@ from headwater.admin.verb import Verb
 from headwater_core.errors import HeadwaterError, TransientError
 
 THREADS = 16  # operations that run at once; others wait for their turn
+SHORT_THREADS = 4  # and short ones
 
 log = structlog.get_logger()
 
@@ -33,6 +34,7 @@ class VerbThreads:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
         self._threads = ThreadPoolExecutor(THREADS, "verb")
+        self._short_threads = ThreadPoolExecutor(SHORT_THREADS, "short-verb")
         self._lock = threading.Lock()
         self._running: set[RunningOperation] = set()
         self._stopped = False
@@ -46,7 +48,7 @@ class VerbThreads:
                 verb.name, msgspec.to_builtins(arguments), operation_id=operation_id, unit=verb.unit, is_kept=not verb.is_look
             )
             self._running.add(running)
-            work = self._threads.submit(self._work, verb, arguments, running, pipe)
+            work = (self._short_threads if verb.is_short else self._threads).submit(self._work, verb, arguments, running, pipe)
             running.on_cancel = partial(self._cancel, work, running, pipe)
         return running
 
@@ -62,6 +64,7 @@ class VerbThreads:
         """Wait for the end of all."""
         self.stop()
         self._threads.shutdown()
+        self._short_threads.shutdown()
 
     def _cancel(self, work: Future[None], running: RunningOperation, pipe: RowPipe | None) -> None:
         if pipe is not None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -151,3 +151,8 @@ def test_what_is_not_there_is_an_error_of_the_operation(api: AgentApi) -> None:
     with pytest.raises(NotFound, match="absent is not in the log directories"):
         list(api.rows("/v1/archive", {"selection": "absent"}, timeout_s=30))
     assert (last(api)["state"], last(api)["exit_code"]) == ("failed", 6)
+
+
+def test_what_an_operator_needs_at_once_waits_for_no_long_work() -> None:
+    verbs = AgentVerbs(cast(Session, None), lambda: None).all()
+    assert {each.name for each in verbs if not each.is_short} == {"archive", "flush", "gc"}

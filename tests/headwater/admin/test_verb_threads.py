@@ -51,6 +51,7 @@ class Stage:
             Verb(name="count", summary="", arguments=Count, rows=self._count, sums=("weight",)),
             Verb(name="wait", summary="", arguments=Count, rows=self._wait),
             Verb(name="look", summary="", arguments=Count, rows=self._count, is_look=True),
+            Verb(name="short", summary="", arguments=Count, rows=self._count, is_short=True),
         ]
 
     def _count(self, arguments: Count, running: RunningOperation) -> Rows:
@@ -223,6 +224,16 @@ def test_others_wait_for_their_turn_and_one_whose_turn_has_not_come_is_cancelled
         stage.go.set()
         assert eventually(lambda: stage.state(counted) == "done")
         assert eventually(lambda: [stage.state(each) for each in begun[:3]] == ["done"] * 3)
+
+
+def test_short_work_does_not_wait_for_long_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb_threads, "THREADS", 2)
+    stage = Stage(tmp_path)
+    with serving_locally(tmp_path, stage.verbs()) as (stage.operations, stage.threads):
+        begun = [stage.post("/v1/wait").json["id"] for _ in range(3)]
+        assert len(list(stage.api.rows("/v1/short", {"rows": 3}, timeout_s=30))) == 3
+        assert [stage.state(each) for each in begun] == ["running"] * 3
+        stage.go.set()
 
 
 def test_an_agent_that_stops_ends_what_runs_and_what_waits_and_begins_nothing(stage: Stage) -> None:
