@@ -28,13 +28,15 @@ from headwater.admin.verb import Verb
 from headwater.admin.verb_threads import Stopping, VerbThreads, encoded
 from headwater_core.errors import UsageError
 
-LIMIT, LIMIT_MAX = 100, 1000  # operations on a page
+LIMIT, LIMIT_MAX = 100, 200  # operations on a page; the largest has 23 KiB, mostly arguments and an error of escaped characters
+RESULTS_MAX = 32
 SILENCE_MAX_S = 60.0  # without a report for so long, an operation of another process is lost
 JSON_LINES = "application/x-ndjson"
 PROGRESS_S = 5.0  # between two lines of an answer, where no row comes in between
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+SumName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
 
 
 class ReportedBegin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +60,7 @@ class ReportedEnd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What came of it, as Operation has it. results: sums"""
 
     state: Literal["done", "failed", "cancelled"]
-    results: dict[str, Count] = {}
+    results: Annotated[dict[SumName, Count], msgspec.Meta(max_length=RESULTS_MAX)] = {}
     error: str | None = None
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
 

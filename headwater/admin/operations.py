@@ -20,6 +20,7 @@ KEPT_S = 86_400.0  # one that has ended, at most
 RUNNING_MAX = 64  # of the agent, waiting ones included; and as many of other processes
 PACE_S = 3.0  # of work, before its pace means anything
 ARGUMENTS_BYTES_MAX = 8 << 10  # of JSON
+ARGUMENTS_VALUES_MAX = 256  # with those inside of others, and names: an empty list takes thirty times its two bytes of JSON
 ERROR_CHARS_MAX = 2000
 VERBS = ("archive", "flush", "gc", "pause", "resume", "reload", "recover", "verify", "scrub", "scan", "export")  # counted by name
 SCRUBS = ("verify", "scrub")
@@ -228,6 +229,8 @@ class Operations:
             raise UsageError("the id of an operation is 8 to 64 letters, digits, dots, hyphens and underscores, a letter or digit first")
         if len(msgspec.json.encode(arguments)) > ARGUMENTS_BYTES_MAX:
             raise UsageError(f"arguments have at most {ARGUMENTS_BYTES_MAX} bytes")
+        if _values(arguments) > ARGUMENTS_VALUES_MAX:
+            raise UsageError(f"arguments have at most {ARGUMENTS_VALUES_MAX} names and values")
         with self._lock:
             now_s = self._settle()
             if operation_id is not None and (operation_id in self._running or operation_id in self._ended):
@@ -351,6 +354,20 @@ class Operations:
         while self._ended and now_s - next(iter(self._ended.values())).ended_s > KEPT_S:
             del self._ended[next(iter(self._ended))]
         return now_s
+
+
+def _values(value: object) -> int:
+    """A value counts as one, and so do each name and each value in it, however deep."""
+    count, rest = 0, [value]
+    while rest:
+        each = rest.pop()
+        count += 1
+        if isinstance(each, Mapping):
+            count += len(each)
+            rest += each.values()
+        elif isinstance(each, list | tuple):
+            rest += each
+    return count
 
 
 def _counted(verb: str) -> str:

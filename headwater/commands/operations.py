@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headwater.config import Config
 
 AGENT_S = 30.0
+PAGE = 100  # operations in one answer
 STATES = ("running", "done", "failed", "cancelled", "lost")
 WATCH_S = 2.0
 COLUMNS = (
@@ -68,15 +69,25 @@ def list_(config: "Config", states: tuple[str, ...], verbs: tuple[str, ...], lim
 
     if watch and form != "table":
         raise UsageError("--watch cannot be used with -o; a script runs the command again instead")
-    query = {"state": states, "verb": verbs, "limit": limit}
+    query = {"state": states, "verb": verbs}
     while True:
-        found = _answered(config, lambda api: api.get("/v1/operations", query, timeout_s=AGENT_S))["operations"]
+        found = _answered(config, lambda api: _newest(api, query, limit))
         if watch:
             click.clear()  # does nothing but on a terminal
         emit(form, COLUMNS, found if form != "table" else map(_line, found), ends_with_reader=watch)
         if not watch:
             return
         sleep(WATCH_S)
+
+
+def _newest(api: "AgentApi", query: dict[str, Any], limit: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        page = api.get("/v1/operations", query | {"limit": min(PAGE, limit - len(found))}, timeout_s=AGENT_S)
+        found += page["operations"]
+        if len(found) >= limit or "next_after" not in page:
+            return found
+        query = query | {"after": page["next_after"]}
 
 
 @operations.command()

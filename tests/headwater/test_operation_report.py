@@ -1,6 +1,7 @@
 """A command that works by itself is an operation of the agent on its data directory, and does without one."""
 
 import contextvars
+import json
 import socket
 import threading
 import time
@@ -114,6 +115,10 @@ def ended_after(data_dir: Path) -> float:
         ("/v1/operations/known-operation/progress", {"done": -1}),
         ("/v1/operations/known-operation/end", {"state": "running"}),
         ("/v1/operations/known-operation/end", {"state": "done", "results": {"examined": "many"}}),
+        ("/v1/operations/known-operation/end", {"state": "done", "results": {str(each): each for each in range(33)}}),
+        ("/v1/operations/known-operation/end", {"state": "done", "results": {"x" * 65: 1}}),
+        ("/v1/operations", {"id": "a" * 12, "verb": "verify", "pid": 1, "arguments": {"x": [[]] * 2700}}),
+        ("/v1/operations", {"id": "a" * 12, "verb": "verify", "pid": 1, "arguments": json.loads('{"x":' * 900 + "1" + "}" * 900)}),
     ],
 )
 def test_what_is_no_report_is_refused(path: str, body: dict[str, Any], tmp_path: Path, operations: Operations) -> None:

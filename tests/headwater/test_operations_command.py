@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headwater.agent_api import AgentApi
+from headwater.commands import operations as command
 from headwater_core.errors import TransientError
+from tests.headwater.admin.apps import serving_locally
 from tests.headwater.admin.test_admin_server import eventually
 from tests.headwater.conftest import Stage
 from tests.headwater.test_agent import DEADLINE_S, Agent, running
@@ -35,6 +39,15 @@ def rows(stage: Stage, *arguments: str) -> list[dict[str, Any]]:
     ran = stage.run("operations", *arguments, "-o", "jsonl")
     assert ran.code == 0, ran.err
     return ran.rows
+
+
+def test_a_list_is_as_long_as_is_wanted_though_an_answer_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "PAGE", 3)
+    with serving_locally(tmp_path) as (operations, _):
+        ids = [operations.begin("archive", {"at": at}).id for at in range(8)]
+        for limit in (1, 3, 5, 6, 8, 20):
+            found = command._newest(AgentApi(tmp_path), {"verb": ("archive",), "state": ()}, limit)
+            assert len({each["id"] for each in found} & set(ids)) == len(found) == min(limit, 8)
 
 
 def test_operations_are_listed_shown_and_filtered(stage: Stage) -> None:

@@ -4,12 +4,14 @@ import threading
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from headwater.admin import operations as module
+from headwater.admin.operation_routes import LIMIT_MAX, RESULTS_MAX
 from headwater.admin.operations import (
     KEPT_S,
     PACE_S,
@@ -23,6 +25,8 @@ from headwater.admin.operations import (
     minted_id,
 )
 from headwater_core.errors import AlreadyExists, Locked, TransientError, UsageError
+
+PAGE_BYTES = 8 << 20  # an agent may take so much for an answer
 
 
 class ManualClock:
@@ -161,6 +165,24 @@ def test_an_id_is_taken_once_and_says_nothing_but_an_id() -> None:
             operations.begin("archive", {}, operation_id=wrong)
     with pytest.raises(UsageError):
         operations.begin("archive", {"selection": "x" * 10_000})
+
+
+@pytest.mark.parametrize("value", [[[]] * 2700, {str(each): None for each in range(500)}, "x" * 8190])
+def test_arguments_are_few_and_short(value: object) -> None:
+    operations = a_registry()
+    with pytest.raises(UsageError, match="arguments have at most"):
+        operations.begin("verify", {"value": value})
+    assert every(operations) == []
+    operations.begin("recover", {"topics": [f"topic-{each}" for each in range(200)], "into": "/restored"})
+
+
+def test_the_largest_page_of_the_largest_operations_is_a_few_megabytes() -> None:
+    operations = a_registry()
+    for _ in range(LIMIT_MAX):
+        running = operations.begin("verify", {"x": "\x01" * 1363}, by="process 1")
+        results = {f"{each:02}" + "x" * 62: 2**63 - 1 for each in range(RESULTS_MAX)}
+        operations.finish(running, OperationState.FAILED, "\x01" * 10_000, 1, results)
+    assert len(msgspec.json.encode(operations.list(limit=LIMIT_MAX))) < PAGE_BYTES
 
 
 def test_no_more_run_than_may_and_other_processes_take_no_place_of_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
