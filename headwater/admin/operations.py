@@ -258,7 +258,10 @@ class Operations:
             lost = self._ended.get(operation_id)
             if lost is not None and lost.facts.state is OperationState.LOST:
                 del self._ended[operation_id]
-                lost.heard_s, lost.facts = now_s, msgspec.structs.replace(lost.facts, state=OperationState.RUNNING, ended_ms=None)
+                lost.heard_s = now_s
+                lost.facts = msgspec.structs.replace(
+                    lost.facts, state=OperationState.RUNNING, ended_ms=None, cancelling=lost.cancelled.is_set()
+                )
                 self._running[operation_id] = lost
             return self._running.get(operation_id)
 

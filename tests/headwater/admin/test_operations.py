@@ -155,6 +155,17 @@ def test_one_of_a_silent_process_is_lost_and_comes_back_with_a_word_of_it() -> N
     assert operations.running(running.id) is None
 
 
+def test_one_that_was_cancelled_and_lost_comes_back_as_cancelled() -> None:
+    clock = ManualClock()
+    operations = a_registry(clock)
+    running = operations.begin("verify", {}, by="process 17", silence_max_s=60)
+    operations.cancel(running.id)
+    clock.now_s += 100
+    assert [(each.state, each.cancelling) for each in every(operations)] == [(OperationState.LOST, False)]
+    assert operations.running(running.id) is running
+    assert [(each.state, each.cancelling) for each in every(operations)] == [(OperationState.RUNNING, True)]
+
+
 def test_an_id_is_taken_once_and_says_nothing_but_an_id() -> None:
     operations = a_registry()
     operations.begin("archive", {}, operation_id="20260131T120000.123Z-9f86d081").end()
