@@ -104,14 +104,15 @@ class Archived:
         self.layout.read_offloaded(self.store, self.stored).read_into(memoryview(buffer), start)
         return bytes(buffer)
 
-    def examine(self) -> str:
-        """ "" when all of it is as it was written, else what is wrong."""
+    def examine(self, piece_bytes: int = 1 << 30) -> str:
+        """ "" when all of it is as it was written, else what is wrong. Reads the run in pieces, as a scrub does."""
         try:
             reader = self.layout.read_offloaded(self.store, self.stored)
             if reader.read_index() != self.scan.index:
                 return "another index"
             reader.check_rest()
-            content = self.read(0, self.stored.run_bytes)
+            size_bytes = self.stored.run_bytes
+            content = b"".join(self.read(at, min(piece_bytes, size_bytes - at)) for at in range(0, size_bytes, piece_bytes))
             return "" if digest_of(content) == self.done.run_digest else "other bytes"
         except (CorruptData, NotFound, UnsupportedFormat) as error:
             return str(error) or "damaged"
@@ -216,6 +217,20 @@ class OffloaderContract:
                 assert archived.examine() != "", f"{key}, byte {at} of {len(content)}"
             self._replace(store, key, content)
         assert archived.examine() == ""
+
+    def test_reads_of_pieces_notice_what_is_flipped_around_the_batches(self, layout: Offloader, store: ObjectStore) -> None:
+        """No read sees a whole unit of the layout, which may be larger than what a scrub holds at once."""
+        archived = self.offload(layout, store, a_run(8, value_bytes=70_000))
+        content, run = store.get(self.KEY)[0], archived.run
+        around = set(range(len(content)))
+        for position, header in headers(io.BytesIO(run), 0, len(run), where="run"):
+            at = content.find(run[position : position + header.size_bytes])
+            around.difference_update(range(at, at + header.size_bytes) if at >= 0 else ())
+        for at in sorted(around)[-_FLIPS:]:
+            self._replace(store, self.KEY, content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :])
+            assert archived.examine(piece_bytes=40_000) != "", f"byte {at} of {len(content)}"
+        self._replace(store, self.KEY, content)
+        assert archived.examine(piece_bytes=40_000) == ""
 
     def _replace(self, store: ObjectStore, key: str, content: bytes) -> None:
         metadata = store.read_into(key, memoryview(bytearray(1)), start=0)

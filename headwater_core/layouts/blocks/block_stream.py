@@ -54,6 +54,19 @@ def stream_run(
             yield
 
 
+def check_last_count(found: BlockMap, size_bytes: int, fetch: Fetch, where: str) -> None:
+    """Hold the count in the last block's header against its entries: no block follows that would say it, and reads of pieces never count
+    them all. Reads up to the block's first point; from there on all that is not the run's is frames, since a last block has no padding.
+
+    Raises CorruptData, TruncatedData, and what `fetch` raises.
+    """
+    index, block = found.run_index, len(found.blocks) - 1
+    at = bisect_right(found.frames, found.blocks[block].position)
+    stop, run_rest = (found.frames[at], index.size_bytes - index.points.positions[at]) if at < len(found.frames) else (size_bytes, 0)
+    with closing(_Frames(found, block, found.blocks[block].position, stop, fetch, where)) as frames:
+        frames.check_count(size_bytes - stop - run_rest)
+
+
 class _Frames:
     """The entries of object[position:stop], one after the other, through one window. `position` is a frame's, or a block header's."""
 
@@ -122,6 +135,14 @@ class _Frames:
             raise self._bad(f"more than the index says, up to byte {self._stop}")
         if self._position == self._block_end:
             self._check_entries()
+
+    def check_count(self, frames_after_bytes: int) -> None:
+        """Pass all up to the stop; the entries of the block are those, and as many as take so many bytes of frames."""
+        self._open_block()
+        while self._position < self._stop:
+            self.skip(self._stop - self._position)
+        if self._left or (self._expected - self._entries) * FRAME.size != frames_after_bytes:
+            raise self._bad(f"{self._entries} entries and {frames_after_bytes} bytes of frames in a block of {self._expected}")
 
     @property
     def _block_end(self) -> int:

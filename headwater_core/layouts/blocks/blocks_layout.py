@@ -16,7 +16,7 @@ from headwater_core.layouts.blocks.block_format import (
 )
 from headwater_core.layouts.blocks.block_maps import BlockMaps
 from headwater_core.layouts.blocks.block_source import BlockSource, RunSource, plan_blocks
-from headwater_core.layouts.blocks.block_stream import stream_run
+from headwater_core.layouts.blocks.block_stream import check_last_count, stream_run
 from headwater_core.layouts.offloader import NewRun, Offloaded, StoredRun
 from headwater_core.objectstore.confirmed_put import put_all_confirmed
 from headwater_core.objectstore.digest import digest_of
@@ -109,9 +109,11 @@ class _BlocksReader:
                 pass
 
     def stream_into(self, buffers: Sequence[memoryview], start: int) -> Generator[None, None, None]:
-        key, size_bytes = self._run.key, self._run.size_bytes
-        found = self._maps.get(key, self._index_digest) or self._read_map()
-        return stream_run(found, size_bytes, lambda pieces, at: self._store.stream_into(key, pieces, start=at), buffers, start, key)
+        found = self._maps.get(self._run.key, self._index_digest) or self._read_map()
+        return stream_run(found, self._run.size_bytes, self._fetch, buffers, start, self._run.key)
+
+    def _fetch(self, pieces: Sequence[memoryview], start: int) -> Generator[None, None, None]:
+        return self._store.stream_into(self._run.key, pieces, start=start)
 
     def read_index(self) -> RunIndex:
         return self._read_map().run_index
@@ -135,7 +137,7 @@ class _BlocksReader:
         return found
 
     def check_rest(self) -> None:
-        """The padding of the object's index."""
+        """The padding of the object's index, and the count of entries in the last block."""
         found = self._read_map()
         piece = memoryview(bytearray(min(_PIECE_BYTES, found.index_bytes - self._index_bytes)))
         for start in range(self._index_bytes, found.index_bytes, _PIECE_BYTES):
@@ -143,3 +145,4 @@ class _BlocksReader:
             self._store.read_into(self._run.key, some, start=start)
             if some != pad(len(some)):
                 raise CorruptData(self._run.key, start, "no padding after the index")
+        check_last_count(found, self._run.size_bytes, self._fetch, self._run.key)
