@@ -15,6 +15,7 @@ from headwater.admin.local_socket import socket_address
 from headwater_core import errors
 
 LINE_BYTES_MAX = 4 << 20
+SILENCE_S = 30.0  # several times what the agent lets pass between two lines, also while the work itself waits
 JSON, JSON_LINES = "application/json", "application/x-ndjson"
 
 # The error that is raised here for an exit code. CorruptData needs more than a message, so it becomes VerificationFailed.
@@ -38,29 +39,39 @@ class AgentApi:
     """Each call has a connection of its own.
 
     Every method raises NoAgent; Unauthorised when this user may not open the socket; what the agent raised; and TransientError when it does
-    not answer, or is silent for `timeout_s` (None: for ever). An agent of another version may not know a path: HeadwaterError says so.
+    not answer, or is silent for too long. An agent of another version may not know a path: HeadwaterError says so.
     """
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
 
-    def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+    def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = SILENCE_S) -> Any:
         """What is answered, decoded. Of `query` a sequence is several parameters of one name; True and False become words."""
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in (query or {}).items()}
         return self._call("GET", f"{quote(path)}?{urlencode(words, doseq=True)}".rstrip("?"), None, {}, timeout_s)
 
     def post(
-        self, path: str, body: Mapping[str, Any] | None = None, *, operation_id: str | None = None, timeout_s: float | None = None
+        self, path: str, body: Mapping[str, Any] | None = None, *, operation_id: str | None = None, timeout_s: float = SILENCE_S
     ) -> Any:
         """What is answered, decoded. operation_id: of what this begins; None: the agent mints one."""
         return self._call("POST", quote(path), body or {}, {} if operation_id is None else {"Operation-Id": operation_id}, timeout_s)
 
     def rows(
-        self, path: str, body: Mapping[str, Any] | None = None, *, operation_id: str | None = None, timeout_s: float | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        operation_id: str | None = None,
+        timeout_s: float | None = None,
+        silence_s: float = SILENCE_S,
     ) -> Iterator[dict[str, Any]]:
-        """Have an operation done, and yield its rows as they arrive. Who stops taking them cancels it. At the end raises its error."""
+        """Have an operation done, and yield its rows as they arrive. Who stops taking them cancels it. At the end raises its error.
+
+        timeout_s  TransientError, too, when nothing of it is done for so long, though the agent answers; None: it may wait for ever
+        silence_s  the agent hangs that has written no line for so long
+        """
         headers = {"Accept": JSON_LINES} | ({} if operation_id is None else {"Operation-Id": operation_id})
-        with closing(self._connection(timeout_s)) as connection:
+        with closing(self._connection(silence_s)) as connection:
             response = self._sent(connection, "POST", quote(path), body or {}, headers)
             operation: dict[str, Any] = {}
             heard_s = monotonic()
@@ -80,7 +91,7 @@ class AgentApi:
             raise self._gone("its answer ended before the work did")
         raise _raised(operation)
 
-    def _call(self, method: str, target: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout_s: float | None) -> Any:
+    def _call(self, method: str, target: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout_s: float) -> Any:
         with closing(self._connection(timeout_s)) as connection:
             response = self._sent(connection, method, target, body, {"Accept": JSON, **headers})
             try:
@@ -88,7 +99,7 @@ class AgentApi:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise self._gone(error) from error
 
-    def _connection(self, timeout_s: float | None) -> "_LocalConnection":
+    def _connection(self, timeout_s: float) -> "_LocalConnection":
         connection = _LocalConnection(self._data_dir, timeout_s)
         try:
             connection.connect()
@@ -137,7 +148,7 @@ class AgentApi:
 
 
 class _LocalConnection(http.client.HTTPConnection):
-    def __init__(self, data_dir: Path, timeout_s: float | None) -> None:
+    def __init__(self, data_dir: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._data_dir = data_dir
 

@@ -1,5 +1,6 @@
 """What a command and a running agent say to each other."""
 
+import inspect
 import json
 import socket
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headwater import agent_api
+from headwater.admin import operation_routes
 from headwater.admin.local_socket import listen_locally
 from headwater.admin.operations import Operations
 from headwater.agent_api import AgentApi, NoAgent
@@ -147,12 +149,34 @@ def test_an_answer_that_is_none_is_a_transient_error(tmp_path: Path, answer: byt
 def test_an_agent_that_is_silent_for_too_long_is_a_transient_error(tmp_path: Path) -> None:
     ways: list[Callable[[AgentApi], object]] = [
         lambda api: api.get("/v1/x", timeout_s=0.1),
-        lambda api: list(api.rows("/v1/x", timeout_s=0.1)),
+        lambda api: list(api.rows("/v1/x", silence_s=0.1)),
+        lambda api: list(api.rows("/v1/x", timeout_s=30, silence_s=0.1)),
     ]
     for ask in ways:
         for answer in (b"", lines(RUNNING, whole=False)[:-4]):
             with answering(tmp_path, answer, stays=True) as api, pytest.raises(TransientError, match="stopped answering"):
                 ask(api)
+
+
+def test_a_command_waits_no_longer_for_an_agent_that_hangs_than_for_several_of_its_lines(tmp_path: Path) -> None:
+    """Also one that waits for ever for what the agent does."""
+    assert inspect.signature(AgentApi.rows).parameters["silence_s"].default == agent_api.SILENCE_S >= 4 * operation_routes.PROGRESS_S
+    with answering(tmp_path, lines(RUNNING, {"row": {"at": 0}}, whole=False), stays=True) as api:
+        rows = api.rows("/v1/archive", silence_s=0.1)
+        assert next(rows) == {"at": 0}
+        with pytest.raises(TransientError, match=r"the agent on .* stopped answering"):
+            next(rows)
+
+
+def test_an_agent_that_does_nothing_and_says_so_is_waited_for_unless_there_is_a_limit(tmp_path: Path) -> None:
+    done = {"operation": {"state": "done", "exit_code": None}}
+    with answering(tmp_path, lines(RUNNING, RUNNING, RUNNING, done)) as api:
+        assert list(api.rows("/v1/archive", silence_s=30)) == []
+    with (
+        answering(tmp_path, lines(RUNNING, RUNNING, RUNNING, done)) as api,
+        pytest.raises(TransientError, match="nothing was done for 0 s"),
+    ):
+        list(api.rows("/v1/archive", timeout_s=0))
 
 
 def test_an_agent_from_before_this_api_is_of_another_version(tmp_path: Path) -> None:
