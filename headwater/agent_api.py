@@ -46,14 +46,15 @@ class AgentApi:
         self._data_dir = data_dir
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = SILENCE_S) -> Any:
-        """What is answered, decoded. Of `query` a sequence is several parameters of one name; True and False become words."""
+        """What is answered within `timeout_s` in all, decoded. Of `query` a sequence is several parameters of one name; True and False
+        become words."""
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in (query or {}).items()}
         return self._call("GET", f"{quote(path)}?{urlencode(words, doseq=True)}".rstrip("?"), None, {}, timeout_s)
 
     def post(
         self, path: str, body: Mapping[str, Any] | None = None, *, operation_id: str | None = None, timeout_s: float = SILENCE_S
     ) -> Any:
-        """What is answered, decoded. operation_id: of what this begins; None: the agent mints one."""
+        """What is answered within `timeout_s` in all, decoded. operation_id: of what this begins; None: the agent mints one."""
         return self._call("POST", quote(path), body or {}, {} if operation_id is None else {"Operation-Id": operation_id}, timeout_s)
 
     def rows(
@@ -92,15 +93,15 @@ class AgentApi:
         raise _raised(operation)
 
     def _call(self, method: str, target: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout_s: float) -> Any:
-        with closing(self._connection(timeout_s)) as connection:
+        with closing(self._connection(timeout_s, whole=True)) as connection:
             response = self._sent(connection, method, target, body, {"Accept": JSON, **headers})
             try:
                 return json.loads(response.read())
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise self._gone(error) from error
 
-    def _connection(self, timeout_s: float) -> "_LocalConnection":
-        connection = _LocalConnection(self._data_dir, timeout_s)
+    def _connection(self, timeout_s: float, *, whole: bool = False) -> "_LocalConnection":
+        connection = _LocalConnection(self._data_dir, timeout_s, whole=whole)
         try:
             connection.connect()
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
@@ -148,19 +149,38 @@ class AgentApi:
 
 
 class _LocalConnection(http.client.HTTPConnection):
-    def __init__(self, data_dir: Path, timeout_s: float) -> None:
+    """timeout_s: for each thing that is waited for; `whole`: for all of them together"""
+
+    def __init__(self, data_dir: Path, timeout_s: float, *, whole: bool) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._data_dir = data_dir
+        self._deadline_s = monotonic() + timeout_s if whole else None
 
     def connect(self) -> None:
         with socket_address(self._data_dir) as address:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock = _LocalSocket(self._deadline_s)
             self.sock.settimeout(self.timeout)
             try:
                 self.sock.connect(address)
             except BaseException:
                 self.close()
                 raise
+
+
+class _LocalSocket(socket.socket):
+    """deadline_s: nothing is received after it, by the monotonic clock; http.client receives into buffers alone"""
+
+    def __init__(self, deadline_s: float | None) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._deadline_s = deadline_s
+
+    def recv_into(self, *arguments: Any) -> int:
+        if self._deadline_s is not None:
+            left_s = self._deadline_s - monotonic()
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            self.settimeout(left_s)
+        return super().recv_into(*arguments)
 
 
 def _raised(outcome: Mapping[str, Any]) -> errors.HeadwaterError:

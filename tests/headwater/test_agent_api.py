@@ -5,8 +5,9 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -156,6 +157,31 @@ def test_an_agent_that_is_silent_for_too_long_is_a_transient_error(tmp_path: Pat
         for answer in (b"", lines(RUNNING, whole=False)[:-4]):
             with answering(tmp_path, answer, stays=True) as api, pytest.raises(TransientError, match="stopped answering"):
                 ask(api)
+
+
+def test_an_answer_that_comes_in_drops_has_one_limit_of_time_as_a_whole(tmp_path: Path) -> None:
+    listener, ended = listen_locally(tmp_path), threading.Event()
+    listener.setblocking(True)
+
+    def work() -> None:
+        client, _ = listener.accept()
+        with client, suppress(OSError):
+            read_request(client)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            for _ in range(1000):
+                client.sendall(b" ")
+                if ended.wait(0.02):
+                    return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun_s = monotonic()
+    with pytest.raises(TransientError, match="stopped answering: timed out"):
+        AgentApi(tmp_path).get("/v1/status", timeout_s=0.3)
+    assert monotonic() - begun_s < 10
+    ended.set()
+    thread.join()
+    listener.close()
 
 
 def test_a_command_waits_no_longer_for_an_agent_that_hangs_than_for_several_of_its_lines(tmp_path: Path) -> None:

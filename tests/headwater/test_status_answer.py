@@ -1,5 +1,6 @@
 """Where the rows of `headwater status` come from: the agent's pages, and the log directories and the bucket only without them."""
 
+import itertools
 import os
 import signal
 from collections.abc import Mapping
@@ -32,11 +33,14 @@ class Agent:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *pages: object) -> None:
         self.pages, self.asked = list(pages), list[Mapping[str, Any]]()
+        self.limits_s: list[float] = []
         monkeypatch.setattr(AgentApi, "get", self._get)
         monkeypatch.setattr(source, "_surveyed", lambda config, selection: iter(SURVEYED))
 
     def _get(self, path: str, query: Mapping[str, Any], *, timeout_s: float) -> object:
-        assert (path, timeout_s) == ("/v1/status", source.AGENT_S)
+        assert path == "/v1/status"
+        assert 0 < timeout_s <= source.AGENT_S
+        self.limits_s.append(timeout_s)
         self.asked.append(query)
         page = self.pages.pop(0)
         if isinstance(page, Exception):
@@ -85,6 +89,15 @@ def test_without_the_agents_answer_it_is_looked_elsewhere_and_said_why(monkeypat
 def test_an_agent_that_ends_between_two_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     Agent(monkeypatch, a_page(a_row("orders", 3), next_after="orders:3"), NoAgent("it is gone"))
     assert asked().rows == SURVEYED
+
+
+def test_all_pages_together_have_one_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [a_page(a_row("orders", number), next_after=f"orders:{number}") for number in range(9)]
+    agent, now_s = Agent(monkeypatch, *pages), itertools.count(0, 2)  # two seconds pass with each page
+    monkeypatch.setattr(source, "monotonic", lambda: float(next(now_s)))
+    answer = asked()
+    assert (answer.rows, agent.limits_s) == (SURVEYED, [5.0, 3.0, 1.0])
+    assert "the agent has not said all of it within 5 s" in answer.note
 
 
 def test_what_the_agent_knows_of_a_silent_store_and_of_damaged_topics_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
