@@ -181,8 +181,8 @@ class _Rows(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
+            self._operations.cancel(self._running.id)  # first: what it ends with when its pipe breaks is no failure then
             self._pipe.abandon()
-            self._operations.cancel(self._running.id)
 
     async def _lines(self) -> AsyncIterator[bytes]:
         yield _line(self._running.begun)

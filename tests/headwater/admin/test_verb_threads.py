@@ -1,16 +1,19 @@
 """What is requested over HTTP is done: with rows or without, once, in turn, and no longer than somebody wants it."""
 
+import asyncio
 import http.client
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import pytest
 import structlog
+from starlette.requests import ClientDisconnect
 from structlog.testing import capture_logs
 
 from headwater.admin import operation_routes, operations, row_pipe, verb_threads
@@ -157,6 +160,28 @@ def test_a_client_that_leaves_ends_the_work(stage: Stage, verb: str) -> None:
     assert eventually(lambda: stage.operations.list(states=[OperationState.RUNNING]).operations == [])
     assert [each.state.value for each in stage.operations.list().operations] == ([] if verb == "look" else ["cancelled"])
     assert list(stage.api.rows("/v1/count", timeout_s=30))
+
+
+def test_what_a_client_has_left_is_cancelled_before_its_maker_hears_of_it(stage: Stage) -> None:
+    running = stage.operations.begin("count", {})
+
+    class Pipe(row_pipe.RowPipe):
+        def abandon(self) -> None:
+            running.fail(TransientError("the client that waited for it has gone"))  # as the thread that makes rows does at once
+
+    async def leave(_: object) -> None:
+        raise OSError("it has gone")
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def answer() -> None:
+        scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
+        with suppress(ClientDisconnect):
+            await operation_routes._Rows(stage.operations, running, Pipe(asyncio.get_running_loop()))(scope, receive, leave)
+
+    asyncio.run(answer())
+    assert stage.state(running.id) == "cancelled"
 
 
 def test_cancelling_ends_it_and_who_waits_for_it_learns_so(stage: Stage) -> None:
