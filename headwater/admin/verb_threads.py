@@ -40,7 +40,8 @@ class VerbThreads:
         self._stopped = False
 
     def begin(self, verb: Verb, arguments: msgspec.Struct, operation_id: str | None, pipe: RowPipe | None) -> RunningOperation:
-        """pipe: takes the rows; None: they are only summed up. Raises Stopping, and what Operations.begin raises."""
+        """pipe: takes the rows; None: they are only summed up. Raises Stopping, what Operations.begin
+        raises, and RuntimeError where no thread can be started."""
         with self._lock:
             if self._stopped:
                 raise Stopping("the agent is stopping")
@@ -48,7 +49,13 @@ class VerbThreads:
                 verb.name, msgspec.to_builtins(arguments), operation_id=operation_id, unit=verb.unit, is_kept=not verb.is_look
             )
             self._running.add(running)
-            work = (self._short_threads if verb.is_short else self._threads).submit(self._work, verb, arguments, running, pipe)
+            threads = self._short_threads if verb.is_short else self._threads
+            try:
+                work = threads.submit(self._work, verb, arguments, running, pipe)
+            except RuntimeError as error:  # no thread can be started
+                self._running.discard(running)
+                running.fail(error)
+                raise
             running.on_cancel = partial(self._cancel, work, running, pipe)
         return running
 
@@ -73,6 +80,9 @@ class VerbThreads:
             self._end(running, TransientError("it was cancelled before it began"), {}, pipe)
 
     def _work(self, verb: Verb, arguments: msgspec.Struct, running: RunningOperation, pipe: RowPipe | None) -> None:
+        with self._lock:
+            if running not in self._running:
+                return  # it was queued for a thread that could not be started, and has failed
         sums, count, failed = Counter[str](), 0, 0
         error: BaseException | None = None
         try:

@@ -261,6 +261,27 @@ def test_short_work_does_not_wait_for_long_work(tmp_path: Path, monkeypatch: pyt
         stage.go.set()
 
 
+def test_what_gets_no_thread_has_failed_and_is_not_done_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, wait, *_ = stage.verbs()
+    stage.threads.begin(wait, Count(), "the-first-operation", None)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            stage.threads.begin(count, Count(), "the-second-operation", None)
+    found = stage.operations.find("the-second-operation")
+    assert found is not None
+    assert (found.state, found.error) == (OperationState.FAILED, "can't start new thread")
+    stage.go.set()
+    stage.threads.begin(count, Count(rows=3), "the-third-operation", None)
+    assert eventually(lambda: stage.state("the-third-operation") == "done")
+    stage.threads.close()
+    assert stage.made == 3
+
+
 def test_an_agent_that_stops_ends_what_runs_and_what_waits_and_begins_nothing(stage: Stage) -> None:
     rows = stage.api.rows("/v1/wait", timeout_s=30)
     begun = [stage.post("/v1/wait").json["id"] for _ in range(20)]
