@@ -22,6 +22,7 @@ BLOCK_HEADER = struct.Struct(">4sIIQ")  # magic, bytes of the block, entries, id
 INDEX_HEADER = struct.Struct(">4sIII")  # magic, bytes of the index with padding, blocks, bytes of the metadata
 INDEX_ENTRY = struct.Struct(">QIQ")  # first entry id, part number, position of the block in the object
 FRAME = struct.Struct(">I")  # bytes of the entry that follows
+BLOCKS_MAX = 9_999  # a multipart upload has at most 10,000 parts, of which the index is one
 FIRST_PART = 2  # part 1 is the index
 POINT_BYTES = 1 << 20  # about so far apart are the points of the metadata
 
@@ -154,7 +155,7 @@ def decode_block_index(raw: memoryview, size_bytes: int, where: str) -> BlockMap
             raise UnsupportedFormat(f"{where} has index format {magic[3:]!r}; this version reads {VERSION}")
         raise CorruptData(where, 0, f"magic {magic!r}")
     end = INDEX_HEADER.size + metadata_bytes
-    if len(raw) != end + INDEX_ENTRY.size * count or not len(raw) <= total < size_bytes or count == 0:
+    if len(raw) != end + INDEX_ENTRY.size * count or not len(raw) <= total < size_bytes or not 0 < count <= BLOCKS_MAX:
         raise CorruptData(where, 0, f"an index of {len(raw)} bytes in {total} for {count} blocks in an object of {size_bytes}")
     blocks: list[Block] = []
     rows = list(INDEX_ENTRY.iter_unpack(raw[end:]))

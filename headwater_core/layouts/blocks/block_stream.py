@@ -12,6 +12,7 @@ from headwater_core.segments.stretch import take_frames
 
 WINDOW_BYTES = 1 << 20  # of the object, held at once
 _LEAD = 64  # bytes before a window, for what is left of the one before it: less than a header
+_BEYOND_BYTES_MAX = 8 << 31  # of an object, beyond three times what is wanted: a batch, and so the way to a point, is less than 2 GiB
 _FRAME_AND_LENGTH = struct.Struct(">I8xi")  # an entry's length, and the length that the batch in it has by itself
 
 Fetch = Callable[[Sequence[memoryview], int], Generator[None, None, None]]
@@ -41,6 +42,9 @@ def stream_run(
     if begin == found.blocks[block].position + BLOCK_HEADER.size:
         begin -= BLOCK_HEADER.size  # it is in front, so it is looked at
     stop = found.frames[last] if last < len(points) else size_bytes
+    # Frames, headers and padding take at most twice what the batches beside them do, since padding is less than the batch after it.
+    if stop - begin > 3 * wanted + _BEYOND_BYTES_MAX:
+        raise CorruptData(where, begin, f"{stop - begin} bytes of the object for {wanted} of the run")
     with closing(_Frames(found, block, begin, stop, fetch, where)) as frames:
         skip = start - points[first]
         while skip:
@@ -74,7 +78,8 @@ class _Frames:
         self._found, self._block, self._stop, self._where = found, block, stop, where
         self._space = memoryview(bytearray(_LEAD + min(WINDOW_BYTES, stop - position)))
         window = self._space[_LEAD:]
-        pieces = [window[: stop - at] for at in range(position, stop, WINDOW_BYTES)]
+        whole, rest = divmod(stop - position, WINDOW_BYTES)
+        pieces = [window] * whole + [window[:rest]] * (rest > 0)
         self._sizes = iter(map(len, pieces))
         self._arriving = fetch(pieces, position)
         self._at = self._filled = _LEAD  # in the space

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from headwater_core.errors import CorruptData, UnsupportedFormat
 from headwater_core.layouts import NewRun
 from headwater_core.layouts.blocks import BlocksLayout
-from headwater_core.layouts.blocks.block_format import Block, RunFacts, decode_block_index, encode_block_index, pad
+from headwater_core.layouts.blocks.block_format import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    Block,
+    RunFacts,
+    decode_block_index,
+    encode_block_index,
+    pad,
+)
 from headwater_core.layouts.testing import PARTITION, a_run, scanned
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.encoder import encode_batch
@@ -159,6 +167,15 @@ def test_an_index_that_was_cut_or_describes_the_impossible_is_noticed() -> None:
             decode_block_index(memoryview(wrong), size_bytes, "x")
     with pytest.raises(CorruptData):
         decode_block_index(view, real, "x")
+
+
+def test_more_blocks_than_an_upload_can_have_are_refused_before_they_are_looked_at() -> None:
+    raw, real, _ = an_index()
+    table, count = real - 40, 10_000
+    rows = b"".join(INDEX_ENTRY.pack(at, 2 + at, (1 << 20) + 100 * at) for at in range(count))
+    spoilt = INDEX_HEADER.pack(raw[:4], 1 << 20, count, table - INDEX_HEADER.size) + raw[INDEX_HEADER.size : table] + rows
+    with pytest.raises(CorruptData, match="for 10000 blocks"):
+        decode_block_index(memoryview(spoilt), 1 << 30, "x")
 
 
 def test_the_page_names_what_the_code_has() -> None:

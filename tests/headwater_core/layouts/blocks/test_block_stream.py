@@ -96,3 +96,16 @@ def test_what_is_not_in_the_run_is_refused(start: int, size: int) -> None:
     raw, found = an_object(3_000)
     with pytest.raises(TruncatedData):
         streamed(raw, found, [size], start)
+
+
+def test_an_index_whose_points_are_implausibly_far_apart_is_refused() -> None:
+    """Before anything is made for the range, or asked for."""
+    _, found = an_object(1 << 20)
+    far = found._replace(blocks=(found.blocks[0]._replace(size_bytes=1 << 60),))
+
+    def fetch(pieces: Sequence[memoryview], at: int) -> Generator[None, None, None]:
+        raise AssertionError("asked for")
+
+    size_bytes = far.index_bytes + (1 << 60)
+    with pytest.raises(CorruptData, match="for 1 of the run"):
+        list(stream_run(far, size_bytes, fetch, [memoryview(bytearray(1))], len(RUN) - 1, "run"))
