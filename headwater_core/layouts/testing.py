@@ -233,7 +233,7 @@ class OffloaderContract:
         assert archived.examine(piece_bytes=40_000) == ""
 
     def _replace(self, store: ObjectStore, key: str, content: bytes) -> None:
-        metadata = store.read_into(key, memoryview(bytearray(1)), start=0)
+        metadata = dict(store.read_into(key, memoryview(bytearray(1)), start=0))  # before the object goes
         store.delete(key)
         store.put(key, io.BytesIO(content or b"\x00"), size_bytes=len(content) or 1, form=ObjectForm(metadata=metadata))
 

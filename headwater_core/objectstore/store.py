@@ -151,7 +151,7 @@ class ObjectStore(Protocol):
 
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         """Fill `buffer` with the object's bytes from position `start`: one ranged GET. Returns the object's user metadata, as far as it
-        is known.
+        is known; it may be read only when it is looked at.
 
         Raises NotFound, and TruncatedData when the object ends before the buffer is full.
         """

@@ -9,7 +9,7 @@ the file is thrown away, since its pages may count as clean from then on and a s
 under another private name.
 
 User metadata is in extended attributes, `user.<name>`, where the file system has them: written before an object gets its name, so
-the two cannot part. A file system without them keeps none.
+the two cannot part. It is for people who inspect the store: where attributes cannot be written or read, whatever the error, there is none.
 
 Tags are the SHA-256 of the content. Private names contain "+", which no key does, so no
 listing shows them and the directory may be copied to a bucket, or back, as it is.
@@ -21,9 +21,13 @@ import hashlib
 import os
 import re
 import stat as modes
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
+
+import structlog
 
 from headwater_core import milestones
 from headwater_core.errors import (
@@ -58,8 +62,9 @@ _LOCK = "+lock"
 _WINDOW_BYTES = 1 << 20
 _LINK_ATTEMPTS = 100
 _ATTRIBUTE = "user."
-_NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS, errno.ENOSPC, errno.ENODATA)  # or no room for more of them beside the inode
 _OWN_NAME = re.compile(r"[A-Za-z0-9._=-]+")
+_warned = threading.Event()  # that attributes fail: once in a process
+log = structlog.get_logger()
 
 
 class DirectoryStore:
@@ -158,9 +163,8 @@ class DirectoryStore:
     def read_into(self, key: str, buffer: memoryview, *, start: int) -> Mapping[str, str]:
         with self._translated(key), self._opened(key) as fd:
             _read_into(fd, buffer, start, key)
-            metadata = _metadata(fd)
         self.progressed()
-        return metadata
+        return _Metadata(self._path(key))
 
     def stream_into(self, key: str, buffers: Sequence[memoryview], *, start: int) -> Generator[None, None, None]:
         with self._translated(key), self._opened(key) as fd:
@@ -343,21 +347,40 @@ def _set_metadata(fd: int, metadata: Mapping[str, str]) -> None:
         for name, value in metadata.items():
             os.setxattr(fd, _ATTRIBUTE + name, value.encode())
     except OSError as error:
-        if error.errno not in _NO_ATTRIBUTES:
-            raise
+        _warn_of_attributes(error)
 
 
-def _metadata(fd: int) -> Mapping[str, str]:
-    try:
-        return {
-            name.removeprefix(_ATTRIBUTE): os.getxattr(fd, name).decode(errors="replace")
-            for name in os.listxattr(fd)
-            if name.startswith(_ATTRIBUTE)
-        }
-    except OSError as error:
-        if error.errno not in _NO_ATTRIBUTES:
-            raise
-        return {}
+class _Metadata(Mapping[str, str]):
+    """A file's user metadata, read when somebody looks at it: most reads do not."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _values(self) -> dict[str, str]:
+        try:
+            names = [name for name in os.listxattr(self._path) if name.startswith(_ATTRIBUTE)]
+            return {name.removeprefix(_ATTRIBUTE): os.getxattr(self._path, name).decode(errors="replace") for name in names}
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            _warn_of_attributes(error)
+            return {}
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def _warn_of_attributes(error: OSError) -> None:
+    if not _warned.is_set():
+        _warned.set()
+        log.warning("user_metadata_failed", reason=str(error))
 
 
 def _read_into(fd: int, buffer: memoryview, start: int, key: str) -> None:

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import io
 import multiprocessing
@@ -5,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import structlog
 
 from headwater_core.errors import AlreadyExists, Conflict, DiskFull, NotFound, Unauthorised, UsageError
 from headwater_core.objectstore.digest import digest_of
-from headwater_core.objectstore.directory import DirectoryStore
-from headwater_core.objectstore.store import ObjectStore, UnfinishedUpload
+from headwater_core.objectstore.directory import DirectoryStore, directory_store
+from headwater_core.objectstore.store import ObjectForm, ObjectStore, UnfinishedUpload
 from tests.headwater_core.objectstore.contract import ObjectStoreContract, put
 
 PROCESSES = 4
@@ -142,7 +145,7 @@ def test_a_killed_writer_s_file_is_removed_once_it_is_old(tmp_path: Path) -> Non
 
 _WRITER = """
 import io, sys, tests.kill_at
-from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.directory import DirectoryStore, directory_store
 store = DirectoryStore(sys.argv[1])
 if sys.argv[2] == "put":
     store.put("data/a", io.BytesIO(b"whole"), size_bytes=5)
@@ -213,3 +216,37 @@ def test_a_root_that_went_away_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such directory"):
         store.create("b", b"2")
     assert not (tmp_path / "archive").exists()
+
+
+def test_attributes_that_fail_fail_no_write_and_no_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the error: a security module, a share or a full inode has errors of its own."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EACCES, "no")
+
+    monkeypatch.setattr(directory_store, "_warned", threading.Event())
+    for name in ("setxattr", "listxattr", "getxattr"):
+        monkeypatch.setattr(os, name, refused)
+    store, buffer = DirectoryStore(tmp_path), bytearray(4)
+    with structlog.testing.capture_logs() as logged:
+        for key in ("a", "b"):
+            store.put(key, io.BytesIO(b"data"), size_bytes=4, form=ObjectForm(metadata={"x": "y"}))
+            assert dict(store.read_into(key, memoryview(buffer), start=0)) == {}
+            assert buffer == b"data"
+    assert [each["event"] for each in logged] == ["user_metadata_failed"]
+
+
+def test_attributes_are_read_where_somebody_looks_at_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(tmp_path)
+    listed: list[object] = []
+
+    def listing(path: object) -> list[str]:
+        listed.append(path)
+        return []
+
+    store.put("a", io.BytesIO(b"data"), size_bytes=4, form=ObjectForm(metadata={"x": "y"}))
+    monkeypatch.setattr(os, "listxattr", listing)
+    metadata = store.read_into("a", memoryview(bytearray(4)), start=0)
+    assert listed == []
+    assert metadata.get("x") is None
+    assert len(listed) == 1
