@@ -23,6 +23,7 @@ _FRAME = struct.Struct(">iQ")  # entry bytes, entry id
 _PAD = bytes.fromhex("FEDCDEAD")
 _HEADER_BYTES_MAX = 4096
 _WINDOW_BYTES = 1 << 20
+_ENTRY_BYTES_MAX = 256 << 20  # of an entry that is held at once: Pulsar's own limit is 5 MiB, and few raise it
 _KEY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-ledger-([0-9]{1,19})(-index)?")
 
 
@@ -171,7 +172,7 @@ class PulsarLedger:
             if entry_bytes < 0:
                 self._check_padding(window, left)
                 return
-            if entry_id != expected or entry_bytes > left - _FRAME.size:
+            if entry_id != expected or entry_bytes > min(left - _FRAME.size, _ENTRY_BYTES_MAX):
                 raise CorruptData(self._key, window.position, f"entry {entry_id} of {entry_bytes} bytes where {expected} belongs")
             window.take(_FRAME.size)
             yield LedgerEntry(entry_id, window.take(entry_bytes))
@@ -201,10 +202,11 @@ class _Window:
         self._held = memoryview(b"")
 
     def peek(self, size_bytes: int) -> memoryview:
-        if len(self._held) < size_bytes:
+        """So many bytes. Each range is at most as long as what came before it: what is claimed and not there takes no memory."""
+        while len(self._held) < size_bytes:
             left = len(self._held)
             start = self.position + left
-            size = min(max(_WINDOW_BYTES, size_bytes) - left, self._end - start)
+            size = min(max(_WINDOW_BYTES - left, min(left, size_bytes - left)), self._end - start)
             fresh = memoryview(bytearray(left + size))
             fresh[:left] = self._held
             self._store.read_into(self._key, fresh[left:], start=start)

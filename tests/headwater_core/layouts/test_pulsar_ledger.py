@@ -6,8 +6,10 @@ import hashlib
 import io
 import json
 import shutil
+import struct
 import tarfile
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +156,22 @@ def test_keys_are_taken_apart() -> None:
     assert parse_ledger_key(f"{uuid}-ledger-205-index") == LedgerKey(uuid, 205, True)
     for other in (uuid, f"{uuid}-index", f"{uuid}-ledger-", f"{uuid}-ledger-x", f"{uuid.upper()}-ledger-5", "x-ledger-5"):
         assert parse_ledger_key(other) is None
+
+
+@pytest.mark.parametrize("entry_bytes", [200 << 20, (1 << 31) - 13])
+def test_what_a_frame_claims_is_not_allocated_before_it_is_there(entry_bytes: int) -> None:
+    metadata = bytes([0x18, 10, 0x20, 0])
+    header = struct.pack(">4sIQQII", bytes.fromhex("DE47DE47"), 32 + len(metadata) + 20, 300, 128, 1, len(metadata))
+    index = header + metadata + struct.pack(">QIQ", 0, 1, 0)
+    data = struct.pack(">4sQQQ", bytes.fromhex("FBDBABCB"), 128, 1 << 40, 0).ljust(128, b"\0") + struct.pack(">iQ", entry_bytes, 0)
+    store, key = MemoryStore(), "00000000-0000-0000-0000-000000000000-ledger-1"
+    store.create(key, data + bytes(3 << 20))
+    store.create(f"{key}-index", index)
+    ledger = PulsarLedger(store, key)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptData):
+            ledger.read(0)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
