@@ -23,7 +23,7 @@ from headwater.admin.access import Access, LocalAccess, PortAccess
 from headwater.admin.admin_connection import HEAD_BYTES_MAX, IDLE_S, AdminConnection
 from headwater.admin.config import AdminConfig
 from headwater.admin.credentials import RELOAD_S, Credentials
-from headwater.admin.local_socket import listen_locally, remove_socket
+from headwater.admin.local_socket import listen_locally, remove_socket, socket_stamp
 from headwater.admin.recent_answers import RecentAnswers
 from headwater.gateway.server import listen
 
@@ -56,6 +56,7 @@ class AdminServer:
             if self._port is not None:
                 self._port.listener.close()
             raise
+        self._stamp = socket_stamp(data_dir)
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
@@ -103,13 +104,17 @@ class AdminServer:
         finally:
             for task in work:
                 task.cancel()
-            remove_socket(self._data_dir)
+            if socket_stamp(self._data_dir) == self._stamp:  # this thread may outlive the lock: then another agent's is there
+                remove_socket(self._data_dir)
             await asyncio.gather(*(each.close() for each in self._entrances))
 
     async def _reload(self) -> None:
         while True:
             await asyncio.sleep(RELOAD_S)
-            self._credentials.reload()
+            try:
+                self._credentials.reload()
+            except Exception:  # a defect must not end the API
+                log.exception("admin_files_not_looked_at")
             for each in self._entrances:
                 each.recent.forget()
 
@@ -156,10 +161,11 @@ class _Entrance:
 
     async def _connect(self, client: socket.socket) -> None:
         """Its handshake, if there is TLS; then it is uvicorn's."""
-        connection, tls = object(), self._tls()
+        connection = object()
         lost = partial(self.open.discard, connection)
         self.open.add(connection)
         try:
+            tls = self._tls()
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: AdminConnection(self._http, self._state, self.recent, lost),
                 client,
@@ -167,6 +173,10 @@ class _Entrance:
                 ssl_handshake_timeout=HANDSHAKE_S if tls else None,
             )
         except OSError:  # the client's trouble
+            client.close()
+            lost()
+        except Exception:  # a defect must end this connection alone
+            log.exception("admin_connection_failed")
             client.close()
             lost()
 

@@ -26,6 +26,15 @@ def listen_locally(data_dir: Path) -> socket.socket:
     return listener
 
 
+def socket_stamp(data_dir: Path) -> tuple[int, int] | None:
+    """Which socket is there, by device and inode; None: there is none. While a socket listens, no other one has its stamp."""
+    try:
+        found = (data_dir / NAME).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def remove_socket(data_dir: Path) -> None:
     with suppress(FileNotFoundError):
         (data_dir / NAME).unlink()

@@ -7,11 +7,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +27,7 @@ from headwater.admin import admin_connection, admin_server
 from headwater.admin.admin_connection import AdminConnection
 from headwater.admin.admin_server import AdminServer
 from headwater.admin.config import AdminConfig
+from headwater.admin.credentials import Credentials
 from headwater.admin.health import Health
 from headwater.admin.local_socket import NAME, listen_locally
 from headwater.admin.recent_answers import RecentAnswers
@@ -388,6 +391,51 @@ def test_what_a_killed_agent_left_is_no_agent_and_is_replaced(tmp_path: Path) ->
     with pytest.raises(ConnectionRefusedError):
         call(tmp_path, "/livez")
     with AdminServer(AdminConfig(listen=""), an_app(), tmp_path):
+        assert call(tmp_path, "/livez").status == 200
+
+
+def test_a_server_that_ends_late_leaves_the_socket_of_its_successor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread may outlive the lock. As long as it listens, no other socket has the number of its own."""
+    monkeypatch.setattr(admin_server, "STOP_S", 0.0)
+    ends = threading.Event()
+    former = AdminServer(AdminConfig(listen=""), an_app(), tmp_path)
+    with former:
+        former._loop.call_soon_threadsafe(ends.wait, 30)
+    with AdminServer(AdminConfig(listen=""), an_app(), tmp_path):
+        ends.set()
+        former._thread.join(30)
+        assert call(tmp_path, "/livez").status == 200
+
+
+def test_a_defect_in_one_connection_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = AdminConnection
+    defects = [RuntimeError("a defect"), ValueError("another one")]
+
+    def broken(*arguments: Any) -> AdminConnection:
+        if defects:
+            raise defects.pop()
+        return made(*arguments)
+
+    monkeypatch.setattr(admin_server, "AdminConnection", broken)
+    with capture_logs() as logs, AdminServer(AdminConfig(listen=LOOPBACK), an_app(), tmp_path) as server:
+        for way in (server.address, tmp_path):
+            with connected(way) as client, suppress(ConnectionError):
+                assert client.recv(1) == b""
+        for way in (server.address, tmp_path):
+            assert call(way, "/livez").status == 200
+        assert eventually(lambda: server.connections == 0)
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["admin_connection_failed"] * 2
+
+
+def test_a_defect_in_looking_at_the_files_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_server, "RELOAD_S", 0.02)
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Credentials, "reload", broken)
+    with capture_logs() as logs, AdminServer(AdminConfig(listen=""), an_app(), tmp_path):
+        assert eventually(lambda: [each["event"] for each in logs].count("admin_files_not_looked_at") > 1)
         assert call(tmp_path, "/livez").status == 200
 
 
