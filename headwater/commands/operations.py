@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headwater.agent_api import AgentApi
     from headwater.config import Config
 
-AGENT_S = 30.0
+AGENT_S = 5.0  # as for status
 PAGE = 100  # operations in one answer
 STATES = ("running", "done", "failed", "cancelled", "lost")
 WATCH_S = 2.0
@@ -61,7 +61,9 @@ def list_(config: "Config", states: tuple[str, ...], verbs: tuple[str, ...], lim
     \b
     Exit codes:
       0  they are listed
+      5  the agent does not answer within 5 s
       6  no agent runs on the data directory
+      8  the agent is another user's
     """
     from time import sleep
 
@@ -106,7 +108,9 @@ def show(config: "Config", operation: str, form: str) -> None:
     \b
     Exit codes:
       0  it is shown
+      5  the agent does not answer within 5 s
       6  no agent runs on the data directory, or it knows no such operation
+      8  the agent is another user's
     """
     _print(_answered(config, lambda api: api.get(_path(operation), timeout_s=AGENT_S)), form)
 
@@ -128,7 +132,9 @@ def cancel(config: "Config", operation: str, form: str) -> None:
     \b
     Exit codes:
       0  it ends soon, or has ended
+      5  the agent does not answer within 5 s
       6  no agent runs on the data directory, or it knows no such operation
+      8  the agent is another user's
     """
     found = _answered(config, lambda api: api.post(f"{_path(operation)}/cancel", timeout_s=AGENT_S))
     _print(found, form)
