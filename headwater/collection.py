@@ -81,7 +81,7 @@ def collection_rows(
             failed.append(done.error)
         yield _row(done)
     if request.selection is None:
-        yield from _without_manifest(session.bucket, prefixes)
+        yield from _without_manifest(session.bucket, prefixes, stop)
     elif not count:
         raise NotFound(f"{request.selection} is not in {session.bucket.store.url}")
     if failed:
@@ -119,9 +119,10 @@ def _meant(bucket: Bucket, selection: str) -> Iterator[PartitionId]:
     return (each for each in found if each.partition == number)
 
 
-def _without_manifest(bucket: Bucket, known: set[str]) -> Iterator[dict[str, Any]]:
+def _without_manifest(bucket: Bucket, known: set[str], stop: threading.Event) -> Iterator[dict[str, Any]]:
     """Partitions of which there is data and no manifest. Nothing of them is deleted: their data may be all that is left."""
     for prefix in data_prefixes(bucket.store):
+        _check(stop)
         folder = keys.parse_data_prefix(prefix)
         if folder is not None and prefix not in known:
             yield _fields(*folder) | {"reason": "there is data and no manifest; nothing is deleted"}

@@ -1,14 +1,18 @@
 """`headwater gc` and `headwater delete-before` as a user runs them, on logs that a real broker wrote."""
 
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headwater import collection
 from headwater.collection import CollectionRequest, _selected
 from headwater.wiring import Bucket
 from headwater_core.control.lock import DataDirLock
+from headwater_core.errors import TransientError
 from headwater_core.objectstore.store_url import open_store
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
@@ -164,6 +168,26 @@ def test_data_without_a_manifest_is_reported_and_kept(stage: Stage, log: Path) -
     ran = stage.run("gc", "--yes", "-o", "jsonl", "--set", "archival.reader_lease=0s", log=log)
     assert "no manifest" in row_of(ran.rows, topic, partition)["reason"]
     assert [info.key for info in store.list(prefix)] == kept
+
+
+def test_what_is_cancelled_lists_no_further_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it end as if it had seen all."""
+    prefixes = [keys.data_prefix(a_topic().partition_id(number)) for number in range(3)]
+    listed, stop = list[str](), threading.Event()
+
+    def listing(_: object) -> Iterator[str]:
+        for each in prefixes:
+            listed.append(each)
+            yield each
+
+    monkeypatch.setattr(collection, "data_prefixes", listing)
+    store = MemoryStore()
+    rows = collection._without_manifest(Bucket(store, ManifestRepository(store)), set(), stop)
+    assert next(rows)["partition"] == 0
+    stop.set()
+    with pytest.raises(TransientError, match="the collection was stopped before its end"):
+        next(rows)
+    assert listed == prefixes[:2]
 
 
 def test_what_is_not_there_is_not_found(stage: Stage, log: Path) -> None:
