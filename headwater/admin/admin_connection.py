@@ -22,12 +22,16 @@ HEAD_BYTES_MAX = 16 << 10  # of a request line and its headers
 
 class AdminConnection(H11Protocol):
     """
-    recent  what may be answered again without being parsed
-    lost    called once, when the connection has ended
+    recent   what may be answered again without being parsed
+    lost     called once, when the connection has ended
+    hurries  must the client take what is ready for it within TAKING_S?
     """
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, recent: RecentAnswers, lost: Callable[[], object]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, recent: RecentAnswers, lost: Callable[[], object], *, hurries: bool
+    ) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
+        self._hurries = hurries
         self._recent, self._lost = recent, lost
         self._arrival: asyncio.TimerHandle | None = None  # runs while a request is expected to arrive
         self._look: asyncio.TimerHandle | None = None  # the next one at what the client has not taken
@@ -36,7 +40,8 @@ class AdminConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._arrival = self.loop.call_later(REQUEST_S, self._abort)
-        self._look = self.loop.call_later(TAKING_S, self._look_at_taking)
+        if self._hurries:
+            self._look = self.loop.call_later(TAKING_S, self._look_at_taking)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._arrival, self._look):

@@ -49,9 +49,9 @@ class AdminServer:
         self._port: _Entrance | None = None
         if config.listen:
             access = PortAccess(app, token=lambda: self._credentials.token, hosts=config.hosts)
-            self._port = _Entrance(listen(config.listen, "admin"), access, CONNECTIONS_MAX, lambda: self._credentials.tls)
+            self._port = _Entrance(listen(config.listen, "admin"), access, CONNECTIONS_MAX, lambda: self._credentials.tls, hurries=True)
         try:
-            self._local = _Entrance(listen_locally(data_dir), LocalAccess(app), LOCAL_CONNECTIONS_MAX, lambda: None)
+            self._local = _Entrance(listen_locally(data_dir), LocalAccess(app), LOCAL_CONNECTIONS_MAX, lambda: None, hurries=False)
         except BaseException:
             if self._port is not None:
                 self._port.listener.close()
@@ -120,9 +120,22 @@ class AdminServer:
 
 
 class _Entrance:
-    """One way to the app: its listener, and the connections that came by it. tls: for the handshakes from now on"""
+    """One way to the app: its listener, and the connections that came by it.
 
-    def __init__(self, listener: socket.socket, access: Access, connections_max: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
+    tls      for the handshakes from now on
+    hurries  are clients disconnected that take nothing? Not a command of this machine, whose reader may pause (`| less`)
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        access: Access,
+        connections_max: int,
+        tls: Callable[[], ssl.SSLContext | None],
+        *,
+        hurries: bool,
+    ) -> None:
+        self._hurries = hurries
         self.listener, self._connections_max, self._tls = listener, connections_max, tls
         self.open: set[object] = set()
         self._state = ServerState()
@@ -167,7 +180,7 @@ class _Entrance:
         try:
             tls = self._tls()
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: AdminConnection(self._http, self._state, self.recent, lost),
+                lambda: AdminConnection(self._http, self._state, self.recent, lost, hurries=self._hurries),
                 client,
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_S if tls else None,

@@ -271,6 +271,22 @@ def test_a_client_that_does_not_take_its_answer_is_disconnected(monkeypatch: pyt
         assert taken < whole
 
 
+def test_a_command_whose_reader_pauses_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_connection, "TAKING_S", 0.05)
+    whole = 8 << 20
+
+    async def long(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(b"x" * whole)(scope, receive, send)
+
+    with AdminServer(AdminConfig(listen=""), long, tmp_path), connected(tmp_path) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        time.sleep(0.5)  # for some looks at what is left
+        taken = 0
+        while some := client.recv(1 << 20):
+            taken += len(some)
+        assert taken > whole
+
+
 def test_a_client_that_takes_its_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_connection, "TAKING_S", 1.0)
     whole = 48 << 20
@@ -323,7 +339,7 @@ def test_a_connection_is_not_held_by_what_its_client_leaves_in_the_buffers(
         config = uvicorn.Config(an_app(), lifespan="off", log_config=None)
         config.load()
         transport = Untaken()
-        connection = AdminConnection(config, ServerState(), RecentAnswers(config.loaded_app, time.monotonic), lambda: None)
+        connection = AdminConnection(config, ServerState(), RecentAnswers(config.loaded_app, time.monotonic), lambda: None, hurries=True)
         connection.connection_made(transport)
         connection.data_received(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.wait_for(transport.written.wait(), 30)
@@ -411,10 +427,10 @@ def test_a_defect_in_one_connection_ends_no_other(tmp_path: Path, monkeypatch: p
     made = AdminConnection
     defects = [RuntimeError("a defect"), ValueError("another one")]
 
-    def broken(*arguments: Any) -> AdminConnection:
+    def broken(*arguments: Any, hurries: bool) -> AdminConnection:
         if defects:
             raise defects.pop()
-        return made(*arguments)
+        return made(*arguments, hurries=hurries)
 
     monkeypatch.setattr(admin_server, "AdminConnection", broken)
     with capture_logs() as logs, AdminServer(AdminConfig(listen=LOOPBACK), an_app(), tmp_path) as server:

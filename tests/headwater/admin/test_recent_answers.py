@@ -89,7 +89,7 @@ def answered(app: ASGIApp, connections: Sequence[Sequence[bytes]], *, is_kept: b
         config.load()
         found = []
         for pieces in connections:
-            wire, connection = Wire(), AdminConnection(config, ServerState(), recent, lambda: None)
+            wire, connection = Wire(), AdminConnection(config, ServerState(), recent, lambda: None, hurries=True)
             connection.connection_made(wire)
             for piece in pieces:
                 if not wire.closed:
