@@ -185,7 +185,7 @@ def test_each_alert_fires_when_it_should_and_resolves(tmp_path: Path, s3_environ
                 watch.fires("HeadwaterChunksDamaged")
                 agent.verb("verify", TABLES, "--data", code=VerificationFailed.exit_code)
                 watch.fires("HeadwaterScrubFoundDamage", result="damaged")
-            agent.verb("verify", TABLES, "--data")
+            agent.verb("verify", "--data")
             watch.resolves("HeadwaterScrubFoundDamage")
             outage_and_corrupt_segment(watch, broker, network)
             watch.resolves("HeadwaterChunksDamaged")
