@@ -74,7 +74,7 @@ def test_tails_are_merged_while_they_are_read_and_the_agent_is_killed(tmp_path: 
             merged += agent.log_text().count("runs_merged")
             agent.stop()
     assert not wrong, wrong
-    assert merged > 1
+    assert merged
     store = open_bucket(headwater.config).store
     held = [info for info in store.list(keys.data_prefix(head.partition_id)) if info.key.endswith(".log")]
     print(f"{len(head.entries)} entries of {len(held)} objects, {merged} merges, {sum(each.size_bytes for each in held)} bytes")
