@@ -28,7 +28,7 @@ def namespaces(config: "Config", wanted: tuple[str, str], dry_run: bool, form: s
     """Set the read priority of all topics of a namespace, as Pulsar's tools would.
 
     The topics of TENANT/NAMESPACE are those whose names match TENANT.NAMESPACE.*, so this is `headwater topics set 'TENANT.NAMESPACE.*'
-    read_priority=POLICY`, which also removes it: `read_priority=`.
+    read_priority=POLICY`. That command removes it, too, with `read_priority=`; this one does not.
 
     \b
     Example:
