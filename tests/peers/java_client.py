@@ -1,5 +1,5 @@
-"""The Java client, for the peer tests: Maven fetches Kafka's jars once, javac compiles one class, and one JVM serves all
-requests of a test process: most of what a short-lived one does is to start."""
+"""Java's side of the peer tests: Maven fetches jars once, javac compiles one class, and one JVM serves all requests of a test process:
+most of what a short-lived one does is to start. Here are what does that, and the Java client of Kafka."""
 
 import atexit
 import json
@@ -22,30 +22,42 @@ _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")  # quick to s
 def kafka_jars() -> str:
     """A class path. The first call fetches 55 MB; later ones look once."""
 
+    return jars_of("pom.xml")
+
+
+def jars_of(pom: str) -> str:
+    """A class path of what the file `pom` beside this one names, fetched again when that changes."""
+    source = _HERE / pom
+
     def fetch(into: Path) -> None:
-        command = ["mvn", "-B", "-q", "-f", str(_HERE / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={into}"]
+        command = ["mvn", "-B", "-q", "-f", str(source), "dependency:copy-dependencies", f"-DoutputDirectory={into}"]
         subprocess.run(command, check=True, timeout=600)
 
-    return f"{fetched('jars-4.3.1', fetch)}/*"
+    return f"{fetched(f'jars-{source.stem}-{zlib.crc32(source.read_bytes()):08x}', fetch)}/*"
 
 
 @cache
 def class_path() -> str:
     """Kafka's jars and the compiled Peer class."""
-    source = _HERE / "Peer.java"
+    return with_compiled("Peer", kafka_jars())
+
+
+def with_compiled(main: str, jars: str) -> str:
+    """The class path `jars` with the class `main` before it, compiled from its source beside this file."""
+    source = _HERE / f"{main}.java"
 
     def compile_into(classes: Path) -> None:
-        subprocess.run(["javac", "-cp", kafka_jars(), "-d", str(classes), str(source)], check=True, timeout=_PATIENCE_S)
+        subprocess.run(["javac", "-cp", jars, "-d", str(classes), str(source)], check=True, timeout=_PATIENCE_S)
 
     classes = fetched(f"classes-{zlib.crc32(source.read_bytes()):08x}", compile_into)
-    return f"{classes}:{kafka_jars()}"
+    return f"{classes}:{jars}"
 
 
 class JavaClient:
-    """Peer.java in a JVM of its own: one request after another."""
+    """A class that answers requests, in a JVM of its own: one after another."""
 
-    def __init__(self) -> None:
-        command = ["java", *_JVM, "-cp", class_path(), "Peer"]
+    def __init__(self, main: str, path: str) -> None:
+        command = ["java", *_JVM, "-cp", path, main]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def request(self, *arguments: str) -> list[dict[str, Any]]:
@@ -74,7 +86,7 @@ class JavaClient:
 @cache
 def java_client() -> JavaClient:
     """One for this process, and as long as that."""
-    client = JavaClient()
+    client = JavaClient("Peer", class_path())
     atexit.register(client.close)
     return client
 
