@@ -19,6 +19,18 @@ class Reader:
     def __init__(self, data: bytes | memoryview, where: str) -> None:
         self._data, self._where, self._at = memoryview(data), where, 0
 
+    @property
+    def where(self) -> str:
+        return self._where
+
+    @property
+    def position(self) -> int:
+        return self._at
+
+    @property
+    def bytes_left(self) -> int:
+        return len(self._data) - self._at
+
     def take(self, size: int) -> memoryview:
         """The next `size` bytes."""
         if size > len(self._data) - self._at:
@@ -61,10 +73,16 @@ class Reader:
             raise CorruptData(self._where, self._at, "not UTF-8") from error
 
     def array(self, item: Callable[[], T]) -> tuple[T, ...]:
+        found = self.nullable_array(item)
+        if found is None:
+            raise CorruptData(self._where, self._at, "null where an array of items must be")
+        return found
+
+    def nullable_array(self, item: Callable[[], T]) -> tuple[T, ...] | None:
         count = self.uvarint() - 1
-        if count < 0 or count > len(self._data) - self._at:  # an item takes a byte or more
-            raise CorruptData(self._where, self._at, f"array of {count} items in {len(self._data) - self._at} bytes")
-        return tuple(item() for _ in range(count))
+        if count > self.bytes_left:  # an item takes a byte or more
+            raise CorruptData(self._where, self._at, f"array of {count} items in {self.bytes_left} bytes")
+        return tuple(item() for _ in range(count)) if count >= 0 else None
 
     def tags(self) -> dict[int, "Reader"]:
         """The tagged fields, each with its own reader, for the caller that knows the tag."""

@@ -8,7 +8,7 @@ from headwater_core.segments.encoder import control_key, encode_batch
 from headwater_core.segments.metadata.metadata_records import MetadataRecord
 
 _LEADER_EPOCH = 1  # as kafka-storage writes it
-_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4
+SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
 _BATCH_RECORDS = 500
 
 
@@ -17,7 +17,12 @@ def write_bootstrap_checkpoint(records: Iterable[MetadataRecord], *, timestamp_m
 
     records  FeatureLevel first, metadata.version among them; then each Topic with its Partitions; then the rest
     """
-    values = [record.encode() for record in records]
+    return write_checkpoint((record.encode() for record in records), timestamp_ms=timestamp_ms)
+
+
+def write_checkpoint(records: Iterable[bytes], *, timestamp_ms: int = 0) -> bytes:
+    """The same of records that are encoded already."""
+    values = list(records)
     header_value = flexible.i16(0) + flexible.i64(timestamp_ms) + flexible.tags({})
     footer_value = flexible.i16(0) + flexible.tags({})
 
@@ -25,9 +30,9 @@ def write_bootstrap_checkpoint(records: Iterable[MetadataRecord], *, timestamp_m
         rows = [(control_key(kind), value)]
         return encode_batch(offset, rows, leader_epoch=_LEADER_EPOCH, timestamp_ms=timestamp_ms, attributes=CONTROL)
 
-    batches = [control(0, _SNAPSHOT_HEADER, header_value)]
+    batches = [control(0, SNAPSHOT_HEADER, header_value)]
     for first in range(0, len(values), _BATCH_RECORDS):
         rows = [(None, value) for value in values[first : first + _BATCH_RECORDS]]
         batches.append(encode_batch(1 + first, rows, leader_epoch=_LEADER_EPOCH, timestamp_ms=timestamp_ms))
-    batches.append(control(1 + len(values), _SNAPSHOT_FOOTER, footer_value))
+    batches.append(control(1 + len(values), SNAPSHOT_FOOTER, footer_value))
     return b"".join(batches)

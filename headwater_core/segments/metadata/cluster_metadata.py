@@ -1,11 +1,15 @@
 """One state of a cluster, as its metadata log gives it: plain values."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from headwater_core.segments.metadata.metadata_records import RESOURCE_BROKER
+from headwater_core.segments.metadata.record_schemas import KnownRecord
 
+UNKNOWN_BYTES_MAX = 16 << 20
+NO_OTHERS: Mapping[int, Mapping[Hashable, KnownRecord]] = MappingProxyType({})
 _DELETE_RETENTION_MS = 24 * 3600 * 1000  # Kafka's own default
 _RETENTION_MS = 7 * 24 * 3600 * 1000  # likewise
 
@@ -20,12 +24,23 @@ class Retention(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """leader  broker id, -1 while there is none"""
+    """leader           broker id, -1 while there is none
+    partition_epoch  rises with every change
+    leader_recovery  1 while the leader, elected unclean, recovers
+    elr              None where the cluster does not keep them
+    """
 
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    partition_epoch: int = 0
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    leader_recovery: int = 0
+    elr: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+    directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +57,11 @@ class ClusterMetadata:
 
     configs           of everything but topics: (resource type, resource name) -> settings; broker "" holds the defaults
     next_producer_id  producer ids from here on have not been handed out
-    unread            records of other kinds that lie in the log: api key -> how many
+    others            records of further kinds that hold: api key -> by what they are about (see metadata_image)
+    unknown           records of kinds, or of versions, that this version does not know, verbatim and in order: the first UNKNOWN_BYTES_MAX
+    unread            the same counted, those beyond included: api key -> how many
     end_offset        first metadata offset that is not part of this state
+    end_epoch         the controller's epoch that the last of it was written under
     """
 
     topics: Mapping[str, TopicMetadata]
@@ -52,6 +70,9 @@ class ClusterMetadata:
     next_producer_id: int
     unread: Mapping[int, int]
     end_offset: int
+    end_epoch: int = 0
+    others: Mapping[int, Mapping[Hashable, KnownRecord]] = field(default_factory=lambda: NO_OTHERS)
+    unknown: tuple[bytes, ...] = ()
 
     def policy_of(self, topic: str) -> frozenset[str]:
         """cleanup.policy as the metadata gives it: the topic's, else the cluster's dynamic default, else Kafka's own."""

@@ -1,12 +1,18 @@
 """The state of a cluster while it is built, record by record."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from headwater_core.errors import CorruptData
 from headwater_core.segments.batches import BatchHeader
-from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+from headwater_core.segments.metadata.cluster_metadata import (
+    UNKNOWN_BYTES_MAX,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from headwater_core.segments.metadata.metadata_records import (
     RESOURCE_TOPIC,
     ConfigRecord,
@@ -21,9 +27,62 @@ from headwater_core.segments.metadata.metadata_records import (
     Unread,
     decode_metadata_record,
 )
+from headwater_core.segments.metadata.record_schemas import (
+    ACL,
+    BROKER_CHANGE,
+    CLEAR_ELR,
+    FENCE_BROKER,
+    NO_OP,
+    QUOTA,
+    REGISTER_BROKER,
+    REGISTER_CONTROLLER,
+    REMOVE_ACL,
+    REMOVE_SCRAM,
+    REMOVE_TOKEN,
+    SCRAM,
+    TOKEN,
+    UNFENCE_BROKER,
+    UNREGISTER_BROKER,
+    ZK_MIGRATION,
+    KnownRecord,
+    make_record,
+)
 from headwater_core.segments.records import decode_batch
 
-_NO_OP = 20
+
+def _quota_key(fields: Mapping[str, Any]) -> Hashable:
+    return tuple(sorted((each["entityType"], each["entityName"] or "", each["entityName"] is None) for each in fields["entity"])), fields[
+        "key"
+    ]
+
+
+_ABOUT: Mapping[int, Callable[[Mapping[str, Any]], Hashable]] = {  # of two records about the same the later one holds
+    REGISTER_BROKER: lambda fields: fields["brokerId"],
+    REGISTER_CONTROLLER: lambda fields: fields["controllerId"],
+    TOKEN: lambda fields: fields["tokenId"],
+    SCRAM: lambda fields: (fields["name"], fields["mechanism"]),
+    QUOTA: _quota_key,
+    ACL: lambda fields: fields["id"],
+    ZK_MIGRATION: lambda _: 0,
+}
+
+
+_BROKER_VERSION = 4  # has room for all that the changes of older ones say
+
+
+class _Removal(NamedTuple):
+    """What a record takes away: that of which kind, about what."""
+
+    api_key: int
+    about: Callable[[Mapping[str, Any]], Hashable]
+
+
+_REMOVALS: Mapping[int, _Removal] = {
+    UNREGISTER_BROKER: _Removal(REGISTER_BROKER, _ABOUT[REGISTER_BROKER]),
+    REMOVE_TOKEN: _Removal(TOKEN, _ABOUT[TOKEN]),
+    REMOVE_SCRAM: _Removal(SCRAM, _ABOUT[SCRAM]),
+    REMOVE_ACL: _Removal(ACL, _ABOUT[ACL]),
+}
 
 
 @dataclass(slots=True)
@@ -38,11 +97,15 @@ class MetadataImage:
 
     def __init__(self) -> None:
         self.end_offset = 0
+        self.end_epoch = 0
         self._topics: dict[str, _Topic] = {}  # by id
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._next_producer_id = 0
         self._unread: dict[int, int] = {}
+        self._others: dict[int, dict[Hashable, KnownRecord]] = {}
+        self._unknown: list[bytes] = []
+        self._unknown_bytes = 0
         self._pending: list[MetadataRecord] | None = None
 
     def apply_batch(self, header: BatchHeader, batch: memoryview, where: str) -> bool:
@@ -72,7 +135,7 @@ class MetadataImage:
             self._pending.append(record)
             return False
         self._apply(record, where)
-        return not (isinstance(record, Unread) and record.api_key == _NO_OP)
+        return record.api_key != NO_OP
 
     def _apply(self, record: MetadataRecord, where: str) -> None:
         match record:
@@ -84,7 +147,17 @@ class MetadataImage:
                     self._configs.pop((RESOURCE_TOPIC, topic.name), None)
             case Partition():
                 self._topic(record.topic_id, where).partitions[record.partition] = PartitionMetadata(
-                    leader=record.leader, leader_epoch=record.leader_epoch, replicas=record.replicas, isr=record.in_sync
+                    leader=record.leader,
+                    leader_epoch=record.leader_epoch,
+                    replicas=record.replicas,
+                    isr=record.in_sync,
+                    partition_epoch=record.partition_epoch,
+                    removing=record.removing,
+                    adding=record.adding,
+                    leader_recovery=record.leader_recovery,
+                    elr=record.eligible_leader_replicas,
+                    last_known_elr=record.last_known_elr,
+                    directories=record.directories,
                 )
             case PartitionChange():
                 partitions = self._topic(record.topic_id, where).partitions
@@ -103,8 +176,49 @@ class MetadataImage:
                     del self._features[record.name]
             case ProducerIds():
                 self._next_producer_id = max(self._next_producer_id, record.next_producer_id)
+            case KnownRecord():
+                self._apply_known(record)
             case Unread():
-                self._unread[record.api_key] = self._unread.get(record.api_key, 0) + 1
+                self._keep_unknown(record.api_key, record.raw)
+
+    def _apply_known(self, record: KnownRecord) -> None:
+        if not record.is_understood:  # a later version put something in that nobody here can take into account
+            self._keep_unknown(record.api_key, record.raw)
+        fields = record.fields
+        if record.api_key in _ABOUT:
+            about, held = _ABOUT[record.api_key](fields), self._others.setdefault(record.api_key, {})
+            held.pop(about, None)
+            if not (record.api_key == QUOTA and fields["remove"]):
+                held[about] = record
+        elif record.api_key in _REMOVALS:
+            removal = _REMOVALS[record.api_key]
+            self._others.get(removal.api_key, {}).pop(removal.about(fields), None)
+        elif record.api_key in (FENCE_BROKER, UNFENCE_BROKER):
+            self._change_broker(fields["id"], {"fenced": record.api_key == FENCE_BROKER})
+        elif record.api_key == BROKER_CHANGE:
+            changes = {name: fields[name] > 0 for name in ("fenced", "inControlledShutdown") if fields.get(name)}  # 1 and -1; 0: as it was
+            if fields.get("logDirs"):
+                changes["logDirs"] = fields["logDirs"]
+            if fields.get("cordonedLogDirs") is not None:
+                changes["cordonedLogDirs"] = fields["cordonedLogDirs"]
+            self._change_broker(fields["brokerId"], changes)
+        elif record.api_key == CLEAR_ELR:
+            for topic in self._topics.values():
+                if fields["topicName"] in ("", topic.name):
+                    for number, partition in topic.partitions.items():
+                        topic.partitions[number] = replace(partition, elr=None, last_known_elr=None)
+
+    def _change_broker(self, broker: int, changes: Mapping[str, Any]) -> None:
+        held = self._others.get(REGISTER_BROKER, {})
+        if (before := held.get(broker)) is not None:
+            fields = {"isMigratingZkBroker": False, "inControlledShutdown": False, **before.fields, **changes}
+            held[broker] = make_record(REGISTER_BROKER, _BROKER_VERSION, fields)
+
+    def _keep_unknown(self, api_key: int, raw: bytes) -> None:
+        self._unread[api_key] = self._unread.get(api_key, 0) + 1
+        self._unknown_bytes += len(raw)
+        if self._unknown_bytes <= UNKNOWN_BYTES_MAX:
+            self._unknown.append(raw)
 
     def _topic(self, topic_id: str, where: str) -> _Topic:
         try:
@@ -132,13 +246,25 @@ class MetadataImage:
             next_producer_id=self._next_producer_id,
             unread=MappingProxyType(dict(self._unread)),
             end_offset=self.end_offset,
+            end_epoch=self.end_epoch,
+            others=MappingProxyType({api_key: MappingProxyType(dict(held)) for api_key, held in self._others.items() if held}),
+            unknown=tuple(self._unknown),
         )
 
 
 def _changed(before: PartitionMetadata, change: PartitionChange) -> PartitionMetadata:
+    replicas = before.replicas if change.replicas is None else change.replicas
+    directories = before.directories if change.directories is None else change.directories
     return PartitionMetadata(
         leader=before.leader if change.leader is None else change.leader,
         leader_epoch=before.leader_epoch + (change.leader is not None),
-        replicas=before.replicas if change.replicas is None else change.replicas,
+        replicas=replicas,
         isr=before.isr if change.in_sync is None else change.in_sync,
+        partition_epoch=before.partition_epoch + 1,
+        removing=before.removing if change.removing is None else change.removing,
+        adding=before.adding if change.adding is None else change.adding,
+        leader_recovery=before.leader_recovery if change.leader_recovery is None else change.leader_recovery,
+        elr=before.elr if change.eligible_leader_replicas is None else change.eligible_leader_replicas,
+        last_known_elr=before.last_known_elr if change.last_known_elr is None else change.last_known_elr,
+        directories=directories if len(directories) == len(replicas) else (),
     )

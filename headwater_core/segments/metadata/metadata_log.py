@@ -11,13 +11,13 @@ from headwater_core.errors import CorruptData, SourceChanged, TruncatedData, Uns
 from headwater_core.segments.batch_walk import headers
 from headwater_core.segments.batches import HEADER_BYTES, BatchHeader, check_batch
 from headwater_core.segments.markers import read_marker
+from headwater_core.segments.metadata.bootstrap_checkpoint import SNAPSHOT_FOOTER
 from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata
 from headwater_core.segments.metadata.metadata_image import MetadataImage
 
 DIRECTORY = "__cluster_metadata-0"
 _LOG_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
-_SNAPSHOT_FOOTER = 4
 _BATCH_BYTES_MAX = 64 << 20  # controllers write batches of at most 8 MiB
 _ATTEMPTS = 3
 _SETTLED_NS = 2_000_000_000  # no file system's clock is coarser
@@ -91,16 +91,16 @@ class MetadataLog:
         if self._state is None or changed:
             self._state = self._image.freeze()
         elif self._state.end_offset != self._image.end_offset:
-            self._state = replace(self._state, end_offset=self._image.end_offset)
+            self._state = replace(self._state, end_offset=self._image.end_offset, end_epoch=self._image.end_epoch)
         return self._state
 
     def _begin(self) -> "tuple[MetadataImage, _Place]":
         """The newest complete snapshot's image, and where in the log to continue from there, with no file opened yet."""
         image = MetadataImage()
-        for end_offset, path in self._snapshots():
+        for end_offset, epoch, path in self._snapshots():
             candidate = MetadataImage()
             if _load_snapshot(path, candidate, self._progressed):
-                candidate.end_offset = end_offset
+                candidate.end_offset, candidate.end_epoch = end_offset, epoch
                 image = candidate
                 break
         before = [base for base, _ in self._segments() if base <= image.end_offset]
@@ -109,9 +109,11 @@ class MetadataLog:
     def _segments(self) -> list[tuple[int, Path]]:
         return sorted((int(match[1]), path) for path in self._directory.iterdir() if (match := _LOG_NAME.fullmatch(path.name)))
 
-    def _snapshots(self) -> list[tuple[int, Path]]:
-        """(end offset, path), newest first."""
-        found = [(int(match[1]), path) for path in self._directory.iterdir() if (match := _SNAPSHOT_NAME.fullmatch(path.name))]
+    def _snapshots(self) -> list[tuple[int, int, Path]]:
+        """(end offset, epoch of the last record, path), newest first."""
+        found = [
+            (int(match[1]), int(match[2]), path) for path in self._directory.iterdir() if (match := _SNAPSHOT_NAME.fullmatch(path.name))
+        ]
         return sorted(found, reverse=True)
 
     def _follow(self, place: "_Place") -> bool:
@@ -122,7 +124,7 @@ class MetadataLog:
         for position, header, batch in _batches(place.path, place.position):
             if header.base_offset >= self._image.end_offset:
                 changed |= self._image.apply_batch(header, batch, str(place.path))
-                self._image.end_offset = header.next_offset
+                self._image.end_offset, self._image.end_epoch = header.next_offset, header.leader_epoch
             place.passed(position, header, bytes(batch[:HEADER_BYTES]))
             self._progressed()
         return changed
@@ -189,7 +191,7 @@ def _load_snapshot(path: Path, image: MetadataImage, progressed: Callable[[], No
     """Apply a snapshot to `image`; False when it does not end with its footer, as one that is still written."""
     complete = False
     for _, header, batch in _batches(path, 0):
-        complete = header.is_control and header.records > 0 and read_marker(batch, where=str(path)).type == _SNAPSHOT_FOOTER
+        complete = header.is_control and header.records > 0 and read_marker(batch, where=str(path)).type == SNAPSHOT_FOOTER
         image.apply_batch(header, batch, str(path))
         progressed()
     return complete

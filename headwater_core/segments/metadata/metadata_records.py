@@ -1,20 +1,22 @@
-"""KRaft metadata records, those that Headwater understands: one frozen value each, and their bytes.
+"""KRaft metadata records: one frozen value each for those of topics and what archiving needs, and their bytes; all others by the table.
 
 Source: the message schemas of Kafka 4.3 (docs/formats/kafka-log.md, "The metadata log").
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from headwater_core.errors import UnsupportedFormat
 from headwater_core.segments import flexible
 from headwater_core.segments.flexible import Reader
+from headwater_core.segments.metadata.record_schemas import FRAME_VERSION, KnownRecord, decode_known
 from headwater_core.segments.varint import encode_uvarint
 
-_FRAME_VERSION = 1
 UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"  # the directory id that lets the broker choose: value 1
 NO_LEADER = -1
 _LEADER_UNCHANGED = -2
+_RECOVERY_UNCHANGED = -1
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -68,11 +70,14 @@ class Partition:
     directories: tuple[str, ...] = ()
     eligible_leader_replicas: tuple[int, ...] | None = None
     last_known_elr: tuple[int, ...] | None = None
+    leader_recovery: int = 0
 
     def encode(self) -> bytes:
         """As version 2. One directory per replica, UNASSIGNED when none is given."""
         directories = self.directories or (UNASSIGNED,) * len(self.replicas)
-        tagged = {1: self.eligible_leader_replicas, 2: self.last_known_elr}
+        tagged = {tag: _i32s(value) for tag, value in ((1, self.eligible_leader_replicas), (2, self.last_known_elr)) if value is not None}
+        if self.leader_recovery:
+            tagged[0] = flexible.i8(self.leader_recovery)
         return _frame(
             self.api_key,
             2,
@@ -83,7 +88,7 @@ class Partition:
             + flexible.i32(self.leader_epoch)
             + flexible.i32(self.partition_epoch)
             + flexible.array(flexible.uuid(each) for each in directories)
-            + flexible.tags({tag: _i32s(value) for tag, value in tagged.items() if value is not None}),
+            + flexible.tags(tagged),
         )
 
 
@@ -97,15 +102,24 @@ class PartitionChange:
     in_sync: tuple[int, ...] | None = None
     leader: int | None = None
     replicas: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    leader_recovery: int | None = None
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+    directories: tuple[str, ...] | None = None
 
     def encode(self) -> bytes:
-        tagged: dict[int, bytes] = {}
-        if self.in_sync is not None:
-            tagged[0] = _i32s(self.in_sync)
+        """As version 2."""
+        of_nodes = {0: self.in_sync, 2: self.replicas, 3: self.removing, 4: self.adding}
+        of_nodes |= {6: self.eligible_leader_replicas, 7: self.last_known_elr}
+        tagged = {tag: _i32s(nodes) for tag, nodes in of_nodes.items() if nodes is not None}
         if self.leader is not None:
             tagged[1] = flexible.i32(self.leader)
-        if self.replicas is not None:
-            tagged[2] = _i32s(self.replicas)
+        if self.leader_recovery is not None:
+            tagged[5] = flexible.i8(self.leader_recovery)
+        if self.directories is not None:
+            tagged[8] = flexible.array(flexible.uuid(each) for each in self.directories)
         return _frame(self.api_key, 2, flexible.i32(self.partition) + flexible.uuid(self.topic_id) + flexible.tags(tagged))
 
 
@@ -153,7 +167,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """Any other record, verbatim."""
+    """A record of a kind, or of a version of one, that this version of ours does not know: verbatim."""
 
     api_key: int
     raw: bytes
@@ -162,23 +176,25 @@ class Unread:
         return self.raw
 
 
-MetadataRecord = FeatureLevel | Topic | RemoveTopic | Partition | PartitionChange | ConfigRecord | ProducerIds | Transaction | Unread
+MetadataRecord = (
+    FeatureLevel | Topic | RemoveTopic | Partition | PartitionChange | ConfigRecord | ProducerIds | Transaction | KnownRecord | Unread
+)
 
 
 def decode_metadata_record(value: bytes, *, where: str = "metadata record") -> MetadataRecord:
-    """The record in one value of the metadata log. An api key we do not read comes back as Unread, whatever its version.
+    """The record in one value of the metadata log. One that is not known comes back as Unread.
 
-    Raises CorruptData or TruncatedData when its fields do not fit, UnsupportedFormat for another frame, or a version
-    of a record we read that is newer than the ones we know.
+    Raises CorruptData or TruncatedData when its fields do not fit, UnsupportedFormat for another frame, or for what archiving needs in
+    a version that is newer than the ones we know.
     """
     reader = Reader(value, where)
     frame = reader.uvarint()
-    if frame != _FRAME_VERSION:
-        raise UnsupportedFormat(f"{where} has frame version {frame}; this version reads {_FRAME_VERSION}")
+    if frame != FRAME_VERSION:
+        raise UnsupportedFormat(f"{where} has frame version {frame}; this version reads {FRAME_VERSION}")
     api_key, version = reader.uvarint(), reader.uvarint()
     newest = _NEWEST_VERSION.get(api_key)
     if newest is None:
-        return Unread(api_key=api_key, raw=value)
+        return decode_known(value, where) or Unread(api_key=api_key, raw=bytes(value))
     if version > newest:
         raise UnsupportedFormat(f"{where} has api key {api_key} in version {version}; this version reads up to {newest}")
     return _decode_fields(reader, api_key, version)
@@ -198,12 +214,19 @@ def _decode_fields(reader: Reader, api_key: int, version: int) -> MetadataRecord
         case PartitionChange.api_key:
             partition, topic_id, tags = reader.i32(), reader.uuid(), reader.tags()
             leader = tags[1].i32() if 1 in tags else _LEADER_UNCHANGED
+            recovery = tags[5].i8() if 5 in tags else _RECOVERY_UNCHANGED
             return PartitionChange(
                 partition=partition,
                 topic_id=topic_id,
-                in_sync=_read_i32s(tags[0]) if 0 in tags else None,
+                in_sync=_tagged_i32s(tags, 0),
                 leader=None if leader == _LEADER_UNCHANGED else leader,
-                replicas=_read_i32s(tags[2]) if 2 in tags else None,
+                replicas=_tagged_i32s(tags, 2),
+                removing=_tagged_i32s(tags, 3),
+                adding=_tagged_i32s(tags, 4),
+                leader_recovery=None if recovery == _RECOVERY_UNCHANGED else recovery,
+                eligible_leader_replicas=_tagged_i32s(tags, 6),
+                last_known_elr=_tagged_i32s(tags, 7),
+                directories=tags[8].nullable_array(tags[8].uuid) if 8 in tags else None,
             )
         case ConfigRecord.api_key:
             return ConfigRecord(
@@ -234,13 +257,14 @@ def _decode_partition(reader: Reader, version: int) -> Partition:
         leader_epoch=leader_epoch,
         partition_epoch=partition_epoch,
         directories=directories,
-        eligible_leader_replicas=_read_i32s(tags[1]) if 1 in tags else None,
-        last_known_elr=_read_i32s(tags[2]) if 2 in tags else None,
+        eligible_leader_replicas=_tagged_i32s(tags, 1),
+        last_known_elr=_tagged_i32s(tags, 2),
+        leader_recovery=tags[0].i8() if 0 in tags else 0,
     )
 
 
 def _frame(api_key: int, version: int, fields: bytes) -> bytes:
-    return encode_uvarint(_FRAME_VERSION) + encode_uvarint(api_key) + encode_uvarint(version) + fields
+    return encode_uvarint(FRAME_VERSION) + encode_uvarint(api_key) + encode_uvarint(version) + fields
 
 
 def _i32s(values: tuple[int, ...]) -> bytes:
@@ -249,3 +273,7 @@ def _i32s(values: tuple[int, ...]) -> bytes:
 
 def _read_i32s(reader: Reader) -> tuple[int, ...]:
     return reader.array(reader.i32)
+
+
+def _tagged_i32s(tags: Mapping[int, Reader], tag: int) -> tuple[int, ...] | None:
+    return tags[tag].nullable_array(tags[tag].i32) if tag in tags else None

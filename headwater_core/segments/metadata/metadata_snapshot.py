@@ -1,0 +1,113 @@
+"""The state of a cluster as a file, in the form of Kafka's own metadata snapshots: what Kafka's tools read, and a controller would."""
+
+import io
+import re
+from collections.abc import Iterator
+
+from headwater_core.errors import CorruptData
+from headwater_core.segments.batch_walk import walk
+from headwater_core.segments.markers import read_marker
+from headwater_core.segments.metadata.bootstrap_checkpoint import SNAPSHOT_FOOTER, write_checkpoint
+from headwater_core.segments.metadata.cluster_metadata import ClusterMetadata, PartitionMetadata
+from headwater_core.segments.metadata.metadata_image import MetadataImage
+from headwater_core.segments.metadata.metadata_records import (
+    ConfigRecord,
+    FeatureLevel,
+    Partition,
+    ProducerIds,
+    Topic,
+)
+from headwater_core.segments.metadata.record_schemas import (
+    ACL,
+    QUOTA,
+    REGISTER_BROKER,
+    REGISTER_CONTROLLER,
+    SCRAM,
+    TOKEN,
+    ZK_MIGRATION,
+)
+
+SECRET_KINDS = (SCRAM, TOKEN)
+_SECRET_SETTING = re.compile(  # those that Kafka's own definitions have as passwords, with any prefix of a listener
+    r"(.*\.)?(.*(password|secret|credential)s?|sasl\.jaas\.config|ssl\.keystore\.key|ssl\.keystore\.certificate\.chain|ssl\.truststore\.certificates)",
+    re.IGNORECASE,
+)
+
+
+def is_secret_setting(name: str) -> bool:
+    """May the value of this setting let somebody in?"""
+    return _SECRET_SETTING.fullmatch(name) is not None
+
+
+def snapshot_records(state: ClusterMetadata, *, secrets: bool) -> Iterator[bytes]:
+    """Records that make `state` when they are applied in this order, what is unknown last.
+
+    secrets  False leaves out what lets somebody in, or would let them try: credentials, delegation tokens, passwords among the settings
+             of brokers, and what nobody here can tell to be none
+    """
+    features = sorted(state.features.items(), key=lambda each: (each[0] != "metadata.version", each[0]))
+    yield from (FeatureLevel(name=name, level=level).encode() for name, level in features)
+    yield from _others(state, REGISTER_BROKER, REGISTER_CONTROLLER, ZK_MIGRATION)
+    for name in sorted(state.topics):
+        topic = state.topics[name]
+        yield Topic(name=name, topic_id=topic.topic_id).encode()
+        yield from (_partition(topic.topic_id, number, partition).encode() for number, partition in topic.partitions.items())
+        yield from (ConfigRecord(resource_name=name, name=key, value=value).encode() for key, value in sorted(topic.configs.items()))
+    for (resource, name), settings in sorted(state.configs.items()):
+        for key, value in sorted(settings.items()):
+            if secrets or not is_secret_setting(key):
+                yield ConfigRecord(resource_type=resource, resource_name=name, name=key, value=value).encode()
+    yield from _others(state, QUOTA)
+    if state.next_producer_id:
+        yield ProducerIds(broker=-1, broker_epoch=-1, next_producer_id=state.next_producer_id).encode()
+    yield from _others(state, ACL)
+    if secrets:
+        yield from _others(state, *SECRET_KINDS)
+        yield from state.unknown
+
+
+def _others(state: ClusterMetadata, *api_keys: int) -> Iterator[bytes]:
+    for api_key in api_keys:
+        yield from sorted(record.raw for record in state.others.get(api_key, {}).values())
+
+
+def _partition(topic_id: str, number: int, partition: PartitionMetadata) -> Partition:
+    return Partition(
+        partition=number,
+        topic_id=topic_id,
+        replicas=partition.replicas,
+        in_sync=partition.isr,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        removing=partition.removing,
+        adding=partition.adding,
+        directories=partition.directories,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        leader_recovery=partition.leader_recovery,
+    )
+
+
+def write_snapshot(state: ClusterMetadata, *, secrets: bool, timestamp_ms: int) -> bytes:
+    """The whole file. Source: Kafka's format of snapshots, docs/formats/cluster-snapshot.md."""
+    return write_checkpoint(snapshot_records(state, secrets=secrets), timestamp_ms=timestamp_ms)
+
+
+def read_snapshot(raw: bytes, where: str, *, end_offset: int = 0, end_epoch: int = 0) -> ClusterMetadata:
+    """The state in such a file, ours or a broker's. Raises CorruptData, TruncatedData, UnsupportedFormat.
+
+    end_offset, end_epoch  of the state: its name says them, not the file
+    """
+    image, complete, next_offset = MetadataImage(), False, 0
+    for position, header in walk(io.BytesIO(raw), 0, len(raw), where=where):
+        if header.base_offset != next_offset:
+            raise CorruptData(where, position, f"records {next_offset} to {header.base_offset - 1} are missing")
+        next_offset = header.next_offset
+        batch = memoryview(raw)[position : position + header.size_bytes]
+        complete = header.is_control and header.records > 0 and read_marker(bytes(batch), where=where).type == SNAPSHOT_FOOTER
+        image.apply_batch(header, batch, where)
+    if not complete:
+        raise CorruptData(where, len(raw), "it ends without the footer of a snapshot")
+    image.end_offset, image.end_epoch = end_offset, end_epoch
+    return image.freeze()
