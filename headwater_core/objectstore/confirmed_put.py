@@ -1,11 +1,12 @@
 """An upload that counts only once the store has confirmed what it holds."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
-from headwater_core.errors import AlreadyExists, NotFound, SourceChanged, UnknownOutcome
+from headwater_core.errors import AlreadyExists, HeadwaterError, NotFound, SourceChanged, UnknownOutcome
 from headwater_core.objectstore.digest import digest_in_store
-from headwater_core.objectstore.store import NewObject, ObjectStore
+from headwater_core.objectstore.store import GrowingObject, NewObject, ObjectStore
 
 
 def put_confirmed(store: ObjectStore, key: str, data: BinaryIO, size_bytes: int, digest: str) -> None:
@@ -38,7 +39,29 @@ def put_all_confirmed(store: ObjectStore, objects: Sequence[NewObject], digests:
             raise SourceChanged(f"{each.key}: {digest} was scanned, {found} was sent")
 
 
-def _confirm(store: ObjectStore, key: str, size_bytes: int, digest: str, why: AlreadyExists | UnknownOutcome) -> bool:
+def complete_confirmed(growing: GrowingObject, store: ObjectStore, rest: bytes, size_bytes: int, digest: str) -> None:
+    """Complete an object that grew, whose whole content has this length and digest; `rest` is what was not sent of it.
+
+    A time-out, a taken key and an upload that is gone are read back: a retried request may have refused its own success. May be repeated.
+
+    Raises SourceChanged when other bytes are there, UnknownOutcome when the object may yet appear: call it again; NotFound when it is
+    not there and what was sent of it is gone: it will not appear; and what the store raises.
+    """
+    try:
+        found = growing.complete(rest)
+    except (AlreadyExists, UnknownOutcome, NotFound) as error:
+        if _confirm(store, growing.key, size_bytes, digest, error):
+            with suppress(HeadwaterError):
+                growing.abort()  # nothing of it is kept open
+            return
+        if isinstance(error, AlreadyExists):
+            raise UnknownOutcome(f"{growing.key} was there, and is not") from error
+        raise
+    if found != digest:
+        raise SourceChanged(f"{growing.key}: {digest} was meant, {found} was sent")
+
+
+def _confirm(store: ObjectStore, key: str, size_bytes: int, digest: str, why: Exception) -> bool:
     """Does `key` hold exactly these bytes, no matter whose request put them there? False when it is not there."""
     try:
         info = store.stat(key)

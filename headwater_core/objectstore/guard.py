@@ -4,7 +4,17 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, TypeVar
 
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, ObjectStore, UnfinishedUpload
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    NO_METADATA,
+    PLAIN,
+    GrowingObject,
+    NewObject,
+    ObjectForm,
+    ObjectInfo,
+    ObjectStore,
+    UnfinishedUpload,
+)
 
 T = TypeVar("T")
 
@@ -30,6 +40,9 @@ class GuardedStore:
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         with self._guard():
             return self._inner.put_all(objects)
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        return _GuardedGrowth(self._inner.grow(key, metadata=metadata), self._guard)
 
     def create(self, key: str, document: bytes) -> str:
         with self._guard():
@@ -86,3 +99,26 @@ class GuardedStore:
     def abort(self, upload: UnfinishedUpload) -> None:
         with self._guard():
             self._inner.abort(upload)
+
+
+class _GuardedGrowth:
+    """A growing object of a GuardedStore."""
+
+    def __init__(self, inner: GrowingObject, guard: Callable[[], AbstractContextManager[object]]) -> None:
+        self._inner, self._guard = inner, guard
+
+    @property
+    def key(self) -> str:
+        return self._inner.key
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+        with self._guard():
+            self._inner.send(number, content, start=start)
+
+    def complete(self, rest: bytes | bytearray | memoryview) -> str:
+        with self._guard():
+            return self._inner.complete(rest)
+
+    def abort(self) -> None:
+        with self._guard():
+            self._inner.abort()

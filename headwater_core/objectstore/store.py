@@ -104,6 +104,35 @@ class PartSource(Protocol):
         ...
 
 
+class GrowingObject(Protocol):
+    """An object that is written in parts over a long time; nobody sees any of it before `complete`. For many threads.
+
+    Every method may raise TransientError, or UnknownOutcome when there was no answer: call it again, with the same bytes. NotFound means
+    that what was sent is gone, as after an `abort` by somebody else, or after a disk failed to write it: begin again, under a new key.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+        """Part `number`, from 1 on, which begins at byte `start` of the object. Parts may go in any order and at the same time, and
+        be sent again. All have at least the store's part_bytes_min bytes. Returns when the store has it.
+        """
+        ...
+
+    def complete(self, rest: bytes | bytearray | memoryview) -> str:
+        """Create the object from all parts that were sent, which must abut, and from `rest`, of any length; return its digest.
+
+        Without any part this is one request. Raises AlreadyExists when the key is taken, maybe by this very object:
+        `complete_confirmed` reads back.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Drop what was sent, unless it has become the object. Nothing else may follow; may be repeated."""
+        ...
+
+
 class ObjectStore(Protocol):
     """Holds the archive's objects under keys. Safe to use from many threads.
 
@@ -134,6 +163,14 @@ class ObjectStore(Protocol):
         """As `put` for each of them, in this order, where what makes them durable may be done for all at once.
 
         Raises what `put` raises; then any of them may have been created.
+        """
+        ...
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        """An object to be written over a long time. Asks for nothing yet. While it is neither complete nor aborted, `unfinished` of
+        this very store, as opened in this process, does not list it.
+
+        metadata  user metadata of the object, as ObjectForm's
         """
         ...
 

@@ -2,18 +2,28 @@
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from headwater_core.clock import Clock
 from headwater_core.durations import Durations
 from headwater_core.errors import DiskFull, HeadwaterError, SourceChanged, TransientError, Unauthorised, UploadStopped, UsageError
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, ObjectStore, UnfinishedUpload
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    NO_METADATA,
+    PLAIN,
+    GrowingObject,
+    NewObject,
+    ObjectForm,
+    ObjectInfo,
+    ObjectStore,
+    UnfinishedUpload,
+)
 
 T = TypeVar("T")
 
-OPERATIONS = ("abort", "create", "delete", "get", "list", "put", "put_all", "read", "replace", "stat", "unfinished")
+OPERATIONS = ("abort", "complete", "create", "delete", "get", "list", "put", "put_all", "read", "replace", "send", "stat", "unfinished")
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _TROUBLE = (TransientError, Unauthorised, UsageError, DiskFull)  # everything else is an answer
@@ -125,6 +135,9 @@ class MeteredStore:
             call.sent_bytes = sum(each.size_bytes for each in objects)
         return digests
 
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        return _MeteredGrowth(self._inner.grow(key, metadata=metadata), self._call)
+
     def create(self, key: str, document: bytes) -> str:
         with self._call("create") as call:
             tag = self._inner.create(key, document)
@@ -226,3 +239,29 @@ class _Call:
     sent_bytes: int = 0
     received_bytes: int = 0
     error: BaseException | None = None
+
+
+class _MeteredGrowth:
+    """A growing object of a MeteredStore. What its last part has of bytes counts with `complete`."""
+
+    def __init__(self, inner: GrowingObject, called: Callable[[str], AbstractContextManager[_Call]]) -> None:
+        self._inner, self._called = inner, called
+
+    @property
+    def key(self) -> str:
+        return self._inner.key
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+        with self._called("send") as call:
+            self._inner.send(number, content, start=start)
+            call.sent_bytes = len(content)
+
+    def complete(self, rest: bytes | bytearray | memoryview) -> str:
+        with self._called("complete") as call:
+            digest = self._inner.complete(rest)
+            call.sent_bytes = len(rest)
+        return digest
+
+    def abort(self) -> None:
+        with self._called("abort"):
+            self._inner.abort()

@@ -27,7 +27,17 @@ from headwater_core.control.control_records import Record
 from headwater_core.errors import Conflict, CorruptData, DiskFull, TransientError, Unauthorised, UnknownOutcome
 from headwater_core.layouts import Offloader, open_layout
 from headwater_core.layouts.blocks import BlocksLayout
-from headwater_core.objectstore.store import DOCUMENT_BYTES_MAX, PLAIN, NewObject, ObjectForm, ObjectInfo, UnfinishedUpload, put_each
+from headwater_core.objectstore.store import (
+    DOCUMENT_BYTES_MAX,
+    NO_METADATA,
+    PLAIN,
+    GrowingObject,
+    NewObject,
+    ObjectForm,
+    ObjectInfo,
+    UnfinishedUpload,
+    put_each,
+)
 from headwater_core.objectstore.store_meter import MeteredStore, StoreMeter
 from headwater_core.partition import PartitionId, TopicPartition
 from headwater_core.segments.local_log import Generation, LocalLog, LocalSegment
@@ -462,6 +472,9 @@ class PausingStore:
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)
 
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        return _PausingGrowth(self._paused, self._inner.grow(key, metadata=metadata))
+
     def create(self, key: str, document: bytes) -> str:
         return self._paused("create", lambda: self._inner.create(key, document))
 
@@ -505,6 +518,26 @@ class PausingStore:
         finally:
             if self._world.running:
                 self._world.pause(f"{call} done")
+
+
+class _PausingGrowth:
+    """A growing object of a PausingStore."""
+
+    def __init__(self, paused: Callable[[str, Callable[[], Any]], Any], inner: GrowingObject) -> None:
+        self._paused, self._inner = paused, inner
+
+    @property
+    def key(self) -> str:
+        return self._inner.key
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+        self._paused("send", lambda: self._inner.send(number, content, start=start))
+
+    def complete(self, rest: bytes | bytearray | memoryview) -> str:
+        return str(self._paused("complete", lambda: self._inner.complete(rest)))
+
+    def abort(self) -> None:
+        self._paused("abort", self._inner.abort)
 
 
 class Trouble:

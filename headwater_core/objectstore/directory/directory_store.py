@@ -44,11 +44,14 @@ from headwater_core.errors import (
 from headwater_core.files import error_kind
 from headwater_core.objectstore.digest import Digest
 from headwater_core.objectstore.directory.durable_names import DurableNames
+from headwater_core.objectstore.directory.file_growth import FileGrowth
 from headwater_core.objectstore.directory.private_files import abandoned_files, private_file, remove_abandoned, remove_stale
 from headwater_core.objectstore.directory.store_lock import StoreLock
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
+    NO_METADATA,
     PLAIN,
+    GrowingObject,
     NewObject,
     ObjectForm,
     ObjectInfo,
@@ -121,6 +124,20 @@ class DirectoryStore:
             _write(fd, window)
             self.progressed()
         return digest.text()
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        form = ObjectForm(metadata=metadata)
+
+        def publish(fd: int, partial: str) -> None:
+            _set_metadata(fd, form.metadata)
+            os.fsync(fd)
+            milestones.reached("directory.written")
+            self._publish([(partial, key)])
+
+        def check() -> None:
+            self._names.check(self.url)
+
+        return FileGrowth(check_key(key), self._private_file, publish, check, self._translated, lambda: self.progressed())
 
     def create(self, key: str, document: bytes) -> str:
         self._names.check(self.url)

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ PARTS_MAX = 10_000  # S3's own limit
 _SENDERS = 8  # parts in flight, over all uploads of one store
 
 
-class _Part(NamedTuple):
+class SentPart(NamedTuple):
     """One part that the store has. `named` is how the completion names it."""
 
     named: "CompletedPartTypeDef"
@@ -29,10 +29,15 @@ class _Part(NamedTuple):
 
 
 class MultipartUploads:
-    """The multipart uploads of one bucket. Its threads, named `name`, start with the first of them."""
+    """The multipart uploads of one bucket. Its threads, named `name`, start with the first of them.
 
-    def __init__(self, bucket: S3Bucket, name: str) -> None:
-        self._bucket, self._name = bucket, name
+    in_flight   the ids of uploads that somebody in this process holds open: nobody is to abort them
+    progressed  called while bytes move
+    """
+
+    def __init__(self, bucket: S3Bucket, name: str, progressed: Callable[[], object] = lambda: None) -> None:
+        self._bucket, self._name, self.progressed = bucket, name, progressed
+        self.in_flight: set[str] = set()
         self._senders: ThreadPoolExecutor | None = None
         self._starting = threading.Lock()
 
@@ -44,36 +49,42 @@ class MultipartUploads:
         Raises what ObjectStore.put does; UnknownOutcome also when the upload is gone. No parts remain unless the abort fails too.
         """
         where: Any = {"Bucket": self._bucket.name, "Key": self._bucket.full(key)}
-        client = self._bucket.client
-        with self._bucket.translated(key, write=False):  # nothing that others see has happened yet
-            upload = client.create_multipart_upload(
-                **where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT", Metadata=dict(form.metadata)
-            )
-        where["UploadId"] = upload["UploadId"]
+        where["UploadId"] = self.begin(key, where, form)
         try:
             parts = self._send_parts(key, where, source, form.parts or _equal_parts(size_bytes, part_bytes))
             digest = Digest()
             for part in parts:
                 digest.append(part.checksum, part.size_bytes)
-            with self._bucket.translated(key, write=True):
-                answer = client.complete_multipart_upload(
-                    **where,
-                    MultipartUpload={"Parts": [part.named for part in parts]},
-                    ChecksumCRC64NVME=to_s3(digest.value),
-                    ChecksumType="FULL_OBJECT",
-                    IfNoneMatch="*",
-                )
+            answer = self.complete(key, where, parts, digest)
         except NotFound as error:  # the upload, not the object: completed by our own lost request, or aborted by another client
             raise UnknownOutcome(f"{self._bucket.url}/{key}: the multipart upload is gone") from error
         except BaseException:
             # Also after a lost answer: once this is done, whether the object is there does not change any more.
             with contextlib.suppress(*FOREIGN):
-                client.abort_multipart_upload(**where)
+                self._bucket.client.abort_multipart_upload(**where)
             raise
         return confirmed(key, digest.text(), answer)
 
+    def begin(self, key: str, where: Any, form: ObjectForm) -> str:
+        """The id of a new upload of `key`. `where` names bucket and key, here and below, and then the upload too, as boto3's arguments."""
+        with self._bucket.translated(key, write=False):  # nothing that others see has happened yet
+            return self._bucket.client.create_multipart_upload(
+                **where, ChecksumAlgorithm="CRC64NVME", ChecksumType="FULL_OBJECT", Metadata=dict(form.metadata)
+            )["UploadId"]
+
+    def complete(self, key: str, where: Any, parts: Sequence[SentPart], digest: Digest) -> Any:
+        """The answer to the request that makes an object of `parts`, which have `digest`. Raises NotFound when the upload is gone."""
+        with self._bucket.translated(key, write=True):
+            return self._bucket.client.complete_multipart_upload(
+                **where,
+                MultipartUpload={"Parts": [part.named for part in parts]},
+                ChecksumCRC64NVME=to_s3(digest.value),
+                ChecksumType="FULL_OBJECT",
+                IfNoneMatch="*",
+            )
+
     def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """As ObjectStore.unfinished. The service does not know which of them are still being sent."""
+        """As ObjectStore.unfinished, without those in flight. Of others' the service does not know which are still being sent."""
         wanted = self._bucket.prefix + check_prefix(prefix)
         pages = iter(self._bucket.client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket.name, Prefix=wanted))
         while True:
@@ -82,7 +93,7 @@ class MultipartUploads:
             if page is None:
                 return
             for found in page.get("Uploads", ()):
-                if found["Key"].startswith(wanted):  # not every server filters by prefix
+                if found["Key"].startswith(wanted) and found["UploadId"] not in self.in_flight:  # not every server filters by prefix
                     with contextlib.suppress(UsageError):  # another one's object
                         key = check_key(found["Key"].removeprefix(self._bucket.prefix))
                         yield UnfinishedUpload(key, found["UploadId"], int(found["Initiated"].timestamp() * 1000))
@@ -94,17 +105,17 @@ class MultipartUploads:
                 Bucket=self._bucket.name, Key=self._bucket.full(upload.key), UploadId=upload.upload_id
             )
 
-    def _send_parts(self, key: str, where: Any, source: PutSource, cuts: Iterable[tuple[int, int | None]]) -> Sequence[_Part]:
+    def _send_parts(self, key: str, where: Any, source: PutSource, cuts: Iterable[tuple[int, int | None]]) -> Sequence[SentPart]:
         """Send every part, several at a time; return them in order."""
         slots = threading.BoundedSemaphore(_SENDERS)  # a part is read only when it can be sent, so that few are held
-        sent: list[Future[_Part]] = []
+        sent: list[Future[SentPart]] = []
         try:
             for part_bytes, checksum in cuts:
                 slots.acquire()
                 if any(future.done() and future.exception() for future in sent):
                     break
                 body = source.take(part_bytes, checksum)
-                sent.append(self._pool().submit(self._send_part, key, where, len(sent) + 1, body))
+                sent.append(self._pool().submit(self.send_part, key, where, len(sent) + 1, body))
                 sent[-1].add_done_callback(lambda _: slots.release())
             wait(sent, return_when=FIRST_EXCEPTION)
         finally:
@@ -116,7 +127,8 @@ class MultipartUploads:
             failed.result()
         return [future.result() for future in sent]
 
-    def _send_part(self, key: str, where: Any, number: int, body: RequestBody) -> _Part:
+    def send_part(self, key: str, where: Any, number: int, body: RequestBody) -> SentPart:
+        """Part `number` of an upload, from 1. Raises NotFound when the upload is gone."""
         checksum = to_s3(body.checksum)
         answer = self._bucket.send(
             key,
@@ -126,7 +138,7 @@ class MultipartUploads:
             ),
             write=False,
         )
-        return _Part({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC64NVME": checksum}, body.checksum, body.size_bytes)
+        return SentPart({"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC64NVME": checksum}, body.checksum, body.size_bytes)
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._starting:

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, TransientError, TruncatedData, UsageError
 from headwater_core.objectstore.digest import Digest, digest_of, text_of, to_s3
 from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed, stored_digest
+from headwater_core.objectstore.s3.growth import S3Growth
 from headwater_core.objectstore.s3.multipart import MultipartUploads
 from headwater_core.objectstore.s3.request_body import PutSource
 from headwater_core.objectstore.s3.response_body import fill, release
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
+    NO_METADATA,
     PLAIN,
+    GrowingObject,
     NewObject,
     ObjectForm,
     ObjectInfo,
@@ -59,7 +62,7 @@ class S3Store:
         Raises UsageError and Unauthorised when there can be no client.
         """
         self._bucket = S3Bucket(bucket, prefix, endpoint_url=endpoint_url, region=region, attempts=attempts)
-        self._uploads = MultipartUploads(self._bucket, "s3-send")
+        self._uploads = MultipartUploads(self._bucket, "s3-send", lambda: self.progressed())
         self._cut_uploads = MultipartUploads(self._bucket, "s3-send-parts")  # cut by the caller; neither waits for the others' parts
         self._s3 = self._bucket.client
         self._transfer_timeout_s = transfer_timeout_s
@@ -107,6 +110,9 @@ class S3Store:
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        return S3Growth(self._bucket, self._uploads, key, metadata)
 
     def create(self, key: str, document: bytes) -> str:
         return self._put_document(key, document, IfNoneMatch="*")

@@ -10,11 +10,13 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UploadStopped, UsageError
+from headwater_core.objectstore.confirmed_put import complete_confirmed
 from headwater_core.objectstore.digest import digest_of
 from headwater_core.objectstore.paced_file import PacedFile
 from headwater_core.objectstore.store import NewObject, ObjectForm, ObjectStore, Part
 
 RACERS = 8
+PART_BYTES = 5 << 20  # what every store takes for a part
 
 
 def put(store: ObjectStore, key: str, content: bytes) -> str:
@@ -368,6 +370,87 @@ class ObjectStoreContract:
         with pytest.raises(UsageError):
             list(store.unfinished("../"))
 
+    # Objects that grow
+
+    def test_an_object_that_grows_is_there_when_it_is_complete(self, store: ObjectStore) -> None:
+        content = (bytes(range(255)) * 50_000)[: 2 * PART_BYTES + 70_000]
+        first, second, rest = content[:PART_BYTES], content[PART_BYTES : 2 * PART_BYTES], content[2 * PART_BYTES :]
+        growing = store.grow("stream/a", metadata={"a": "b"})
+        assert growing.key == "stream/a"
+        growing.send(2, second, start=PART_BYTES)  # in any order, and again
+        growing.send(1, bytes(PART_BYTES), start=0)
+        growing.send(1, memoryview(first), start=0)
+        with pytest.raises(NotFound):
+            store.stat("stream/a")
+        assert list(store.list("")) == []
+        assert growing.complete(rest) == digest_of(content)
+        buffer = memoryview(bytearray(len(content)))
+        assert store.read_into("stream/a", buffer, start=0) == {"a": "b"}
+        assert buffer == content
+        assert store.stat("stream/a").digest in (digest_of(content), None)
+        assert list(store.unfinished("")) == []
+
+    @pytest.mark.parametrize("parts", [0, 1])
+    @pytest.mark.parametrize("rest", [b"", b"the end"])
+    def test_an_object_may_grow_by_nothing_and_by_parts_alone(self, store: ObjectStore, parts: int, rest: bytes) -> None:
+        content = bytes(PART_BYTES) * parts + rest
+        growing = store.grow("a", metadata={"a": "b"})
+        for number in range(1, parts + 1):
+            growing.send(number, content[:PART_BYTES], start=0)
+        assert growing.complete(rest) == digest_of(content)
+        assert store.get("a")[0] == content
+
+    def test_parts_may_be_sent_at_the_same_time(self, store: ObjectStore) -> None:
+        parts = [bytes([number]) * PART_BYTES for number in range(RACERS)]
+        growing = store.grow("a")
+        race(lambda number: growing.send(number + 1, parts[number], start=number * PART_BYTES))
+        assert growing.complete(b"") == digest_of(b"".join(parts))
+
+    def test_what_grows_is_not_unfinished_while_its_writer_lives(self, store: ObjectStore) -> None:
+        growing = store.grow("stream/a")
+        growing.send(1, bytes(PART_BYTES), start=0)
+        assert list(store.unfinished("")) == []
+        growing.abort()
+        growing.abort()
+        assert list(store.unfinished("")) == []
+        assert list(store.list("")) == []
+        for use in (lambda: growing.send(1, bytes(PART_BYTES), start=0), lambda: growing.complete(b"rest")):
+            with pytest.raises(NotFound):
+                use()
+
+    @pytest.mark.parametrize("parts", [0, 1])
+    def test_an_object_that_grew_does_not_overwrite(self, store: ObjectStore, parts: int) -> None:
+        growing = store.grow("a")
+        for _ in range(parts):
+            growing.send(1, bytes(PART_BYTES), start=0)
+        put(store, "a", b"first")
+        for _ in range(2):
+            with pytest.raises((AlreadyExists, NotFound)):
+                growing.complete(b"second")
+        growing.abort()
+        assert store.get("a")[0] == b"first"
+        assert list(store.unfinished("")) == []
+
+    def test_a_completion_that_is_repeated_is_recognised_and_another_ones_is_not(self, store: ObjectStore) -> None:
+        content = bytes(PART_BYTES) + b"rest"
+        growing = store.grow("a")
+        growing.send(1, content[:PART_BYTES], start=0)
+        for _ in range(2):
+            complete_confirmed(growing, store, b"rest", len(content), digest_of(content))
+        other = store.grow("a")
+        with pytest.raises(SourceChanged):
+            complete_confirmed(other, store, b"other", 5, digest_of(b"other"))
+        aborted = store.grow("b")
+        aborted.abort()
+        with pytest.raises(NotFound):
+            complete_confirmed(aborted, store, b"other", 5, digest_of(b"other"))
+
+    def test_one_of_many_that_grow_under_a_key_wins(self, store: ObjectStore) -> None:
+        for turn in range(self.races):
+            key = f"race/{turn}"
+            [winner] = race(lambda number, key=key: store.grow(key).complete(b"%d" % number * 1000), AlreadyExists)  # type: ignore[misc]
+            assert store.get(key)[0] == b"%d" % winner * 1000
+
     # Keys come from documents and buckets
 
     def test_a_hostile_key_is_refused(self, store: ObjectStore) -> None:
@@ -375,6 +458,7 @@ class ObjectStoreContract:
         uses: list[Callable[[str], object]] = [
             lambda key: put(store, key, b"x"),
             lambda key: store.create(key, b"x"),
+            lambda key: store.grow(key).complete(b"x"),
             lambda key: store.replace(key, b"x", expected_tag="0"),
             lambda key: store.get(key),
             lambda key: store.stat(key),

@@ -9,12 +9,14 @@ import io
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from headwater_core.errors import HeadwaterError, SourceChanged, TransientError, UnknownOutcome
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
+    NO_METADATA,
     PLAIN,
+    GrowingObject,
     NewObject,
     ObjectForm,
     ObjectInfo,
@@ -99,6 +101,9 @@ class FaultyStore:
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)
 
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        return _FaultyGrowth(self._write, self.inner.grow(key, metadata=metadata))
+
     def create(self, key: str, document: bytes) -> str:
         return self._write("create", key, lambda: self.inner.create(key, document))
 
@@ -180,6 +185,28 @@ class FaultyStore:
             if drawn < 0:
                 return name
         return ""
+
+
+class _FaultyGrowth:
+    """A growing object through the same network. Its writes may arrive late, too, and are of no use then where it has ended."""
+
+    def __init__(self, write: Callable[[str, str, Callable[[], Any]], Any], inner: GrowingObject) -> None:
+        self._write, self._inner = write, inner
+
+    @property
+    def key(self) -> str:
+        return self._inner.key
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+        sent = bytes(content)
+        self._write("send", self.key, lambda: self._inner.send(number, sent, start=start))
+
+    def complete(self, rest: bytes | bytearray | memoryview) -> str:
+        sent = bytes(rest)
+        return str(self._write("complete", self.key, lambda: self._inner.complete(sent)))
+
+    def abort(self) -> None:
+        self._write("abort", self.key, self._inner.abort)
 
 
 def _unheard(write: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import count
 from typing import BinaryIO
 
 from headwater_core.clock import Clock, SystemClock
@@ -12,6 +13,7 @@ from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
     NO_METADATA,
     PLAIN,
+    GrowingObject,
     NewObject,
     ObjectForm,
     ObjectInfo,
@@ -34,6 +36,8 @@ class MemoryStore:
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._metadata: dict[str, Mapping[str, str]] = {}
         self._unfinished: list[UnfinishedUpload] = []
+        self._growing: dict[UnfinishedUpload, _Growth] = {}
+        self._uploads = count()
 
     def put(self, key: str, data: BinaryIO, *, size_bytes: int, form: ObjectForm = PLAIN) -> str:
         content = b"".join(_pieces(data, size_bytes))
@@ -45,6 +49,14 @@ class MemoryStore:
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        return _Growth(self, check_key(key), metadata)
+
+    def lose_writers(self, prefix: str = "") -> None:
+        """Whoever was writing objects below `prefix` part by part is gone: killed, most likely."""
+        with self._lock:
+            self._growing = {upload: growth for upload, growth in self._growing.items() if not upload.key.startswith(prefix)}
 
     def create(self, key: str, document: bytes) -> str:
         with self._lock:
@@ -96,14 +108,17 @@ class MemoryStore:
     def begin(self, key: str) -> UnfinishedUpload:
         """An upload that ends here, as when its process is killed."""
         with self._lock:
-            upload = UnfinishedUpload(check_key(key), f"upload-{len(self._unfinished)}", self._clock.now_ms())
-            self._unfinished.append(upload)
-            return upload
+            return self._begin(key)
+
+    def _begin(self, key: str) -> UnfinishedUpload:
+        upload = UnfinishedUpload(check_key(key), f"upload-{next(self._uploads)}", self._clock.now_ms())
+        self._unfinished.append(upload)
+        return upload
 
     def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
         check_prefix(prefix)
         with self._lock:
-            return iter([upload for upload in self._unfinished if upload.key.startswith(prefix)])
+            return iter([upload for upload in self._unfinished if upload.key.startswith(prefix) and upload not in self._growing])
 
     def abort(self, upload: UnfinishedUpload) -> None:
         with self._lock:
@@ -121,6 +136,57 @@ class MemoryStore:
         tag = hashlib.sha256(content).hexdigest()
         self._objects[key] = content, ObjectInfo(key, len(content), tag, digest_of(content), self._clock.now_ms())
         return tag
+
+
+class _Growth:
+    """An object that grows. What was sent is the store's: `abort` of anybody takes it away."""
+
+    def __init__(self, store: MemoryStore, key: str, metadata: Mapping[str, str]) -> None:
+        self._store, self.key, self._metadata = store, key, dict(ObjectForm(metadata=metadata).metadata)
+        self._upload: UnfinishedUpload | None = None
+        self._ended = False
+        self._parts: dict[int, tuple[int, bytes]] = {}
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+        store = self._store
+        with store._lock:
+            if self._upload is None and not self._ended:
+                self._upload = store._begin(self.key)
+                store._growing[self._upload] = self
+            self._check()
+            self._parts[number] = start, bytes(content)
+
+    def complete(self, rest: bytes | bytearray | memoryview) -> str:
+        store = self._store
+        with store._lock:
+            if self._upload is not None or self._ended:
+                self._check()
+            content = b""
+            for number in sorted(self._parts):
+                start, part = self._parts[number]
+                assert start == len(content), f"part {number} begins at {start}, {len(content)} bytes come before it"
+                content += part
+            content += bytes(rest)
+            if self.key in store._objects:
+                raise AlreadyExists(self.key)
+            store._keep(self.key, content)
+            store._metadata[self.key] = self._metadata
+            self._end()
+        return digest_of(content)
+
+    def abort(self) -> None:
+        with self._store._lock:
+            self._end()
+
+    def _check(self) -> None:
+        if self._ended or self._upload not in self._store._unfinished:
+            raise NotFound(f"{self.key}: what was sent of it is gone")
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._upload is not None:
+            self._store._growing.pop(self._upload, None)
+            self._store._unfinished = [each for each in self._store._unfinished if each != self._upload]
 
 
 def _pieces(data: BinaryIO, size_bytes: int) -> Iterator[bytes]:

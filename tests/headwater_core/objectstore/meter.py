@@ -7,7 +7,9 @@ from typing import BinaryIO, NamedTuple
 
 from headwater_core.objectstore.store import (
     DOCUMENT_BYTES_MAX,
+    NO_METADATA,
     PLAIN,
+    GrowingObject,
     NewObject,
     ObjectForm,
     ObjectInfo,
@@ -54,6 +56,9 @@ class MeteredStore:
 
     def put_all(self, objects: Sequence[NewObject]) -> list[str]:
         return put_each(self, objects)
+
+    def grow(self, key: str, *, metadata: Mapping[str, str] = NO_METADATA) -> GrowingObject:
+        return _CountedGrowth(self, self._inner.grow(key, metadata=metadata))
 
     def create(self, key: str, document: bytes) -> str:
         with self._counted("create", key, 0, len(document)):
@@ -140,3 +145,27 @@ class _Counted:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and kind is not GeneratorExit:  # the caller wanted no more
             self._meter._failed(self._operation, kind)
+
+
+class _CountedGrowth:
+    def __init__(self, meter: MeteredStore, inner: GrowingObject) -> None:
+        self._meter, self._inner = meter, inner
+
+    @property
+    def key(self) -> str:
+        return self._inner.key
+
+    def send(self, number: int, content: bytes | bytearray | memoryview, *, start: int) -> None:
+        with self._meter._counted("send", self.key, start, len(content)):
+            self._inner.send(number, content, start=start)
+        self._meter._moved(written=len(content))
+
+    def complete(self, rest: bytes | bytearray | memoryview) -> str:
+        with self._meter._counted("complete", self.key, 0, len(rest)):
+            digest = self._inner.complete(rest)
+        self._meter._moved(written=len(rest))
+        return digest
+
+    def abort(self) -> None:
+        with self._meter._counted("abort", self.key):
+            self._inner.abort()

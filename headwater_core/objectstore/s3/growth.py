@@ -1,0 +1,109 @@
+"""One object that goes up in parts over a long time: a multipart upload that begins with the first of them."""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from headwater_core.errors import NotFound
+from headwater_core.objectstore.digest import Digest, to_s3
+from headwater_core.objectstore.s3.bucket import S3Bucket, confirmed
+from headwater_core.objectstore.s3.multipart import MultipartUploads, SentPart
+from headwater_core.objectstore.s3.request_body import RequestBody
+from headwater_core.objectstore.store import ObjectForm
+
+Content = bytes | bytearray | memoryview
+
+
+class S3Growth:
+    """A GrowingObject. What has begun stands in `uploads.in_flight` until it ends."""
+
+    def __init__(self, bucket: S3Bucket, uploads: MultipartUploads, key: str, metadata: Mapping[str, str]) -> None:
+        self.key, self._bucket, self._uploads = key, bucket, uploads
+        self._form = ObjectForm(metadata=metadata)
+        self._where: Any = {"Bucket": bucket.name, "Key": bucket.full(key)}
+        self._lock = threading.Lock()
+        self._ended = False
+        self._parts: dict[int, tuple[int, SentPart]] = {}  # with the byte each begins at
+
+    def send(self, number: int, content: Content, *, start: int) -> None:
+        self._begin()
+        part = self._uploads.send_part(self.key, self._where, number, self._body(content))
+        with self._lock:
+            self._parts[number] = start, part
+
+    def complete(self, rest: Content) -> str:
+        with self._lock:
+            if self._ended:
+                raise self._gone()
+            parts = [self._parts[number] for number in sorted(self._parts)]
+        digest = Digest()
+        for start, part in parts:
+            assert start == digest.size_bytes, f"{self.key}: a part begins at {start}, {digest.size_bytes} bytes come before it"
+            digest.append(part.checksum, part.size_bytes)
+        if not parts:
+            return self._put(rest)
+        if rest:
+            self.send(max(self._parts) + 1, rest, start=digest.size_bytes)
+            return self.complete(b"")
+        try:
+            answer = self._uploads.complete(self.key, self._where, [part for _, part in parts], digest)
+        except NotFound as error:
+            raise self._gone() from error
+        self._end()
+        return confirmed(self.key, digest.text(), answer)
+
+    def abort(self) -> None:
+        with self._lock:
+            self._ended = True
+        if "UploadId" in self._where:
+            with contextlib.suppress(NotFound), self._bucket.translated(self.key, write=True):
+                self._bucket.client.abort_multipart_upload(**self._where)
+        self._end()
+
+    def _begin(self) -> None:
+        """One upload for all parts, whichever comes first."""
+        with self._lock:
+            if self._ended:
+                raise self._gone()
+            if "UploadId" not in self._where:
+                self._where["UploadId"] = self._uploads.begin(self.key, self._where, self._form)
+                self._uploads.in_flight.add(self._where["UploadId"])
+
+    def _put(self, content: Content) -> str:
+        body = self._body(content)
+        answer = self._bucket.send(
+            self.key,
+            body,
+            lambda: self._bucket.client.put_object(
+                **self._where,
+                Body=body.content,
+                ContentLength=body.size_bytes,
+                ChecksumCRC64NVME=to_s3(body.checksum),
+                Metadata=dict(self._form.metadata),
+                IfNoneMatch="*",
+            ),
+            write=True,
+        )
+        digest = Digest()
+        digest.append(body.checksum, body.size_bytes)
+        self._end()
+        return confirmed(self.key, digest.text(), answer)
+
+    def _body(self, content: Content) -> RequestBody:
+        held = memoryview(content)
+
+        def read_at(window: memoryview, at: int) -> int:
+            piece = held[at : at + len(window)]
+            window[: len(piece)] = piece
+            return len(piece)
+
+        return RequestBody(read_at, len(held), self.key, self._uploads.progressed, lambda size_bytes: None)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ended = True
+        self._uploads.in_flight.discard(self._where.get("UploadId", ""))
+
+    def _gone(self) -> NotFound:
+        return NotFound(f"{self._bucket.url}/{self.key}: what was sent of it is gone")

@@ -1,0 +1,47 @@
+"""Objects that grow on S3, where what was sent is seen by every client."""
+
+import contextlib
+
+import pytest
+
+from headwater_core.errors import AlreadyExists, NotFound
+from headwater_core.objectstore.confirmed_put import complete_confirmed
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.s3 import S3Store
+from headwater_core.objectstore.s3.s3_store import PART_BYTES_MIN
+from tests.s3server import S3Server
+
+
+def test_one_store_s_growing_object_is_another_one_s_unfinished_upload(
+    store: S3Store, bucket: str, place: str, s3_environ: S3Server
+) -> None:
+    growing = store.grow("stream/a")
+    growing.send(1, bytes(PART_BYTES_MIN), start=0)
+    with contextlib.closing(S3Store(bucket, place, endpoint_url=s3_environ.endpoint_url)) as other:
+        assert list(store.unfinished("stream/")) == []
+        [upload] = other.unfinished("stream/")
+        assert upload.key == "stream/a"
+        other.abort(upload)
+    for use in (lambda: growing.send(2, b"rest", start=PART_BYTES_MIN), lambda: growing.complete(b"rest")):
+        with pytest.raises(NotFound):
+            use()
+    with pytest.raises(NotFound):
+        complete_confirmed(growing, store, b"rest", 0, digest_of(b""))
+    growing.abort()
+
+
+def test_a_small_object_that_grew_is_one_request(store: S3Store) -> None:
+    growing = store.grow("stream/a")
+    assert growing.complete(b"small") == digest_of(b"small")
+    assert "UploadId" not in growing._where  # type: ignore[attr-defined]  # nothing was begun
+
+
+def test_what_is_refused_may_be_completed_no_more_and_stays_in_flight_until_it_is_aborted(store: S3Store) -> None:
+    growing = store.grow("a")
+    growing.send(1, bytes(PART_BYTES_MIN), start=0)
+    store.create("a", b"first")
+    with pytest.raises((AlreadyExists, NotFound)):
+        growing.complete(b"")
+    growing.abort()
+    assert list(store.unfinished("")) == []
+    assert store.get("a")[0] == b"first"
