@@ -7,7 +7,7 @@ without an answer may have happened. So a commit ends in one of three ways: it i
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -49,6 +49,8 @@ from manifests.topic import (
     turn_to,
 )
 from manifests.topic_survey import survey_topics
+
+Shared = TypeVar("Shared", PauseList, SettingList)  # a document that all agents share
 
 _ATTEMPTS = 4  # of one write whose fate stays open; each is followed by reading back
 
@@ -256,21 +258,8 @@ class ManifestRepository:
             return PauseList()
 
     def change_pauses(self, decide: Callable[[PauseList], PauseList]) -> PauseList:
-        """Bring paused.json to where `decide` wants it; what it saw, from it: that stays. Returns what is there then. Raises NeedsUpgrade
-        for a list that a newer version wrote."""
-        settled = PauseList()
-
-        def decide_raw(raw: bytes | None) -> bytes | None:
-            nonlocal settled
-            seen = PauseList() if raw is None else decode_pauses(raw, keys.PAUSES)
-            settled = decide(seen)
-            if settled is seen:
-                return None
-            check_ours(seen.format, keys.PAUSES)
-            return encode_pauses(settled)
-
-        self._advance(keys.PAUSES, decide_raw)
-        return settled
+        """As `_change_shared`, with paused.json."""
+        return self._change_shared(keys.PAUSES, PauseList(), decode_pauses, encode_pauses, decide)
 
     def load_settings(self) -> SettingList:
         """What was set by command; nothing where nobody has ever set anything. Raises CorruptData and UnsupportedFormat."""
@@ -280,19 +269,35 @@ class ManifestRepository:
             return SettingList()
 
     def change_settings(self, decide: Callable[[SettingList], SettingList]) -> SettingList:
-        """As `change_pauses`, with meta/settings.json."""
-        settled = SettingList()
+        """As `_change_shared`, with meta/settings.json."""
+        return self._change_shared(keys.SETTINGS, SettingList(), decode_settings, encode_settings, decide)
+
+    def _change_shared(
+        self,
+        key: str,
+        empty: Shared,
+        decode: Callable[[bytes, str], Shared],
+        encode: Callable[[Shared], bytes],
+        decide: Callable[[Shared], Shared],
+    ) -> Shared:
+        """Bring a document that all agents share to where `decide` wants it; what it saw, from it: that stays. Returns what is there then.
+
+        empty  what there is where nobody has ever changed anything
+
+        Raises NeedsUpgrade for a document that a newer version wrote, and what `decode` and `decide` raise.
+        """
+        settled = empty
 
         def decide_raw(raw: bytes | None) -> bytes | None:
             nonlocal settled
-            seen = SettingList() if raw is None else decode_settings(raw, keys.SETTINGS)
+            seen = empty if raw is None else decode(raw, key)
             settled = decide(seen)
             if settled is seen:
                 return None
-            check_ours(seen.format, keys.SETTINGS)
-            return encode_settings(settled)
+            check_ours(seen.format, key)
+            return encode(settled)
 
-        self._advance(keys.SETTINGS, decide_raw)
+        self._advance(key, decide_raw)
         return settled
 
     def ensure_owner(self, cluster_id: str) -> None:
