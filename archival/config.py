@@ -15,7 +15,8 @@ MERGE_BYTES_MAX = 1 << 30  # a merge takes that much room in the data directory
 
 
 class ArchiveMode(Enum):
-    """AUTO: the agent archives by itself; MANUAL: only what a command requests; OFF: nothing is archived, what is archived stays."""
+    """AUTO: the agent archives by itself; MANUAL: only what a command requests, or a trigger releases; OFF: nothing is archived, what is
+    archived stays."""
 
     AUTO = "auto"
     MANUAL = "manual"
@@ -30,6 +31,11 @@ class ArchiveMode(Enum):
 class ArchivalConfig:
     """archive         whether anything is
     seal_timeout_s  archive the committed tail of an unfinished segment when it has waited this long
+    offload_after_s  a sealed segment waits so long before it goes; None: not for that
+    offload_when_local_exceeds  it waits until more bytes than these lie in its log from its begin on; None: not for that. With both,
+                    the first counts; with neither it goes at once, or, where `archive` is MANUAL, by command alone
+    max_segment_bytes  an object of streaming offload is closed when it has so many
+    max_segment_age_s  or when it was begun so long ago
     layout          how new runs lie in objects: "segment", a run as Kafka wrote it and its index beside it; "blocks", one object with
                     both. What is archived already stays as it is
     release         delete locally what is archived: in a directory that we own, or at the broker beside us, by request; None:
@@ -53,6 +59,10 @@ class ArchivalConfig:
 
     archive: ArchiveMode = ArchiveMode.AUTO
     seal_timeout_s: int = 1800
+    offload_after_s: int | None = None
+    offload_when_local_exceeds: int | None = None
+    max_segment_bytes: int = 1 << 30  # as Pulsar's brokers have it
+    max_segment_age_s: int = 600  # likewise
     layout: str = "segment"
     release: bool | None = None
     merge_bytes: int = 64 << 20  # four chunks of a reader's read-ahead; uploaded in a few seconds, so that archiving waits for no merge
@@ -74,6 +84,12 @@ class ArchivalConfig:
             raise UsageError(f"archival.layout is {self.layout[:40]!r}; one of {', '.join(LAYOUT_NAMES)}")
         if self.seal_timeout_s < 0:
             raise UsageError(f"archival.seal_timeout is {self.seal_timeout_s} s; it cannot be negative")
+        for name, trigger in (("offload_after", self.offload_after_s), ("offload_when_local_exceeds", self.offload_when_local_exceeds)):
+            if trigger is not None and trigger < 0:
+                raise UsageError(f"archival.{name} is {trigger}; it cannot be negative, leave it out for none")
+        for name, most in (("max_segment_bytes", self.max_segment_bytes), ("max_segment_age", self.max_segment_age_s)):
+            if most < 1:
+                raise UsageError(f"archival.{name} is {most}; at least 1")
         for name, consent in (("begin_anew_epoch", self.begin_anew_epoch), ("stale_keys_below", self.stale_keys_below)):
             if consent is not None and consent < 0:
                 raise UsageError(f"archival.{name} is {consent}; it cannot be negative")

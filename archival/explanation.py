@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from archival.partition.source import open_segment
 from archival.plan.lineage import Behind, lies_on, verdict
-from archival.plan.policy import Policy
+from archival.plan.offload_trigger import bounded
+from archival.plan.policy import Policy, TriggerBound
 from archival.plan.role import Standby, archiving_role
 from archival.plan.step_plan import next_steps
 from archival.plan.steps import Stop
@@ -81,11 +82,12 @@ def explain(
 
     Raises what `open_segment` raises.
     """
+    policy, origin = bounded(policy, log, now_ms), origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None)
     blocked = _blocked(log, head, policy, now_ms, turn, trouble)
     tail = _tail(head, policy, tail_age_ms, now_ms, turn)
     ranges: list[Unarchived] = []
     for stretch in _stretches(log, head):
-        why = stretch.damage or _why(stretch, log, blocked, tail, turn, origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None))
+        why = stretch.damage or _why(stretch, log, blocked, policy.bound, tail, turn, origin)
         last = ranges[-1] if ranges else None
         if last and last.why == why:
             start, size_bytes = ranges.pop().base_offset, last.size_bytes + stretch.size_bytes
@@ -111,7 +113,15 @@ def kind_of(error: HeadwaterError) -> str:
     return "stopped"
 
 
-def _why(stretch: "_Stretch", log: LocalLog, blocked: Why | None, tail: Why, turn: Turn | None, origin: WatermarkOrigin) -> Why:
+def _why(
+    stretch: "_Stretch",
+    log: LocalLog,
+    blocked: Why | None,
+    bound: TriggerBound | None,
+    tail: Why,
+    turn: Turn | None,
+    origin: WatermarkOrigin,
+) -> Why:
     if stretch.end <= log.start_offset:
         return Why("below-start", "below the log start: no client can read it, and the broker deletes it")
     if log.high_watermark is None:
@@ -120,9 +130,11 @@ def _why(stretch: "_Stretch", log: LocalLog, blocked: Why | None, tail: Why, tur
         return Why("above-high-watermark", f"above the high watermark {log.high_watermark} ({origin}): not replicated yet")
     if blocked:
         return blocked
-    if stretch.sealed_end is not None and stretch.sealed_end <= log.high_watermark:
-        return _in_turn(turn)
-    return tail
+    if stretch.sealed_end is None or stretch.sealed_end > log.high_watermark:
+        return tail
+    if bound is not None and stretch.sealed_end > bound.end:
+        return Why("trigger", bound.reason, None, bound.until_ms)
+    return _in_turn(turn)
 
 
 def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn: Turn | None, trouble: str) -> Why | None:
@@ -150,14 +162,14 @@ def _blocked(log: LocalLog, head: Head | None, policy: Policy, now_ms: int, turn
 
 def _tail(head: Head | None, policy: Policy, tail_age_ms: int, now_ms: int, turn: Turn | None) -> Why:
     """For what is committed and lies in a segment that is not sealed, or not wholly committed."""
-    if policy.tail_after_ms is None:
+    if policy.tail_wait_ms is None:
         return Why("active", "in a segment that is not sealed and committed yet")
     if head is None:
         return Why("active", "in the active segment; its seal timeout begins when the partition is claimed")
-    if tail_age_ms < policy.tail_after_ms:
+    if tail_age_ms < policy.tail_wait_ms:
         since_ms = now_ms - tail_age_ms
-        reason = f"in the active segment, until it is sealed or the seal timeout of {policy.tail_after_ms // 1000} s has passed"
-        return Why("seal-timeout", reason, since_ms, since_ms + policy.tail_after_ms)
+        reason = f"in the active segment, until it is sealed or the seal timeout of {policy.tail_wait_ms // 1000} s has passed"
+        return Why("seal-timeout", reason, since_ms, since_ms + policy.tail_wait_ms)
     return _in_turn(turn)
 
 

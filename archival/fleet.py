@@ -31,6 +31,7 @@ from archival.partition.source import LocalLogs, OpenSegment, open_segment
 from archival.partition.tails import Tails
 from archival.partition.topics import TopicRecords
 from archival.partition_status import KnownHead
+from archival.plan.offload_trigger import LocalRetention, bounded, misfit, unknown_limit
 from archival.plan.policy import Policy, PolicyFor
 from archival.plan.retention_deadline import deadline_ms, too_near_ms
 from archival.plan.role import Standby, archiving_role
@@ -145,6 +146,7 @@ class FleetEquipment:
     runs_max      see ArchiverEquipment
     broker        the one whose directories these are; None where it is not asked
     pauses        what is not to be archived for a while; None: there is no such thing
+    look_at_settings  takes up what another agent has set by command, now and then
     """
 
     dirs: LogDirs
@@ -164,6 +166,7 @@ class FleetEquipment:
     runs_max: int = 1
     broker: Broker | None = None
     pauses: KnownPauses | None = None
+    look_at_settings: Callable[[], object] = lambda: None
 
 
 class _Interest:
@@ -190,7 +193,7 @@ class _Interest:
         if now_s < self._look_s:
             return ""
         self._look_s = now_s + LOOK_S
-        self._fleet.look_at_pauses()
+        self._fleet.look_before_work()
         return self._gone()
 
     def _gone(self) -> str:
@@ -267,6 +270,7 @@ class ArchiverFleet:
         )
         self._lagging_groups = LaggingGroups(equipment.broker, equipment.clock) if equipment.broker is not None else None
         self._members = Members(self._new_archiver)
+        self._trigger_problems: dict[str, str] = {}  # by topic: why a trigger is not applied, or may come too late
         self._turns = threading.Lock()
         self._older_s = float("-inf")  # the last turn that was given to read older pages for merges
 
@@ -292,8 +296,31 @@ class ArchiverFleet:
         policy = policy_for(self.settings_for(place.topic))
         return self._equipment.pauses.applied(place, policy) if self._equipment.pauses is not None else policy
 
-    def look_at_pauses(self) -> None:
-        """Before something is archived. Raises nothing."""
+    def _policy_now(self, log: LocalLog, policy_for: PolicyFor) -> Policy:
+        """The same with what its triggers come to for this look. Whether they may be applied is reported when it changes."""
+        policy = self.policy(log.partition.topic_partition, policy_for)
+        self._report_triggers(log, policy)
+        return bounded(policy, log, self.clock.now_ms())
+
+    def _report_triggers(self, log: LocalLog, policy: Policy) -> None:
+        topic, kept = log.partition.topic, LocalRetention.of(log)
+        problem = misfit(policy.triggers, kept)
+        unknown = "" if problem or self._equipment.owned else unknown_limit(policy.triggers, kept)
+        before = self._trigger_problems.get(topic, "")
+        if (problem or unknown) == before:
+            return
+        self._trigger_problems[topic] = problem or unknown
+        if problem:
+            _log.warning("trigger_not_applied", topic=topic, reason=problem, consequence="what is sealed is archived at once")
+        elif unknown:
+            reason = f"{unknown}, and nothing says what that is: name the broker's file in log.server_properties"
+            _log.warning("local_retention_unknown", topic=topic, reason=reason)
+        else:
+            _log.info("trigger_applied", topic=topic)
+
+    def look_before_work(self) -> None:
+        """At what all agents share, before something is archived. Raises nothing."""
+        self._equipment.look_at_settings()
         if self._equipment.pauses is not None:
             self._equipment.pauses.look_before_work()
 
@@ -421,7 +448,7 @@ class ArchiverFleet:
     def _still_at_rest(self, member: Member, log: LocalLog, policy_for: PolicyFor) -> Rest | None:
         """How it is seen that there is nothing to do, without the head; None where a step has to see that."""
         partition, rest, settings = log.partition, member.rest, self.settings_for(log.partition.topic)
-        policy, is_known = self.policy(partition.topic_partition, policy_for), rest is not None or member.archiver is not None
+        policy, is_known = self._policy_now(log, policy_for), rest is not None or member.archiver is not None
         if not is_known:
             rest = self._rest_by_hint(log, policy)
         if rest is None or (self._releases(settings) and not self._is_released(member, log, rest.next_offset)):
@@ -457,8 +484,8 @@ class ArchiverFleet:
             seen = replace(log, high_watermark=end)
         before = archiver.head
         member.obstacle = member.rest = None
-        self.look_at_pauses()
-        policy = self.policy(log.partition.topic_partition, policy_for)
+        self.look_before_work()
+        policy = self._policy_now(log, policy_for)
         interest = _Interest(self, archiver, log, policy_for, watch)
         is_idle, was_worked_on = False, log.partition in self._worked_on
         self._worked_on.add(log.partition)  # now: the process may end while a disk holds up the step
@@ -531,7 +558,7 @@ class ArchiverFleet:
             passed = member.older_to if is_older else member.merged_to
             is_idle = False
             try:
-                outcome = archiver.merge(self.policy(place, policy_for), passed=passed, pace=permit, check=permit.check)
+                outcome = archiver.merge(self._policy_now(log, policy_for), passed=passed, pace=permit, check=permit.check)
                 is_idle = not (outcome.merged or outcome.more or outcome.comes_first)
             finally:
                 if not is_idle:

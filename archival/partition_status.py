@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from archival.partition.source import open_segment
 from archival.plan.lineage import Behind, verdict
+from archival.plan.offload_trigger import LocalRetention, bounded, misfit
 from archival.plan.policy import Policy
 from archival.plan.replacement import irreplaceable
 from archival.plan.role import Standby, archiving_role
@@ -54,6 +55,7 @@ class PartitionStatus:
     released_end    what its broker was asked to delete ends before this offset; None: nothing, since this agent started
     released_bytes  how much that was
     release_reason  why it was not more; "" where nothing is released, or nothing was tried yet
+    trigger_trouble  why a trigger that is set for it is not applied; "" where none is, or it is
     known_age_s  how long ago the bucket last said what this line says of the archive; 0 when it was read just now
     store_try_ms  when the agent tries the store again, which it leaves alone until then; None while the store answers
     high_watermark_source  who says how far the log is committed: `broker` (its own answer), `checkpoint` (the file that it writes); ""
@@ -78,6 +80,7 @@ class PartitionStatus:
     released_end: int | None = None
     released_bytes: int = 0
     release_reason: str = ""
+    trigger_trouble: str = ""
     store_try_ms: int | None = None
     high_watermark_source: str = ""
     high_watermark_age_s: float | None = None
@@ -131,6 +134,7 @@ def status_of(
     state, reason = "archive-only", "no local log here"
     origin = origin or WatermarkOrigin(WatermarkSource.CHECKPOINT, None)
     if log is not None:
+        policy = bounded(policy, log, now_ms)
         try:
             lag = backlog(log, head.next_offset if head else 0, progressed)
             state, reason = _state(log, head, lag, policy, tail_age_ms, origin)
@@ -163,6 +167,7 @@ def status_of(
         known_age_s=0.0,
         state=state,
         reason=reason,
+        trigger_trouble=misfit(policy.triggers, LocalRetention.of(log)) if log else "",
         high_watermark_source=origin.source.value if log and log.high_watermark is not None else "",
         high_watermark_age_s=origin.age_s if log and log.high_watermark is not None else None,
     )

@@ -42,7 +42,7 @@ class Rest:
             is_ours=head is not None and head.writer == writer,
             is_sure=True,
             waits=bool(policy.off) or isinstance(archiving_role(log), Standby),
-            policy=policy,
+            policy=policy.unbound,
             log=_seen(log),
         )
 
@@ -60,14 +60,14 @@ class Rest:
             is_ours=True,
             is_sure=False,
             waits=False,
-            policy=policy,
+            policy=policy.unbound,
             log=_seen(log),
         )
 
     def remains(self, log: LocalLog, policy: Policy, tail_age_ms: Callable[[], int]) -> bool:
         """Would a step on `log` have nothing to do either? What is committed meanwhile waits for its segment to be sealed, or for
         `tail_age_ms`, which is how long it has waited."""
-        if not self.is_sure or _seen(log) != self.log or policy != self.policy:
+        if not self.is_sure or _seen(log) != self.log or policy.unbound != self.policy:
             return False
         if self.waits:
             return True
@@ -76,10 +76,10 @@ class Rest:
             return False
         if committed > self.next_offset:
             _, end = next(log.segments_from(max(self.next_offset, log.start_offset)))
-            if end is not None and end <= committed:
+            if end is not None and end <= committed and (policy.bound is None or end <= policy.bound.end):
                 return False
         age_ms = tail_age_ms()  # also where there is none: its clock stops
-        return committed <= self.next_offset or policy.tail_after_ms is None or age_ms < policy.tail_after_ms
+        return committed <= self.next_offset or policy.tail_wait_ms is None or age_ms < policy.tail_wait_ms
 
     def is_quiet(self, log: LocalLog) -> bool:
         """There will be nothing to do until something happens to the log."""

@@ -165,6 +165,8 @@ class AgentVerbs:
 
     def _change_settings(self, change: SettingChange, _: RunningOperation) -> Rows:
         change = msgspec.structs.replace(change, by=change.by or self._session.config.node.id)
+        if self._session.dirs is not None:
+            change.check(self._session.settings.now(), self._session.live.now, self._session.dirs)
         rows = list(change_rows(change, self._session.settings.change))
         try:
             self._session.control.publish(SettingsChanged(version=self._session.settings.now().version))

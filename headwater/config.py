@@ -19,7 +19,7 @@ from archival.config import ArchivalConfig
 from headwater.admin.config import AdminConfig
 from headwater.event_log import LogFormat, LogLevel
 from headwater.gateway.config import GatewayConfig
-from headwater.setting_values import key_of, parse_value, value_text
+from headwater.setting_values import exact_text, key_of, parse_value, value_text
 from headwater_core.control.config import ControlConfig
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.config import StoreConfig
@@ -62,6 +62,7 @@ class LogConfig:
     owned         no broker runs here: headwater itself deletes what it has archived
     bootstrap_servers  host:port of brokers of the cluster; this node's own is found by them, and asked what is committed
     client_properties  how to connect to it, as Kafka's tools take it with --command-config
+    server_properties  the broker's own file: how long it keeps a log where neither topic nor cluster say so
     """
 
     dirs: tuple[Path, ...] = ()
@@ -70,6 +71,7 @@ class LogConfig:
     owned: bool = False
     bootstrap_servers: tuple[str, ...] = ()
     client_properties: Path | None = None
+    server_properties: Path | None = None
 
     def __post_init__(self) -> None:
         for each in self.bootstrap_servers:
@@ -96,6 +98,10 @@ _PER_TOPIC = {  # key: the section that it overrides
     "archive": "archival",
     "layout": "archival",
     "seal_timeout": "archival",
+    "offload_after": "archival",
+    "offload_when_local_exceeds": "archival",
+    "max_segment_bytes": "archival",
+    "max_segment_age": "archival",
     "release": "archival",
     "begin_anew_epoch": "archival",
     "stale_keys_below": "archival",
@@ -108,9 +114,24 @@ _PER_TOPIC = {  # key: the section that it overrides
 }
 
 
-_BY_COMMAND = ("read_priority",)  # of these; all agents take them up from the bucket
+_BY_COMMAND = ("read_priority", "offload_after", "offload_when_local_exceeds")  # of these; all agents take them up from the bucket
 _COMMAND = "a command"
-_ALIASES = {"tieredReadPriority": "read_priority"}  # as the proposals of Pulsar call it
+
+
+class Alias(NamedTuple):
+    """The key of ours that another name stands for, and the unit of its number; "" where its value is one of ours."""
+
+    key: str
+    unit: str = ""
+
+
+_ALIASES = {  # as the proposals of Pulsar call them
+    "tieredReadPriority": Alias("read_priority"),
+    "offloadTimeInMinutes": Alias("offload_after", "m"),
+    "offloadSizeInMB": Alias("offload_when_local_exceeds", "MiB"),
+    "maxSizePerOffloadSegmentMbytes": Alias("max_segment_bytes", "MiB"),
+    "maxOffloadSegmentRolloverTimeMinutes": Alias("max_segment_age", "m"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +249,7 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
 
 def parse_commanded(key: str, text: str) -> Any:
     """The value of a setting of a topic that may be set by command. Raises UsageError."""
-    key = own_key(key)
+    text, key = str(_own_value(key, text, key)), own_key(key)
     if key not in _BY_COMMAND:
         known = f"{key!r} is set in the configuration file" if key in _PER_TOPIC else f"unknown key {key!r}{_nearest(key, _BY_COMMAND)}"
         raise UsageError(f"{known}; by command: {', '.join(_BY_COMMAND)}")
@@ -240,12 +261,22 @@ def parse_commanded(key: str, text: str) -> Any:
 def commanded_text(key: str, text: str) -> str:
     """The same value as it is written in the bucket, whatever alias it was given by. Raises UsageError."""
     value = parse_commanded(key, text)
-    return value_text(_keys(_PER_TOPIC[own_key(key)])[own_key(key)], value)
+    return exact_text(_keys(_PER_TOPIC[own_key(key)])[own_key(key)], value)
 
 
 def own_key(key: str) -> str:
     """The key of a topic's setting by our own name, whatever alias it was given by."""
-    return _ALIASES.get(key, key)
+    return _ALIASES[key].key if key in _ALIASES else key
+
+
+def _own_value(key: str, value: object, where: str) -> object:
+    """The value as our own key has it: with the unit that is part of an alias's name. Raises UsageError, which begins with `where`."""
+    unit = _ALIASES[key].unit if key in _ALIASES else ""
+    if not unit:
+        return value
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,15}", str(value)):
+        raise UsageError(f"{where}: a whole number of {'minutes' if unit == 'm' else 'MiB'} expected, not {value!r}")
+    return f"{value}{unit}"
 
 
 def shown(config: Config) -> Iterable[tuple[str, str, str]]:
@@ -288,7 +319,7 @@ def _given_in_file(name: str, document: Mapping[str, object]) -> dict[str, Given
             dotted = f"{section}.{own_key(key) if section == _PER_TOPIC.get(own_key(key)) else key}"
             if dotted in given:
                 raise UsageError(f"{name}: {dotted} is given twice, once as {key}")
-            given[dotted] = Given(value, name)
+            given[dotted] = Given(_own_value(key, value, f"{name}: {section}.{key}") if dotted != f"{section}.{key}" else value, name)
     return given
 
 
@@ -327,7 +358,8 @@ def _rule(file: str, pattern: str, values: object) -> TopicRule:
             raise UsageError(f"{where}: unknown key {key!r}{_nearest(key, _PER_TOPIC)}")
         section = _PER_TOPIC[key]
         name = _keys(section)[key]
-        parsed[key] = parse_value(name, typing.get_type_hints(_SECTIONS[section])[name], value, f"{where} {key}")
+        own = _own_value(given, value, f"{where} {given}")
+        parsed[key] = parse_value(name, typing.get_type_hints(_SECTIONS[section])[name], own, f"{where} {given}")
     return TopicRule(pattern, parsed)
 
 

@@ -30,7 +30,7 @@ class KnownSettings(KnownDocument[SettingList]):
             clock,
             taken=self._take,
             unread=_report_unread,
-            in_use=lambda _: live.is_asked,
+            in_use=lambda found: live.is_asked or any(each.key != "read_priority" for each in found.settings),
         )
         self._live, self._data_dir = live, data_dir
         if (kept := _kept(data_dir)) is not None:

@@ -35,6 +35,7 @@ class LiveConfig:
         self._changing = threading.Lock()
         self.is_asked = False  # has anybody wanted a read priority since this was last set to False?
         self.changed: Callable[[], object] = lambda: None  # called after settings have changed
+        self.check: Callable[[Config, Config], object] = lambda before, after: None  # raises UsageError for what must not be taken up
 
     @property
     def now(self) -> Config:
@@ -81,6 +82,7 @@ class LiveConfig:
                 topics=read.topics,
             )
             changed = _different(_live(self._now), _live(found))
+            self.check(self._now, found)
             fixed = _different(_fixed(self._started), _fixed(read))
             self._replace(found)
         if changed:

@@ -152,9 +152,14 @@ def _whole_reason(row: Row) -> str:
         said.append(f"high watermark by {WatermarkOrigin(WatermarkSource(row['high_watermark_source']), row['high_watermark_age_s'])}")
     if row.get("release_reason"):
         said.append(f"release: {row['release_reason']}")
+    if row.get("trigger_trouble"):
+        said.append(f"not applied: {row['trigger_trouble']}")
     return "; ".join(said)
 
 
 def _reason(row: Row) -> str:
-    """The reason, unless the state is `archived`: that says everything."""
-    return "" if row["state"] == "archived" else row["reason"]
+    """The reason, unless the state is `archived`: that says everything, apart from a setting that is not applied."""
+    said = [row["reason"]] if row["state"] != "archived" else []
+    if row.get("trigger_trouble"):
+        said.append(f"not applied: {row['trigger_trouble']}")
+    return "; ".join(said)

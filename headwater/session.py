@@ -25,6 +25,7 @@ from headwater.known_settings import KnownSettings
 from headwater.live_config import LiveConfig
 from headwater.options import parse_selection
 from headwater.store_identity import Gate, check_belongs, settle
+from headwater.trigger_check import check_triggers, differ
 from headwater.wiring import Bucket, check_conditional_writes, open_broker, open_bucket, open_log_dirs, requests_release, writer_id
 from headwater_core.clock import SystemClock
 from headwater_core.control.lock import DataDirLock
@@ -78,6 +79,7 @@ class Session:
     fleet      None without log directories
     pauses     what is not to be archived for a while
     settings   what was set by command
+    dirs       None as `fleet`
     """
 
     config: Config
@@ -87,6 +89,7 @@ class Session:
     fleet: ArchiverFleet | None
     pauses: KnownPauses
     settings: KnownSettings
+    dirs: LogDirs | None
 
     @property
     def archivers(self) -> ArchiverFleet:
@@ -167,6 +170,7 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
                     runs_max=RUNS_MAX,
                     broker=broker,
                     pauses=pauses,
+                    look_at_settings=settings.look_before_work,
                 )
             )
             if dirs is not None
@@ -175,7 +179,14 @@ def open_session(config: Config, *, patient: bool = False, reload: Callable[[], 
         if fleet is not None:
             fleet.announcer.start()
             stack.callback(fleet.announcer.close)
-        yield Session(config, live, Bucket(readable, ManifestRepository(readable), bucket.meter), control, fleet, pauses, settings)
+        if dirs is not None:
+            live.check = partial(_check_triggers, dirs)
+        yield Session(config, live, Bucket(readable, ManifestRepository(readable), bucket.meter), control, fleet, pauses, settings, dirs)
+
+
+def _check_triggers(dirs: LogDirs, before: Config, after: Config) -> None:
+    """Raises UsageError for a trigger that is new and too late."""
+    check_triggers(after, dirs, differ(before, after)).raise_refused()
 
 
 def _open_patiently(gate: Gate) -> None:

@@ -1,13 +1,16 @@
 """A change of what is set by command, as `headwater topics set` requests it, in the agent or without it."""
 
+import fnmatch
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from headwater.config import commanded_text, own_key
+from headwater.config import Config, commanded_text, own_key
+from headwater.trigger_check import check_triggers
 from headwater_core.clock import SystemClock
 from headwater_core.errors import UsageError
+from headwater_core.segments.log_dirs import LogDirs
 from manifests.setting_list import SettingList, check_pattern
 
 KEYS_MAX = 100
@@ -39,6 +42,14 @@ class SettingChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def own_values(self) -> dict[str, str | None]:
         """By our own names, whatever aliases they were given by."""
         return {own_key(key): value if value is None else commanded_text(key, value) for key, value in self.values.items()}
+
+    def matches(self, topic: str) -> bool:
+        return topic == self.topic or fnmatch.fnmatchcase(topic, self.topic)
+
+    def check(self, before: SettingList, config: Config, dirs: LogDirs) -> None:
+        """Raises UsageError where a trigger comes to be set that is too late for the broker's retention."""
+        if any(value is not None for value in self.values.values()):
+            check_triggers(config.with_commands(self.decide(before)), dirs, self.matches).raise_refused()
 
 
 def change_rows(

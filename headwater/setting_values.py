@@ -16,6 +16,9 @@ from typing import Any
 from headwater.units import duration_text, parse_duration, parse_size, size_text
 from headwater_core.errors import UsageError
 
+_DURATIONS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+
 
 def key_of(field: str) -> str:
     """The key that a configuration file has for a field of a section's value."""
@@ -88,9 +91,17 @@ def value_text(name: str, value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def exact_text(name: str, value: object) -> str:
+    """The value of the field `name` as text that parse_value reads as the same value: in the largest unit that divides it."""
+    if isinstance(value, int) and value and (_is_duration(name) or _is_size(name)):
+        units = _DURATIONS if _is_duration(name) else _SIZES
+        return next(f"{value // size}{unit}" for unit, size in units.items() if value % size == 0)
+    return "0s" if _is_duration(name) and value == 0 else value_text(name, value)
+
+
 def _is_duration(name: str) -> bool:
     return name.endswith("_s") and not name.endswith("_per_s")
 
 
 def _is_size(name: str) -> bool:
-    return name.endswith(("_bytes", "_bytes_max", "_bytes_per_s"))
+    return name.endswith(("_bytes", "_bytes_max", "_bytes_per_s", "_exceeds"))

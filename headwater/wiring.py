@@ -98,7 +98,12 @@ def check_conditional_writes(config: Config, bucket: Bucket) -> None:
 def open_log_dirs(config: Config) -> LogDirs:
     if not config.log.dirs:
         raise UsageError("a log directory is needed: log.dirs, or --log-dir DIR")
-    return LogDirs(config.log.dirs, metadata_dir=config.log.metadata_dir, owned=config.log.owned)
+    static = None
+    if config.log.server_properties is not None:
+        from headwater.broker.client_properties import load_properties
+
+        static = load_properties(config.log.server_properties, "log.server_properties")
+    return LogDirs(config.log.dirs, metadata_dir=config.log.metadata_dir, owned=config.log.owned, static=static)
 
 
 def open_broker(config: Config, dirs: LogDirs) -> "BrokerClient | None":

@@ -1,13 +1,39 @@
 """The limits of one pass: how long a tail waits, where the pass ends, what an operator has consented to."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from archival.config import DAY_S, ArchivalConfig, ArchiveMode
 
 PAUSED = "paused "  # how the reason of a pause begins
 
 MERGE_SPAN_MS = 7 * DAY_S * 1000  # retention counts an entry by its newest record; fifty objects a year are few
+
+
+class Triggers(NamedTuple):
+    """What makes a sealed segment go, as an operator has set it; the first of both that comes.
+
+    after_ms   so long has it been sealed; None: it does not go for that
+    log_bytes  more than this lies in the log from its first byte on; None: it does not go for that
+    """
+
+    after_ms: int | None
+    log_bytes: int | None
+
+
+class TriggerBound(NamedTuple):
+    """What triggers come to for one log at one time: only segments that lie wholly below `end` go.
+
+    tail_after_ms  the committed part of an unfinished one goes when it has waited this long; None: never
+    until_ms  when time alone lets the next one go, in milliseconds since the epoch; None: never
+    reason    what the next one waits for, for people
+    """
+
+    end: int
+    tail_after_ms: int | None
+    until_ms: int | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +47,8 @@ class Policy:
     gap_reason        why the log may lack what was not archived in time; "" where nobody knows
     merge_bytes       small neighbours become objects of up to this size; 0: nothing is merged
     min_saved_percent  what is archived of a compacted log is replaced when that saves so much of it; None: not for that
+    triggers          what sealed segments wait for; None: they go at once
+    bound             what that comes to now, for the log that is planned for: see archival.plan.offload_trigger
 
     Raises ValueError for a negative number.
     """
@@ -34,6 +62,8 @@ class Policy:
     min_saved_percent: int | None = None
     off: str = ""
     gap_reason: str = ""
+    triggers: Triggers | None = None
+    bound: TriggerBound | None = None
 
     def __post_init__(self) -> None:
         if any(each is not None and each < 0 for each in (self.tail_after_ms, self.end, self.begin_anew_epoch, self.stale_keys_below)):
@@ -44,12 +74,27 @@ class Policy:
         """Rather than switched off by a setting."""
         return self.off.startswith(PAUSED)
 
+    @property
+    def tail_wait_ms(self) -> int | None:
+        """How long the committed part of an unfinished segment waits; None: it does not go."""
+        return self.tail_after_ms if self.bound is None else self.bound.tail_after_ms
+
+    @property
+    def unbound(self) -> "Policy":
+        """As it is for any log, at any time."""
+        return self if self.bound is None else replace(self, bound=None)
+
     @classmethod
     def of(cls, settings: ArchivalConfig, *, requested: bool = False) -> "Policy":
-        """What the running agent may archive; `requested`: by a command."""
-        may = settings.archive is ArchiveMode.AUTO or (requested and settings.archive is ArchiveMode.MANUAL)
+        """What the running agent may archive; `requested`: by a command, which waits for no trigger."""
+        triggers = None
+        if not requested and (settings.offload_after_s is not None or settings.offload_when_local_exceeds is not None):
+            after_ms = None if settings.offload_after_s is None else settings.offload_after_s * 1000
+            triggers = Triggers(after_ms, settings.offload_when_local_exceeds)
+        may = settings.archive is ArchiveMode.AUTO or (settings.archive is ArchiveMode.MANUAL and (requested or triggers is not None))
         return cls(
             off="" if may else f"archive = {settings.archive.value}",
+            triggers=triggers,
             tail_after_ms=settings.seal_timeout_s * 1000,
             begin_anew_epoch=settings.begin_anew_epoch,
             stale_keys_below=settings.stale_keys_below,

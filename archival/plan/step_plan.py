@@ -166,12 +166,15 @@ def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tai
             if policy.end is not None and end > policy.end:
                 yield Idle(f"the next segment ends at or beyond {policy.end}")
                 return
+            if policy.bound is not None and end > policy.bound.end:
+                yield Idle(policy.bound.reason)
+                return
             yield Upload(segment=segment, first=first, read_from=read_from, end=end, cover_end=end if proof else None)
-        elif policy.tail_after_ms is None or (policy.end is not None and high_watermark > policy.end):
+        elif policy.tail_wait_ms is None or (policy.end is not None and high_watermark > policy.end):
             yield Idle("the rest is in a segment that is not sealed and committed")
             return
-        elif tail_age_ms < policy.tail_after_ms:
-            yield Idle(f"the tail has waited {tail_age_ms // 1000} s of {policy.tail_after_ms // 1000} s")
+        elif tail_age_ms < policy.tail_wait_ms:
+            yield Idle(f"the tail has waited {tail_age_ms // 1000} s of {policy.tail_wait_ms // 1000} s")
             return
         else:
             yield Upload(segment=segment, first=first, read_from=read_from, end=high_watermark)

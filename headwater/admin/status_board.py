@@ -19,6 +19,7 @@ import structlog
 from archival.broker.broker_release import ReleaseRecord
 from archival.fleet import PASSES, ArchiverFleet
 from archival.partition_status import NEEDS, KnownHead, PartitionStatus, backlog, status_of, stopped_by
+from archival.plan.offload_trigger import LocalRetention, misfit
 from archival.plan.policy import Policy
 from archival.plan.role import Acting, Standby, archiving_role
 from archival.watermark import WatermarkOrigin, WatermarkSource
@@ -525,6 +526,7 @@ class StatusBoard:
             high_watermark=log.high_watermark,
             high_watermark_source=origin.source.value if is_said else "",
             high_watermark_age_s=origin.age_s if is_said else None,
+            trigger_trouble=misfit(policy.triggers, LocalRetention.of(log)),
         )
         acting = archiving_role(log)
         if offsets is None:

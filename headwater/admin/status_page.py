@@ -36,6 +36,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     known_age_s     how long ago the bucket last said what stands here of the archive
     released_end    what its broker was asked to delete ends before this offset; released_bytes: how much that was; release_reason: why
                     it was not more. All since the agent started
+    trigger_trouble why offload_after or offload_when_local_exceeds is not applied; "" where neither is set, or both are
     store_try_ms    when the agent tries the store again, which it leaves alone until then
     high_watermark_source  who said the high watermark: `broker`, `checkpoint`, or nobody; high_watermark_age_s: how long ago
     age_s           how long ago all of this was last seen to be so
@@ -59,6 +60,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     released_end: int | None
     released_bytes: int
     release_reason: str
+    trigger_trouble: str
     store_try_ms: int | None
     high_watermark_source: str
     high_watermark_age_s: float | None
@@ -297,6 +299,7 @@ def row_of(entry: BoardEntry, facts: PageFacts, now_s: float) -> PartitionRow:
         released_end=status.released_end,
         released_bytes=status.released_bytes,
         release_reason=status.release_reason,
+        trigger_trouble=status.trigger_trouble,
         store_try_ms=facts.store_try_ms,
         high_watermark_source=status.high_watermark_source,
         high_watermark_age_s=None if entry.said_s is None else round(max(0.0, now_s - entry.said_s), 3),

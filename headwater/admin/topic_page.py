@@ -19,6 +19,10 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
     archive: str
     layout: str
     seal_timeout_s: int
+    offload_after_s: int | None
+    offload_when_local_exceeds: int | None
+    max_segment_bytes: int
+    max_segment_age_s: int
     release: bool | None
     retention_s: int | None
     retention_bytes: int | None
@@ -36,6 +40,10 @@ class TopicRules(msgspec.Struct, frozen=True, kw_only=True):
             archive=archival.archive.value,
             layout=archival.layout,
             seal_timeout_s=archival.seal_timeout_s,
+            offload_after_s=archival.offload_after_s,
+            offload_when_local_exceeds=archival.offload_when_local_exceeds,
+            max_segment_bytes=archival.max_segment_bytes,
+            max_segment_age_s=archival.max_segment_age_s,
             release=archival.release,
             retention_s=archival.retention_s,
             retention_bytes=archival.retention_bytes,

@@ -70,15 +70,20 @@ def load_client_properties(path: Path | None) -> ClientProperties:
     """Those in the file; of a plain connection when there is none. Raises UsageError, which names keys, never values."""
     if path is None:
         return ClientProperties()
+    given = load_properties(path, "log.client_properties")
     try:
-        given = dict(parse_properties(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"log.client_properties: cannot read {path}: {why}") from None
-    try:
-        return _checked({key: value.strip() for key, value in given.items()})
+        return _checked(given)
     except UsageError as error:
         raise UsageError(f"log.client_properties: {path}: {error}") from None
+
+
+def load_properties(path: Path, setting: str) -> dict[str, str]:
+    """Those in the file that `setting` names. Raises UsageError."""
+    try:
+        return {key: value.strip() for key, value in parse_properties(path.read_text("utf-8"))}
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{setting}: cannot read {path}: {why}") from None
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:

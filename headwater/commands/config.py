@@ -6,7 +6,7 @@ import click
 
 from headwater.columns import Column
 from headwater.options import configured
-from headwater.output import emit, emit_document, format_option
+from headwater.output import emit, emit_document, format_option, say
 from headwater_core.errors import HeadwaterError, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def config() -> None:
 def check(config: "Config") -> None:
     """Check that the configuration is valid. Does not connect to the store or a broker.
 
+    Also that offload_after and offload_when_local_exceeds are below what the broker keeps of each topic, as its metadata log has it.
+
     \b
     Example:
       headwater config check
@@ -34,6 +36,7 @@ def check(config: "Config") -> None:
       0  valid
       2  not valid; stderr says why
     """
+    from headwater.trigger_check import check_triggers
     from headwater.wiring import open_broker, open_bucket, open_log_dirs
     from headwater_core.control.peer_transport import check_config
 
@@ -46,6 +49,10 @@ def check(config: "Config") -> None:
         except (HeadwaterError, OSError) as error:
             raise UsageError(f"log.dirs: {error}") from error
         open_broker(config, dirs)  # raises what is wrong with its client properties
+        checked = check_triggers(config, dirs)
+        checked.raise_refused()
+        if checked.warning:
+            say(f"warning: {checked.warning}")
     emit_document(f"valid: node {config.node.id}, store {config.store.url}, {len(config.log.dirs)} log directories\n".encode())
 
 

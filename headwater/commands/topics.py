@@ -16,8 +16,10 @@ from headwater_core.errors import CorruptData, ForeignOwner, NotFound, Partial, 
 
 if TYPE_CHECKING:
     from headwater.config import Config
+    from headwater.setting_change import SettingChange
     from headwater.wiring import Bucket
     from headwater_core.partition import PartitionId
+    from manifests.repository import ManifestRepository
     from manifests.topic import TopicManifest
 
 
@@ -293,6 +295,10 @@ def set_(config: "Config", topic: str, assignments: tuple[str, ...], topic_id: s
     Keys:
       read_priority  which copy readers get: local-first, local-only,
                      offloaded-first, offloaded-only
+      offload_after  a sealed segment waits so long before it is archived
+      offload_when_local_exceeds
+                     it waits until more than so many bytes lie in its
+                     log from its begin on
 
     With --incarnation, readers, exports and recoveries that use the name get the chosen incarnation from then on. Nothing is deleted. The
     choice stays until the cluster creates the topic again.
@@ -301,6 +307,7 @@ def set_(config: "Config", topic: str, assignments: tuple[str, ...], topic_id: s
     Examples:
       headwater topics set orders.placed read_priority=offloaded-first
       headwater topics set 'orders.*' read_priority= --dry-run
+      headwater topics set 'orders.*' offload_after=6h
       headwater topics set photos --incarnation IM3fuUQPS0Gn8Gxkq3Kigw --dry-run
     """
     from headwater.setting_change import parse_assignments
@@ -336,6 +343,7 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
     change = SettingChange(topic=topic, values=values, by=config.node.id)
     if dry_run:
         manifests = open_bucket(config).manifests
+        _check_triggers(config, change, manifests)
         emit(form, CHANGES, change_rows(change, lambda decide: decide(manifests.load_settings()), dry_run=True))
         return
     try:
@@ -344,8 +352,17 @@ def set_by_command(config: "Config", topic: str, values: dict[str, str | None], 
     except NoAgent:
         bucket = open_bucket(config)
         check_belongs(bucket.manifests, url=bucket.store.url, data_dir=config.node.data_dir)
+        _check_triggers(config, change, bucket.manifests)
         rows = list(change_rows(change, bucket.manifests.change_settings))
     emit(form, CHANGES, rows)
+
+
+def _check_triggers(config: "Config", change: "SettingChange", manifests: "ManifestRepository") -> None:
+    """Raises UsageError where one comes to be set that is too late for the broker beside us."""
+    from headwater.wiring import open_log_dirs
+
+    if config.log.dirs:
+        change.check(manifests.load_settings(), config, open_log_dirs(config))
 
 
 def _choose_incarnation(config: "Config", topic: str, topic_id: str, dry_run: bool, yes: bool, form: str) -> None:

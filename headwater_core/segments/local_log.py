@@ -56,6 +56,7 @@ class Glimpse(NamedTuple):
 
     directory  the log directory that it is in
     files      when its own directory and its epoch history were last changed; None when that is too short ago to be sure
+    configs    the topic's own settings; broker_configs: those of its broker, and of all brokers, which hold where it has none
     """
 
     directory: Path
@@ -66,6 +67,7 @@ class Glimpse(NamedTuple):
     topic_id: str | None
     configs: Mapping[str, str] | None
     leadership: PartitionMetadata | None
+    broker_configs: tuple[Mapping[str, str], ...] = ()
 
     def is_as(self, earlier: "Glimpse") -> bool:
         """Has nothing happened in between?"""

@@ -484,3 +484,54 @@ def test_it_is_said_now_and_then_that_retention_is_about_to_outrun_archiving(tmp
         bench.turns()  # all is archived
     warned = [(each["partition"], each["next_offset"]) for each in logs if each["event"] == "retention_near"]
     assert warned == [("soup:0", 0), ("soup:0", 0)]
+
+
+def test_a_trigger_holds_segments_back_until_it_comes_and_gives_way_where_retention_is_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic's owner shortens its retention while the agent runs, and lengthens it again."""
+    look, age_ms = LogDirs.look, [7_200_000]
+
+    def told(dirs: LogDirs, place: TopicPartition) -> LocalLog:
+        return replace(look(dirs, place), retention=Retention(age_ms[0], None, "the topic's retention.ms"))
+
+    monkeypatch.setattr(LogDirs, "look", told)
+    bench = Bench(tmp_path, MemoryStore())
+    bench.broker.partition("soup", 0, segments=3)
+    bench.clock.at_ms = int(time.time() * 1000)
+    bench.settings = ArchivalConfig(archive=ArchiveMode.MANUAL, offload_after_s=3600)
+
+    def archived() -> int:
+        bench.scheduler.rescan()
+        bench.turns()
+        found = bench.fleet.logs.look(TopicPartition("soup", 0)).partition
+        member = bench.fleet.head(found)
+        return member.head.next_offset if member is not None else 0
+
+    with capture_logs() as logs:
+        assert archived() == 0
+        bench.clock.advance(3_601_000)
+        assert archived() == 20
+        bench.broker.roll("soup", 0)
+        os.utime(bench.broker.segments("soup", 0)[2], (bench.clock.at_ms / 1000,) * 2)
+        assert archived() == 20
+        age_ms[0] = 3_600_000
+        assert archived() == 30
+        age_ms[0] = 7_200_000
+        bench.broker.roll("soup", 0)
+        os.utime(bench.broker.segments("soup", 0)[3], (bench.clock.at_ms / 1000,) * 2)
+        assert archived() == 30
+    said = [(each["event"], each["topic"]) for each in logs if each["event"].startswith("trigger_")]
+    assert said == [("trigger_not_applied", "soup"), ("trigger_applied", "soup")]
+
+
+def test_a_broker_whose_retention_nobody_says_is_warned_of_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, MemoryStore())
+    bench.broker.partition("soup", 0, 1, segments=3)
+    bench.settings = ArchivalConfig(offload_after_s=3600)
+    with capture_logs() as logs:
+        for _ in range(2):
+            bench.scheduler.rescan()
+            bench.turns()
+    (said,) = [each for each in logs if each["event"] == "local_retention_unknown"]
+    assert "log.server_properties" in said["reason"]

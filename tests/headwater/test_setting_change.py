@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.config import load
+from headwater.config import load, parse_commanded
 from headwater.setting_change import SettingChange, change_rows, parse_assignments, pulsar_pattern
 from headwater_core.errors import UsageError
 from hydration.config import ReadPriority
@@ -41,6 +41,42 @@ def test_a_key_may_have_the_name_that_the_proposals_use(tmp_path: Path) -> None:
         file.write_text(f'[{section}]\ntieredReadPriority = "local-only"\nread_priority = "local-only"\n')
         with pytest.raises(UsageError, match="twice"):
             load(file, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("alias", "number", "key", "field", "value"),
+    [
+        ("offloadTimeInMinutes", 90, "offload_after", "offload_after_s", 5400),
+        ("offloadSizeInMB", 10, "offload_when_local_exceeds", "offload_when_local_exceeds", 10 << 20),
+        ("maxSizePerOffloadSegmentMbytes", 64, "max_segment_bytes", "max_segment_bytes", 64 << 20),
+        ("maxOffloadSegmentRolloverTimeMinutes", 5, "max_segment_age", "max_segment_age_s", 300),
+    ],
+)
+def test_a_name_of_the_proposals_brings_its_unit(tmp_path: Path, alias: str, number: int, key: str, field: str, value: int) -> None:
+    file = tmp_path / "headwater.toml"
+    for text in (f"[archival]\n{alias} = {number}\n", f'[topics."s*"]\n{alias} = {number}\n', f'[topics.soup]\n{alias} = "{number}"\n'):
+        file.write_text(text)
+        assert getattr(load(file, {}, {}).archival_for("soup"), field) == value
+    for wrong in (f'"{number}m"', "-1", "1.5", "true", f"{number}\n{key} = 1"):
+        file.write_text(f"[archival]\n{alias} = {wrong}\n")
+        with pytest.raises(UsageError, match=alias if "\n" not in wrong else "twice|expected"):
+            load(file, {}, {})
+    file.write_text(f"[archival]\n{alias.lower()} = {number}\n")
+    with pytest.raises(UsageError, match="unknown key"):
+        load(file, {}, {})
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**15))
+def test_what_is_set_by_command_is_kept_to_the_second_and_the_byte(after_s: int, log_bytes: int) -> None:
+    values: dict[str, str | None] = {"offload_after": f"{after_s}s", "offload_when_local_exceeds": str(log_bytes)}
+    after = SettingChange(topic="soup", values=values).decide(SettingList()).values("soup")
+    assert parse_commanded("offload_after", after["offload_after"]) == after_s
+    assert parse_commanded("offload_when_local_exceeds", after["offload_when_local_exceeds"]) == log_bytes
+
+
+def test_triggers_may_be_set_by_command_and_by_the_names_of_the_proposals() -> None:
+    change = SettingChange(topic="soup", values={"offloadTimeInMinutes": "90", "offloadSizeInMB": "2048"})
+    assert change.own_values() == {"offload_after": "90m", "offload_when_local_exceeds": "2GiB"}
 
 
 def test_a_row_tells_what_was_and_what_is() -> None:

@@ -41,6 +41,7 @@ KEYS = [
     "released_end",
     "released_bytes",
     "release_reason",
+    "trigger_trouble",
     "store_try_ms",
     "high_watermark_source",
     "high_watermark_age_s",

@@ -68,16 +68,23 @@ class LogDirs:
 
     metadata_dir  the broker's metadata.log.dir, when that is none of `dirs`
     owned         no broker works on them
+    static        the broker's server.properties; None: they are not known
     patience_s    after how long without an answer a disk counts as one that hangs
     """
 
     def __init__(
-        self, dirs: Sequence[Path], *, metadata_dir: Path | None = None, owned: bool = False, patience_s: float = PATIENCE_S
+        self,
+        dirs: Sequence[Path],
+        *,
+        metadata_dir: Path | None = None,
+        owned: bool = False,
+        static: Mapping[str, str] | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         if not dirs:
             raise UsageError("no log directory is given")
         self._dirs = tuple(dirs)
-        self._owned = owned
+        self._owned, self.static = owned, static
         self._disks = {each: Disk(each, patience_s) for each in ((*dirs, metadata_dir) if metadata_dir else dirs)}
         if len(set(map(self._real_path, dirs))) < len(dirs):
             raise UsageError(f"a log directory is given twice: {', '.join(map(str, dirs))}")
@@ -123,7 +130,9 @@ class LogDirs:
             found: list[tuple[TopicPartition, Path, LocalLog | HeadwaterError]] = []
             for topic_partition, path in root.partitions.items():
                 try:
-                    found.append((topic_partition, path, look_at(path, topic_partition, root, metadata, owned=self._owned)))
+                    found.append(
+                        (topic_partition, path, look_at(path, topic_partition, root, metadata, owned=self._owned, static=self.static))
+                    )
                 except NotFound:
                     pass  # deleted since the listing
                 except HeadwaterError as error:
@@ -293,7 +302,9 @@ class LogDirs:
         name = f"{topic_partition.topic}-{topic_partition.partition}"
         if not is_directory(directory / name):
             return None
-        return look_at(directory / name, topic_partition, self._read_directory(directory, (name,)), metadata, owned=self._owned)
+        return look_at(
+            directory / name, topic_partition, self._read_directory(directory, (name,)), metadata, owned=self._owned, static=self.static
+        )
 
     def _check_readable(self, directory: Path, _: Progressed) -> None:
         """A directory that cannot be read proves no absence, nor does the empty mount point of one."""

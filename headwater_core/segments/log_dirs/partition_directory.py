@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +23,18 @@ _LOOKS = 5
 _YOUNG_S = 60.0  # since a directory last got or lost a file
 
 
-def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, metadata: KnownMetadata, *, owned: bool) -> LocalLog:
+def look_at(
+    path: Path,
+    topic_partition: TopicPartition,
+    root: LogDirectory,
+    metadata: KnownMetadata,
+    *,
+    owned: bool,
+    static: Mapping[str, str] | None = None,
+) -> LocalLog:
     """Read one partition directory between two listings that agree on names and inodes.
+
+    static  the broker's server.properties; None: they are not known
 
     Raises NotFound when it is gone, SourceChanged when it does not hold still or is too young, CorruptData for a damaged file,
     Unauthorised and TransientError.
@@ -36,7 +47,7 @@ def look_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, met
             epochs = _epochs(path)
             after = _segments(path, owned)
             if before.files() == after.files():
-                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs, glimpse, owned=owned)
+                return _assemble(path, topic_partition, root, metadata, after, topic_id, epochs, glimpse, owned=owned, static=static)
             before = after
     except FileNotFoundError as error:
         raise NotFound(f"{path} is gone") from error
@@ -56,6 +67,7 @@ def _assemble(
     glimpse: Glimpse,
     *,
     owned: bool,
+    static: Mapping[str, str] | None,
 ) -> LocalLog:
     cluster = metadata.state
     topic = cluster.topics.get(topic_partition.topic) if cluster else None
@@ -76,7 +88,7 @@ def _assemble(
             compacted=cluster is not None and topic is not None and "compact" in cluster.policy_of(topic.name),
             compacted_only=cluster is not None and topic is not None and cluster.policy_of(topic.name) == {"compact"},
             delete_retention_ms=cluster.delete_retention_ms_of(topic.name, root.properties.node_id) if cluster and topic else None,
-            retention=cluster.retention_of(topic.name, root.properties.node_id) if cluster and topic and not owned else None,
+            retention=cluster.retention_of(topic.name, root.properties.node_id, static) if cluster and topic and not owned else None,
             leadership=None
             if state is None
             else Leadership(
@@ -152,6 +164,7 @@ def glimpse_at(path: Path, topic_partition: TopicPartition, root: LogDirectory, 
         files=_modified_ns(path),
         topic_id=topic.topic_id if topic else None,
         configs=topic.configs if topic else None,
+        broker_configs=cluster.broker_configs(root.properties.node_id) if cluster else (),
         leadership=topic.partitions.get(topic_partition.partition) if topic else None,
     )
 

@@ -12,14 +12,20 @@ UNKNOWN_BYTES_MAX = 16 << 20
 NO_OTHERS: Mapping[int, Mapping[Hashable, KnownRecord]] = MappingProxyType({})
 _DELETE_RETENTION_MS = 24 * 3600 * 1000  # Kafka's own default
 _RETENTION_MS = 7 * 24 * 3600 * 1000  # likewise
+_NONE: Mapping[str, str] = {}
 
 
 class Retention(NamedTuple):
     """When a broker deletes a log's oldest segment: once it is older than `age_ms`, or at least `size_bytes` lie after it; None: not for
-    that."""
+    that.
+
+    age_by, size_by  which setting says so, for people; "" where none that is known does, and Kafka's own default is assumed
+    """
 
     age_ms: int | None
     size_bytes: int | None
+    age_by: str = ""
+    size_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +98,52 @@ class ClusterMetadata:
             return _DELETE_RETENTION_MS
         return int(text) if text.isascii() and text.isdecimal() else 0
 
-    def retention_of(self, topic: str, node: int) -> Retention:
-        """retention.ms and retention.bytes on broker `node`, found likewise. What its server.properties say is not in the metadata."""
+    def retention_of(self, topic: str, node: int, static: Mapping[str, str] | None = None) -> Retention:
+        """retention.ms and retention.bytes on broker `node`, found likewise.
+
+        static  its server.properties, which the metadata does not have; None: they are not known
+        """
         if "delete" not in self.policy_of(topic):
-            return Retention(None, None)
-        age = self._setting(topic, node, "retention.ms", "log.retention.ms") or str(_RETENTION_MS)
-        size = self._setting(topic, node, "retention.bytes", "log.retention.bytes") or "-1"
-        age_ms, size_bytes = (int(text) if text.isascii() and text.isdecimal() else None for text in (age, size))  # -1 is for ever
-        return Retention(age_ms, size_bytes)
+            return Retention(None, None, "cleanup.policy", "cleanup.policy")
+        age = self._told(topic, node, "retention.ms", "log.retention.ms") or _static_age(static)
+        size = self._told(topic, node, "retention.bytes", "log.retention.bytes") or _static(static, "log.retention.bytes", "-1")
+        age_ms, size_bytes = (int(text) if text.isascii() and text.isdecimal() else None for text, _ in (age, size))  # -1 is for ever
+        return Retention(age_ms, size_bytes, age.by, size.by)
+
+    def broker_configs(self, node: int) -> tuple[Mapping[str, str], ...]:
+        """The dynamic settings of broker `node`, and those of all brokers."""
+        return tuple(self.configs.get((RESOURCE_BROKER, broker), _NONE) for broker in (str(node), ""))
 
     def _setting(self, topic: str, node: int, name: str, broker_name: str) -> str | None:
+        found = self._told(topic, node, name, broker_name)
+        return found.text if found else None
+
+    def _told(self, topic: str, node: int, name: str, broker_name: str) -> "_Told | None":
         found = self.topics.get(topic)
-        text = found.configs.get(name) if found else None
+        if found and (text := found.configs.get(name)):
+            return _Told(text, f"the topic's {name}")
         for broker in (str(node), ""):
-            text = text or self.configs.get((RESOURCE_BROKER, broker), {}).get(broker_name)
-        return text
+            if text := self.configs.get((RESOURCE_BROKER, broker), {}).get(broker_name):
+                return _Told(text, f"the broker's dynamic {broker_name}")
+        return None
+
+
+class _Told(NamedTuple):
+    """A setting, and which one it is."""
+
+    text: str
+    by: str
+
+
+def _static(static: Mapping[str, str] | None, name: str, default: str) -> _Told:
+    if static is None:
+        return _Told(default, "")
+    return _Told(static[name], f"{name} in server.properties") if static.get(name) else _Told(default, f"Kafka's default {name}")
+
+
+def _static_age(static: Mapping[str, str] | None) -> _Told:
+    """Of the three units of one setting the finest wins, as in Kafka. -1 is for ever in each."""
+    for name, unit_ms in (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)):
+        if static and (text := static.get(name, "")):
+            return _Told(str(int(text) * unit_ms) if text.isascii() and text.isdecimal() else "-1", f"{name} in server.properties")
+    return _static(static, "log.retention.ms", str(_RETENTION_MS))
