@@ -6,6 +6,7 @@ from tests.model.knowledge import knows_pages, needs_upgrade, view_of
 from tests.model.lineage import behind, dead_from, place, plan, release_bound
 from tests.model.page_tree import PageNeeded, listed, show
 from tests.model.state import Agent, Entry, Head, Item, Job, Label, Object, Page, State, Steps, on
+from tests.model.streams import assigned, is_next, is_stream, settled, stream
 
 
 def agent(s: State, i: int) -> Steps:
@@ -51,7 +52,8 @@ def agent(s: State, i: int) -> Steps:
     elif job.kind == "run" and job.stage == "sent":
         there = any(o.uid == job.uid for o in s.objs)
         label = ("agent", i, "confirm", job.uid, "ok" if there else "MISSING")
-        yield label, s.with_agent(i, job=job._replace(stage="confirmed") if there or on("commit_unconfirmed") else Job())
+        held = a.stream._replace(confirmed=there) if a.stream and is_stream(job) else a.stream
+        yield label, s.with_agent(i, job=job._replace(stage="confirmed") if there or on("commit_unconfirmed") else Job(), stream=held)
     elif job.page:
         yield confirm_page(s, i, job.page)
     elif job.sent:
@@ -71,12 +73,14 @@ def claim(s: State, i: int) -> Steps:
     assert found  # its pages are there: I2
     follows = on("stamp") and not behind(r, found) and dead_from(r, found) is None
     new = h._replace(version=h.version + 1, fence=f, writer=i, epoch=max(h.epoch, r.lead) if follows else h.epoch)
+    new = assigned(s, h, new, fails=True)
     paged = s.with_agent(i, fence=f, head=h, job=Job("cas", live=found.live, dead=found.dead, epoch=new.epoch, start=found.start))
     if isinstance(proposal(paged, i), PageNeeded):  # a head of the old format is carried over: pages under the fence that it asks for
         yield ("agent", i, "claim: pages first", f"fence {f}"), paged.spend(claim=1)
         return
     keep = job._replace(epoch=new.epoch) if job.kind and job.base == h.end else Job()
-    yield ("agent", i, "claim", f"fence {f}"), s.with_agent(i, fence=f, head=new, job=keep)._replace(head=new).spend(claim=1)
+    t = s.with_agent(i, fence=f, head=new, job=keep, mine=new.pending)._replace(head=new)
+    yield ("agent", i, "claim", f"fence {f}"), settled(t, i).spend(claim=1)
 
 
 def idle(s: State, i: int) -> Steps:
@@ -86,6 +90,9 @@ def idle(s: State, i: int) -> Steps:
     if r.lead and not found:
         yield ("agent", i, "page not found: reload"), reload(s, i)
     for job in plan(r, found, left.merge > 0, left.trim > 0) if found else ():
+        if is_next(s, i, job):
+            yield from stream(s, i, job)
+            continue
         merges = job.kind == "run" and job.base < a.head.end and len(job.epochs) > 1
         trims = job.kind == "cas" and job.start > a.head.start
         t = s.spend(merge=int(merges), trim=int(trims)).with_agent(i, job=job)
@@ -109,8 +116,10 @@ def idle(s: State, i: int) -> Steps:
     if left.gc:
         f = h.fence + (0 if on("gc_no_raise") else 1)
         new = h if on("gc_no_raise") else h._replace(version=h.version + 1, fence=f, writer=i)
+        new = assigned(s, h, new, fails=(h.fence, h.writer) != (a.fence, i))  # its own collection keeps what it is writing
         t = s.with_agent(i, fence=f, head=new, job=Job("gc", head=new), spare=() if on("ownpage") else a.spare)._replace(head=new)
-        yield ("agent", i, "gc: raise fence", f), t.spend(gc=1)
+        t = t if new.pending == h.pending else t.with_agent(i, mine=new.pending)
+        yield ("agent", i, "gc: raise fence", f), settled(t, i).spend(gc=1)
         if h.fence == a.fence and h.writer == i:  # enough where nothing unreferenced carries the head's own fence
             yield ("agent", i, "gc: head as it is", h.fence), s.with_agent(i, head=h, job=Job("gc", head=h)).spend(gc=1)
 
@@ -131,7 +140,7 @@ def delete_records(s: State, i: int) -> Steps:
 
 def upload(s: State, i: int) -> Steps:
     a, job = s.ags[i], s.ags[i].job
-    uid = f"{job.base}-{len(job.epochs)}-{a.fence}" if on("key_without_uid") else s.uids
+    uid = f"{job.base}-{len(job.epochs)}-{a.fence}" if on("key_without_uid") else s.uids if job.uid is None else job.uid
     t = s.with_agent(i, job=job._replace(uid=uid, stage="sent"))._replace(uids=s.uids + 1)
     if on("merge_deletes_first"):
         old = {x.uid for x in listed(a.head.live) if job.base <= x.base < job.base + len(job.epochs)}
@@ -195,11 +204,13 @@ def proposal(s: State, i: int) -> Head | PageNeeded | None:
         gone = [x for x in found.live if x.end <= job.start]
         trimmed = {(o, e) for x in gone for o, e in enumerate(x.epochs, x.base)} | set(h.trimmed)
         h = h._replace(start=job.start, trimmed=tuple(sorted(trimmed)))
+    before = a.head
     if not knows_pages(s, i):
-        return h._replace(live=after.live, dead=after.dead, format=1)
+        return assigned(s, before, h._replace(live=after.live, dead=after.dead, format=1), fails=job.stage == "failed")
     try:
         spare = tuple(page for page in a.spare if page.fence == a.fence or not on("ownpage"))
-        return page_tree.layout(h, s.pages, after, spare, s.left)
+        laid = page_tree.layout(h, s.pages, after, spare, s.left)
+        return assigned(s, before, laid, fails=job.stage == "failed")
     except PageNeeded as needed:
         return needed
 
@@ -207,7 +218,11 @@ def proposal(s: State, i: int) -> Head | PageNeeded | None:
 def commit(s: State, i: int) -> Steps:
     a = s.ags[i]
     older = any(o.uid == a.job.uid and o.fence != a.fence for o in s.objs)
-    if older and on("ownkey") and a.job.kind == "run" and not on("key_without_uid"):
+    if is_stream(a.job):
+        if on("pending") and a.head.pending != a.job.uid:
+            yield ("agent", i, "drop a stream that is not pending"), s.with_agent(i, job=Job(), stream=None)
+            return
+    elif older and on("ownkey") and a.job.kind == "run" and not on("key_without_uid"):
         yield ("agent", i, "drop upload of an older fence"), s.with_agent(i, job=Job())
         return
     new = proposal(s, i)
@@ -253,14 +268,15 @@ def reload(s: State, i: int) -> State:
     a, h = s.ags[i], s.head
     lost = h.fence > a.fence or (not on("fence_by_number") and (h.fence, h.writer) != (a.fence, i))
     if (lost and not on("ignore_fence")) or needs_upgrade(s, i):
-        keep = a.job._replace(sent=None) if on("reuse_upload") and a.job.kind == "run" else Job()
-        return s.with_agent(i, fence=0, head=Head(), job=keep, spare=() if on("ownpage") else a.spare)
-    return s.with_agent(i, head=h, job=Job())
+        keep = a.job._replace(sent=None) if (on("reuse_upload") or on("stream_reused")) and a.job.kind == "run" else Job()
+        return s.with_agent(i, fence=0, head=Head(), job=keep, spare=() if on("ownpage") else a.spare, mine=None, stream=None)
+    return settled(s.with_agent(i, head=h, job=Job()), i)
 
 
 def done(s: State, i: int, new: Head) -> State:
-    spare = s.ags[i].spare
+    spare, was = s.ags[i].spare, s.ags[i].head.pending
     if on("page_from_cache"):
         read = {page for _, page in page_tree.walk(new.live + new.dead, s.pages) if page}
         spare = tuple(sorted(read | set(spare)))
-    return s.with_agent(i, head=new, job=Job(), note=(new.version, new.end), spare=spare)
+    mine = s.ags[i].mine if new.pending == was else new.pending
+    return settled(s.with_agent(i, head=new, job=Job(), note=(new.version, new.end), spare=spare, mine=mine), i)

@@ -27,6 +27,8 @@ class Left(NamedTuple):
     old: int = 0  # not spent: agent A begins as an old one, which knows no pages
     begun: int = 0  # not spent: so many records are archived at the beginning, each by itself (see protocol.first)
     lease: int = 0  # not spent: gc deletes what an earlier look found unreferenced
+    stream: int = 0  # what follows is written while it fills: 1 while that is so
+    switch: int = 0  # somebody sets or unsets `stream`
 
 
 RULES = {
@@ -42,6 +44,7 @@ RULES = {
     "ownpage": "the same of pages: one that is left from a commit that did not come about is used again under the same fence only",
     "keepone": "the archive's own retention leaves the newest entry",
     "restart": "a cut that leaves nothing live moves the archive start back to the log start",
+    "pending": "a stream is listed only by a commit on a head in which its name is pending",
     "look": "gc remembers as unreferenced only what carries a lower fence than the one it has raised: nothing else stays unreferenced",
 }
 SCENARIOS = {
@@ -70,6 +73,10 @@ SCENARIOS = {
     "pages_old": Left(write=1, elect=2, unclean=0, claim=2, release=1, gc=1, begun=2, inline=1, old=1),
     "pages_claim": Left(write=0, elect=1, unclean=0, claim=2, release=0, fault=1, gc=1, crash=1, upgrade=1, begun=2, inline=1, old=1),
     "pages_upgrade": Left(write=2, elect=0, unclean=0, claim=0, release=0, gc=1, upgrade=3, begun=1, inline=1, old=1),
+    "stream": Left(write=2, elect=1, unclean=1, claim=1, release=1, begun=1, stream=1),
+    "stream_faults": Left(write=2, elect=0, unclean=0, claim=0, release=0, crash=1, fault=2, begun=1, stream=1),
+    "stream_gc": Left(write=1, elect=1, unclean=0, claim=2, release=0, lag=0, fault=1, gc=1, begun=1, stream=1),
+    "stream_switch": Left(write=2, elect=0, unclean=0, claim=0, release=1, crash=1, gc=1, switch=2, begun=1, stream=1),
 }
 
 
@@ -147,6 +154,11 @@ MUTANTS = {
     "as_designed_look": Mutant(
         "as first written: gc deletes what it saw unreferenced at an earlier look, whatever its fence was then", "pages_lease", "look"
     ),
+    "stream_reused": Mutant("a stream is listed by an agent that was fenced and has claimed again", "stream_gc", "pending ownkey"),
+    "gc_ignores_pending": Mutant("gc takes what is pending for an orphan once its own commit has raised the fence", "stream_gc", ""),
+    "stream_same_name": Mutant("after a crash a stream goes on under the name that was assigned before", "stream_faults", ""),
+    "stream_goes_ahead": Mutant("what follows a stream begins before that one is listed", "stream_faults", ""),
+    "stream_grows_on": Mutant("a stream whose commit got no answer takes what was written since", "stream_faults", ""),
     "archive_above_hw": Mutant("plans up to the log end instead of the high watermark", "release", ""),
 }
 SCENARIOS_EXTRA = {

@@ -32,6 +32,7 @@ def collect(s: State, i: int) -> Steps:
     job = s.ags[i].job
     assert job.head
     named = {x.uid for x in listed(job.head.live + job.head.dead)} if job.named is None else job.named
+    named = {*named, *(() if on("gc_ignores_pending") else (job.head.pending,))}
     fence = job.head.fence
     any_fence = on("gc_any_fence") or on("gc_no_raise")
     pages = s.pages if knows_pages(s, i) else ()

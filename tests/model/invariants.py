@@ -181,5 +181,14 @@ WITNESSES: dict[str, Callable[[State], bool]] = {
     "archive trimmed inside a page": lambda s: any(isinstance(x, Ref) and x.base == s.head.start > 0 for x in s.head.live),
     "nothing left live": lambda s: bool(s.head.trimmed) and not s.head.live,
     "archive start moved back": lambda s: any(o >= s.head.start for o, _ in s.head.trimmed),
+    "open stream": lambda s: any(a.stream and not a.stream.closed for a in s.ags),
+    "stream in the bucket, its commit still to come": lambda s: any(
+        a.stream and a.stream.confirmed and a.head.pending == a.stream.uid not in _named(s) and not a.job.kind for a in s.ags
+    ),
+    "object of a stream that has failed": lambda s: any(
+        isinstance(o.uid, str) and o.uid != s.head.pending and o.uid not in _named(s) for o in s.objs
+    ),
+    "collection beside a stream in the bucket": lambda s: any(a.job.kind == "gc" and a.stream and a.stream.confirmed for a in s.ags),
+    "switched off, and a stream to be finished": lambda s: s.left.begun > 0 and not s.left.stream and s.head.pending is not None,
     "old agent before a head with pages": lambda s: s.ags[0].old and s.head.format == 2 and s.ags[0].fence > 0,
 }

@@ -34,6 +34,8 @@ def first(left: Left) -> State:
 
 def steps(s: State) -> Steps:
     yield from brokers(s)
+    if s.left.switch:
+        yield ("operator", "streams", "off" if s.left.stream else "on"), s.spend(switch=1, stream=2 * s.left.stream - 1)
     yield from agent(s, 0)
     yield from agent(s, 1)
     yield from reader(s)

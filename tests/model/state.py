@@ -83,10 +83,21 @@ class Head(NamedTuple):
     format: int = 1  # 2: there may be pages
     start: int = 0  # of the archive, which may be empty
     trimmed: tuple[tuple[int, int], ...] = ()  # ghost, see View
+    pending: Uid = None  # assigned to the stream that begins where the live entries end
 
     @property
     def end(self) -> int:
         return self.live[-1].end if self.live else self.start
+
+
+class Stream(NamedTuple):
+    """What an agent has taken for the object that is pending. Closed: it takes no more; confirmed: it is in the bucket."""
+
+    uid: Uid
+    base: int
+    epochs: tuple[int, ...] = ()
+    closed: bool = False
+    confirmed: bool = False
 
 
 class Job(NamedTuple):
@@ -116,6 +127,8 @@ class Agent(NamedTuple):
     inc: int = 1  # incarnation the agent works on
     old: bool = False  # knows no pages
     spare: tuple[Page, ...] = ()  # pages confirmed under this fence, whatever came of their commit
+    mine: Uid = None  # the pending name that a commit of this very process has assigned
+    stream: Stream | None = None
 
 
 class Object(NamedTuple):

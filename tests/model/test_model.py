@@ -31,7 +31,11 @@ def test_mutants_name_scenarios_and_rules_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["faults", "merge", "pages", "pages_faults", "pages_tree", "pages_gcs", "pages_reader", "pages_claim", "pages_upgrade"]
+    "name",
+    [
+        *("faults", "merge", "pages", "pages_faults", "pages_tree", "pages_gcs", "pages_reader", "pages_claim", "pages_upgrade"),
+        *("stream_faults", "stream_gc"),
+    ],
 )
 def test_a_quick_scenario_holds_every_invariant(name: str) -> None:
     found = explore_scenario(name)
