@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple, TypeVar, cast
@@ -733,7 +734,7 @@ class ArchiverFleet:
 
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """Of the bucket's data objects. Raises what the store raises."""
-        return self._equipment.store.unfinished(keys.DATA)
+        return chain.from_iterable(map(self._equipment.store.unfinished, keys.ROOTS))
 
     def abort(self, upload: UnfinishedUpload) -> None:
         """Raises what the store raises."""

@@ -95,7 +95,7 @@ def unfinished_by_prefix(fleet: ArchiverFleet) -> dict[str, list[UnfinishedUploa
     found: dict[str, list[UnfinishedUpload]] = {}
     for upload in fleet.unfinished_uploads():
         if upload.key:
-            found.setdefault(upload.key.rpartition("/")[0] + "/", []).append(upload)
+            found.setdefault(keys.home(upload.key), []).append(upload)
         elif upload.begun_ms <= fleet.clock.now_ms() - ABANDONED_S * 1000:
             fleet.abort(upload)
     return found

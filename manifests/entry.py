@@ -46,6 +46,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     held_bytes, held_digest  of the whole run, where the object is not the run itself; 0 and "" where it is: see run_bytes, run_digest
     index_key     the object beside it that holds its index; "" where the layout keeps that in the same object
     context       the layout's own words, opaque to all others
+    held          what the object held when it was uploaded, where its key does not say it: see held_offsets
     open_from     first offset of the oldest transaction still open after last_offset; None when there is none
     aborted       how many aborted transactions end in this entry
     aborted_from  least first offset of those; None when there are none, or when an older version wrote the entry
@@ -76,6 +77,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     index_digest: str = ""
     layout: str = "segment"
     context: dict[str, str] = {}
+    held: tuple[int, int] | None = None
     open_from: int | None = None
     aborted: int = 0
     aborted_from: int | None = None
@@ -115,6 +117,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
         by = self.displaced_by
         if by is not None and not (0 <= by.leader_epoch <= EPOCH_MAX and 0 <= by.offset <= OFFSET_MAX):
             raise ValueError(f"displaced by what is at {by.offset}, in leader epoch {by.leader_epoch}")
+        if self.held is not None and not 0 <= self.held[0] <= self.base_offset <= self.last_offset <= self.held[1] <= OFFSET_MAX:
+            raise ValueError(f"offsets {self.base_offset} to {self.last_offset} of an object that held {self.held}")
         before, below = -1, self.base_offset - 1
         for epoch, first_offset in self.epochs:
             if not before < epoch <= EPOCH_MAX or not below < first_offset <= self.last_offset:
@@ -134,6 +138,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=
     def run_digest(self) -> str:
         """ "crc64nvme:<16 hex>" of the whole run; "" while it was not verified."""
         return self.held_digest if self.held_bytes else self.digest
+
+    @property
+    def held_offsets(self) -> tuple[int, int] | None:
+        """The offsets that the object held when it was uploaded, both inclusive; None where nothing says it."""
+        name = keys.parse_data(self.key)
+        return self.held if name is None else (name.base_offset, name.last_offset)
 
     @property
     def index_place(self) -> str:
@@ -173,13 +183,13 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
     """`entry` when its keys are the ones we would have written for it; CorruptData otherwise."""
     if entry.gap or not keys.names(entry.layout) or _is_named_by_itself(partition, entry):
         return entry
-    name = keys.parse_data(entry.key)
+    held = entry.held_offsets
     if (
-        name is None
+        held is None
         or not keys.is_uid(entry.uid)
-        or entry.key != keys.data(partition, name.base_offset, name.last_offset, entry.fence, entry.uid, entry.layout)
+        or entry.key != keys.data(partition, *held, entry.fence, entry.uid, entry.layout)
         or entry.index_key != keys.index(entry.key)
-        or not name.base_offset <= entry.base_offset <= entry.last_offset <= name.last_offset
+        or not held[0] <= entry.base_offset <= entry.last_offset <= held[1]
     ):
         raise CorruptData(f"manifest entry of {partition} at {entry.base_offset}", 0, f"not a key of this partition: {entry.key[:200]!r}")
     return entry
@@ -187,7 +197,7 @@ def check_entry(partition: PartitionId, entry: Entry) -> Entry:
 
 def _is_named_by_itself(partition: PartitionId, entry: Entry) -> bool:
     """Are its keys those of an object that it lists as a whole? Most entries', and quick to see."""
-    if not keys.is_uid(entry.uid) or entry.index_key != keys.index(entry.key):
+    if not keys.is_uid(entry.uid) or entry.index_key != keys.index(entry.key) or (entry.held is None) is (entry.layout == "streaming"):
         return False
     return entry.key == keys.data(partition, entry.base_offset, entry.last_offset, entry.fence, entry.uid, entry.layout)
 
@@ -199,12 +209,13 @@ def to_listed(entry: Entry) -> dict[str, Any]:
     the fence and the uid, is left out, and so is a live byte end that is the object's.
     """
     body: dict[str, Any] = msgspec.to_builtins(entry)
-    name = keys.parse_data(entry.key) if keys.names(entry.layout) and not entry.gap else None
-    if name is not None:
+    body.pop("held", None)
+    held = entry.held_offsets if keys.names(entry.layout) and not entry.gap else None
+    if held is not None:
         del body["key"]
         body.pop("index_key", None)
-        if (name.base_offset, name.last_offset) != (entry.base_offset, entry.last_offset):
-            body["held"] = [name.base_offset, name.last_offset]
+        if held != (entry.base_offset, entry.last_offset):
+            body["held"] = list(held)
     if not entry.is_cut:
         body.pop("live_bytes", None)
     return body
@@ -221,7 +232,9 @@ def from_listed(body: Mapping[str, Any], partition: PartitionId) -> Entry:
         spelled.setdefault("live_bytes", spelled.get("run_bytes", 0) or spelled.get("size_bytes", 0))
         layout = spelled.get("layout", "segment")
         if "key" not in spelled and keys.names(layout):
-            base_offset, last_offset = held if held is not None else (spelled["base_offset"], spelled["last_offset"])
-            spelled["key"] = keys.data(partition, base_offset, last_offset, spelled.get("fence", 0), spelled["uid"], layout)
+            held = held if held is not None else (spelled["base_offset"], spelled["last_offset"])
+            spelled["key"] = keys.data(partition, held[0], held[1], spelled.get("fence", 0), spelled["uid"], layout)
+            if keys.parse_data(spelled["key"]) is None:
+                spelled["held"] = held
             spelled["index_key"] = keys.index(spelled["key"])
     return msgspec.convert(spelled, Entry)

@@ -17,8 +17,10 @@ from manifests.document import WRONG, check_ours, prepared, seal_lines, unseal_b
 from manifests.entry import EPOCH_MAX, FENCE_MAX, OFFSET_MAX, Entry, check_entry
 from manifests.entry_tree import NO_PAGES, EntryTree, PageReader, SupersededEntries
 from manifests.page import Item, PageRef, item_from, line_of
+from manifests.pending_list import PENDING_MAX, PendingObject
 
-HEAD_FORMAT = (2, 1)
+HEAD_FORMAT = (2, 2)
+_WITHOUT_PENDING = (2, 1)  # for partitions of which nothing was ever written over a longer time: agents of before go on with them
 NAME_CHARS_MAX = 255  # writer, commit id, layout, uid
 _MAJORS = (1, 2)
 _LISTS = ("entries", "superseded", "pages", "superseded_pages")
@@ -34,9 +36,10 @@ class HeadFields(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch  highest leader epoch whose history a commit has followed; -1 before any
     start_offset, last_offset   exist without entries: an emptied log at 54 starts at 54 and ends at 53
     clean_to      the cleaner checkpoint of the log had got here whenever a live run was read; 0 when that is not known
+    pending       what is being written and not listed yet
     """
 
-    format: tuple[int, int] = HEAD_FORMAT
+    format: tuple[int, int] = _WITHOUT_PENDING
     cluster_id: str
     topic: str
     topic_id: str
@@ -49,6 +52,7 @@ class HeadFields(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int
     last_offset: int
     clean_to: int = 0
+    pending: tuple[PendingObject, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises ValueError for numbers that no manifest has, UsageError for impossible names."""
@@ -63,6 +67,8 @@ class HeadFields(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"start {self.start_offset} beyond the end {self.last_offset}")
         if not 0 <= self.clean_to <= OFFSET_MAX:
             raise ValueError(f"clean to {self.clean_to}")
+        if len(self.pending) > PENDING_MAX or any(each.fence > self.fence for each in self.pending):
+            raise ValueError(f"{len(self.pending)} are pending, of fences {[each.fence for each in self.pending][:PENDING_MAX]}")
 
     @property
     def next_offset(self) -> int:
@@ -129,6 +135,18 @@ def _check_item(head: Head, partition: PartitionId, item: Item) -> None:
         raise CorruptData(f"manifest of {head.topic}:{head.partition}", 0, reason)
 
 
+def format_after(before: Head | None, after: Head) -> tuple[int, int]:
+    """The format of `after`, which succeeds `before`. From the first pending object on, which comes before anything that is written over a
+    longer time, a head says so for good: agents of before leave the partition alone, and a collection looks for such objects."""
+    has_pending = bool(after.pending) or (before is not None and may_have_streams(before))
+    return HEAD_FORMAT if has_pending else _WITHOUT_PENDING
+
+
+def may_have_streams(head: Head) -> bool:
+    """May the partition have objects that were written over a longer time?"""
+    return head.format >= HEAD_FORMAT
+
+
 def check_writable(head: Head) -> None:
     """Raises NeedsUpgrade for a head that this version must not write over."""
     check_ours(head.format, f"manifest of {head.partition_id}", HEAD_FORMAT)
@@ -143,7 +161,7 @@ def encode_head(head: Head) -> bytes:
         "pages": [line_of(each) for each in head.entries.references],
         "superseded_pages": [line_of(each) for each in head.superseded.references],
     }
-    body = {name: getattr(head, name) for name in HeadFields.__struct_fields__}
+    body = {name: getattr(head, name) for name in HeadFields.__struct_fields__ if name != "pending" or head.pending}
     return seal_lines(body, {name: lines for name, lines in lists.items() if lines or not name.endswith("pages")})
 
 

@@ -4,6 +4,7 @@ import hashlib
 import re
 from functools import lru_cache
 from typing import NamedTuple
+from uuid import UUID
 
 from headwater_core.errors import UsageError
 from headwater_core.objectstore.store import check_key
@@ -14,11 +15,15 @@ PAUSES = "paused.json"
 META = "meta/"
 SETTINGS = "meta/settings.json"
 DATA = "data/"
+STREAM = "stream/"
+ROOTS = (DATA, STREAM)  # of the data objects that we name
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _UID = re.compile(r"[0-9a-f]{32}")
 _PAGE_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9])-([0-9]{10})-([0-9a-f]{32})\.jsonl\.gz")
 _DATA_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{10})-([0-9a-f]{32})\.(log|index|blocks)")
-_SUFFIXES = {"segment": ".log", "blocks": ".blocks"}  # of the data objects that we name
+_STREAM_NAME = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-index|-meta)?")
+_FENCE = re.compile(r"[0-9]{10}")
+_SUFFIXES = {"segment": ".log", "blocks": ".blocks"}  # of the data objects whose names say their offsets
 
 
 def name_prefix(topic: str) -> str:
@@ -114,15 +119,32 @@ def parse_current(key: str) -> str | None:
 
 
 def data_prefix(partition: PartitionId) -> str:
-    """All data objects of one partition. The hash spreads partitions over the store's key ranges; taking it over the
-    partition, not the object, keeps a partition's garbage collection one listing."""
-    return _folder(partition.topic, partition.topic_id, partition.partition)
+    """All data objects of one partition, but those that are written while they fill. The hash spreads partitions over the store's key
+    ranges; taking it over the partition, not the object, keeps a partition's garbage collection one listing."""
+    return DATA + _folder(partition.topic, partition.topic_id, partition.partition)
+
+
+def stream_prefix(partition: PartitionId) -> str:
+    """The data objects of one partition that are written while they fill, whose offsets nobody knows before they are closed."""
+    return STREAM + _folder(partition.topic, partition.topic_id, partition.partition)
+
+
+def stream_folder(partition: PartitionId, fence: int) -> str:
+    """Those of one fence; what follows in a key is the uid, spelled as a UUID."""
+    return f"{stream_prefix(partition)}{fence:010}/"
 
 
 @lru_cache(maxsize=256)  # each entry of a head is asked for it, whenever the head is written or read
 def _folder(topic: str, topic_id: str, partition: int) -> str:
     place = f"{topic}/{topic_id}/{partition}"
-    return f"data/{hashlib.sha256(place.encode()).hexdigest()[:8]}/{place}/"
+    return f"{hashlib.sha256(place.encode()).hexdigest()[:8]}/{place}/"
+
+
+def home(key: str) -> str:
+    """What `data_prefix` gives for the partition whose data object `key` is, whatever its layout; for any other key, its folder. The
+    hash is not compared."""
+    folder = key.rpartition("/")[0] + "/"
+    return DATA + folder.removeprefix(STREAM).rpartition("/")[0].rpartition("/")[0] + "/" if folder.startswith(STREAM) else folder
 
 
 class FolderName(NamedTuple):
@@ -146,17 +168,22 @@ def parse_data_prefix(prefix: str) -> FolderName | None:
 
 def partition_of(data_key: str) -> str:
     """`topic:partition`, as log events name it; "" for what is no data key."""
-    found = parse_data_prefix(data_key.rpartition("/")[0] + "/")
+    found = parse_data_prefix(home(data_key))
     return f"{found.topic}:{found.partition}" if found else ""
 
 
 def names(layout: str) -> bool:
     """Do the keys of a layout's objects follow from partition, offsets, fence and uid?"""
-    return layout in _SUFFIXES
+    return layout in _SUFFIXES or layout == "streaming"
 
 
 def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int, uid: str, layout: str = "segment") -> str:
-    """The data object of a run. Raises UsageError for a layout whose keys follow from something else."""
+    """The data object of a run. Raises UsageError for a layout whose keys follow from something else.
+
+    base_offset, last_offset  not part of the key in the layout `streaming`
+    """
+    if layout == "streaming":
+        return f"{stream_folder(partition, fence)}{UUID(uid) if is_uid(uid) else check_key(uid)}"
     if layout not in _SUFFIXES:
         raise UsageError(f"layout {layout[:40]!r} names its objects itself")
     key = f"{data_prefix(partition)}{base_offset:020}-{last_offset:020}-{fence:010}-{uid}{_SUFFIXES[layout]}"
@@ -165,6 +192,8 @@ def data(partition: PartitionId, base_offset: int, last_offset: int, fence: int,
 
 def index(data_key: str) -> str:
     """The object beside it that holds its index; "" for a layout that has none."""
+    if data_key.startswith(STREAM):
+        return data_key + "-index"
     return data_key.removesuffix(".log") + ".index" if data_key.endswith(".log") else ""
 
 
@@ -190,3 +219,20 @@ def parse_data(key: str) -> DataName | None:
         return None
     base, last, fence, uid, suffix = match.groups()
     return DataName(int(base), int(last), int(fence), uid, suffix)
+
+
+class ObjectName(NamedTuple):
+    """What the key of any object of a run says: its data, its index, or what else its layout keeps beside them."""
+
+    fence: int
+    uid: str
+
+
+def parse_object(key: str) -> ObjectName | None:
+    """The parts of such a key; None for anything else."""
+    if (found := parse_data(key)) is not None:
+        return ObjectName(found.fence, found.uid)
+    match key.split("/"):
+        case ["stream", _, _, _, _, fence, name] if _FENCE.fullmatch(fence) and (named := _STREAM_NAME.fullmatch(name)):
+            return ObjectName(int(fence), named[1].replace("-", ""))
+    return None

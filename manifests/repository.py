@@ -26,7 +26,7 @@ from headwater_core.partition import PartitionId
 from manifests import keys, page_limits
 from manifests.document import check_ours
 from manifests.entry_tree import SupersededEntries, refers_to
-from manifests.head import HEAD_FORMAT, Head, check_head, check_writable, decode_head, encode_head, parse_head
+from manifests.head import Head, check_head, check_writable, decode_head, encode_head, format_after, parse_head
 from manifests.page import Item, PageRef
 from manifests.page_limits import PageLimits, pack, pack_superseded
 from manifests.page_store import PageStore, PartitionPages
@@ -160,7 +160,8 @@ class ManifestRepository:
         """
         self._check_succession(before, after)
         version = before.head.version + 1 if before else 1
-        head = msgspec.structs.replace(self._packed(after), version=version, commit_id=self._new_id(), format=HEAD_FORMAT)
+        head = msgspec.structs.replace(self._packed(after), version=version, commit_id=self._new_id())
+        head = msgspec.structs.replace(head, format=format_after(before.head if before else None, head))
         key, document = keys.head(head.partition_id), encode_head(head)
         expected = before.tag if before else None
         cause: Exception | None = None

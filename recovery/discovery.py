@@ -112,8 +112,10 @@ def find_lost_runs(store: ObjectStore, plan: RecoveryPlan) -> list[LostRun]:
 
     def of(place: tuple[TopicPlan, PartitionPlan]) -> list[LostRun]:
         topic, partition = place
-        prefix = keys.data_prefix(PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic))
-        sizes = {info.key: info.size_bytes for info in store.list(prefix)} if partition.files else {}
+        source = PartitionId(plan.source_cluster_id, topic.topic_id, partition.partition, topic.topic)
+        both = keys.data_prefix(source), keys.stream_prefix(source)
+        prefixes = [each for each in both if any(entry.key.startswith(each) for entry in partition.files)]
+        sizes = {info.key: info.size_bytes for prefix in prefixes for info in store.list(prefix)}
         wrong = ((entry, _wrong_length(store, entry, sizes.get(entry.key))) for entry in partition.files)
         return [
             LostRun(

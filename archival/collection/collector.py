@@ -117,9 +117,11 @@ class Collector:
         after = successor(head)
         listed = listed_uids(after)
         begun = [each for each in uploads if each.begun_ms <= self._clock.now_ms() - settings.reader_lease_s * 1000]
+        pending = {each.uid for each in after.pending if each.is_assigned}
+        begun = [each for each in begun if _uid(each) not in pending]  # it may go on for longer than that
         wanted, finished = {each.key for each in begun}, set[str]()
         unlisted: list[StoredObject] = []  # all that is kept of a listing, which may be of millions
-        for each in stored_objects(self._store, partition):
+        for each in stored_objects(self._store, head):
             if each.key in wanted:
                 finished.add(each.key)
             if packed(each.uid) not in listed:
@@ -232,8 +234,13 @@ def _fence(upload: UnfinishedUpload, finished: Collection[str]) -> int:
     """The fence under which it could still be committed; -1 when its object is there already, more than heads have for a foreign name."""
     if upload.key in finished:
         return -1
-    name = keys.parse_data(upload.key)
+    name = keys.parse_object(upload.key)
     return FENCE_MAX + 1 if name is None else name.fence
+
+
+def _uid(upload: UnfinishedUpload) -> str:
+    name = keys.parse_object(upload.key)
+    return "" if name is None else name.uid
 
 
 def _report_trim(done: Collected) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headwater_core.objectstore.store import ObjectInfo, ObjectStore
-from headwater_core.partition import PartitionId
 from manifests import keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryBag
-from manifests.head import Head
+from manifests.head import Head, may_have_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,18 @@ class StoredObject:
     size_bytes: int
 
 
-def stored_objects(store: ObjectStore, partition: PartitionId) -> Iterator[StoredObject]:
-    """The data objects, indexes and pages of `partition`. Raises what the store raises: a listing that was cut is none."""
+def stored_objects(store: ObjectStore, head: Head) -> Iterator[StoredObject]:
+    """The data objects, indexes and pages of the partition that `head` is of. Raises what the store raises: a listing that was cut is
+    none."""
+    partition = head.partition_id
     for prefix, read in ((keys.data_prefix(partition), keys.parse_data), (keys.manifest_prefix(partition), keys.parse_page)):
         for info in _directly_below(store, prefix):
             if (name := read(info.key)) is not None:
                 yield StoredObject(info.key, name.uid, name.fence, info.size_bytes)
+    if may_have_streams(head):
+        for info in store.list(keys.stream_prefix(partition)):
+            if (object_name := keys.parse_object(info.key)) is not None:
+                yield StoredObject(info.key, object_name.uid, object_name.fence, info.size_bytes)
 
 
 def _directly_below(store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
@@ -37,11 +42,12 @@ def _directly_below(store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
 
 
 def listed_uids(head: Head) -> set[bytes]:
-    """What `head` lists, live and superseded, and the pages that it refers to. Reads every page, and raises what that does.
+    """What `head` lists, live and superseded, and the pages that it refers to; and what its writer may list yet: what is pending, unless
+    that has failed. Reads every page, and raises what that does.
 
     Sixteen bytes each, since a partition may have millions.
     """
-    found: set[bytes] = set()
+    found = {packed(each.uid) for each in head.pending if each.is_assigned}
     for bag in (head.entries, head.superseded):
         _add_listed(found, bag)
     return found

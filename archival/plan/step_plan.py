@@ -11,7 +11,6 @@ from archival.plan.role import Standby, archiving_role
 from archival.plan.steps import ClaimPartition, CutEntries, Idle, RecordGap, Revive, Step, Stop, Upload
 from headwater_core.errors import UnfinishedSwap, UnrelatedLog
 from headwater_core.segments.local_log import LocalLog
-from manifests import keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryTree
 from manifests.head import Head
@@ -146,8 +145,8 @@ def _revivals(log: LocalLog, head: Head, high_watermark: int) -> Iterator[Step]:
 def continues(head: Head, entry: Entry) -> bool:
     """Can `entry`, superseded, be listed right after the live entries? An entry's bytes begin at its object's start, so it
     must be its object's first part, or continue where the same object was cut."""
-    name = keys.parse_data(entry.key)
-    return (bool(head.entries) and head.entries[-1].uid == entry.uid) or (name is not None and name.base_offset == entry.base_offset)
+    held = entry.held_offsets
+    return (bool(head.entries) and head.entries[-1].uid == entry.uid) or (held is not None and held[0] == entry.base_offset)
 
 
 def _uploads(log: LocalLog, head: Head, high_watermark: int, policy: Policy, tail_age_ms: int, overtaken: Overtaken) -> Iterator[Step]:

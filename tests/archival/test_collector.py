@@ -227,7 +227,7 @@ def test_a_head_of_a_newer_version_is_not_understood(bench: Bench, monkeypatch: 
     bench.collect()
     bench.agent.clock.advance(LEASE_MS)
     names = bench.names()
-    monkeypatch.setattr("manifests.repository.HEAD_FORMAT", (2, 9))
+    monkeypatch.setattr("manifests.repository.format_after", lambda before, after: (2, 9))
     held = bench.agent.repository.load(PARTITION)
     assert held is not None
     bench.agent.repository.commit(held, held.head)

@@ -10,7 +10,7 @@ from manifests.head import Head, HeadFields
 
 def body_of(head: Head, **fields: Any) -> dict[str, Any]:
     """The document without its digest, as plain values; `fields` replace or add some."""
-    plain = {name: msgspec.to_builtins(getattr(head, name)) for name in HeadFields.__struct_fields__}
+    plain = {name: msgspec.to_builtins(getattr(head, name)) for name in HeadFields.__struct_fields__ if name != "pending"}
     entries, superseded = ([msgspec.to_builtins(each) for each in listed] for listed in (head.entries, head.superseded))
     return {**plain, "format": [1, 2], "entries": entries, "superseded": superseded, "pages": [], **fields}
 

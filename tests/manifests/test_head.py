@@ -14,7 +14,7 @@ from headwater_core.errors import CorruptData, ForeignOwner, NeedsUpgrade, Unsup
 from headwater_core.partition import PartitionId, topic_id_text
 from manifests import keys
 from manifests.entry import EpochOffset
-from manifests.head import HEAD_FORMAT, Head, check_head, check_writable, decode_head, encode_head
+from manifests.head import Head, check_head, check_writable, decode_head, encode_head
 from tests.manifests import format_1
 from tests.manifests.builders import PARTITION, a_gap, a_head, an_entry, heads
 
@@ -56,7 +56,7 @@ def test_what_is_written_is_what_the_first_version_with_pages_wrote() -> None:
 
 @given(heads())
 def test_format_1_reads_back(head: Head) -> None:
-    assert decode_head(format_1.encode(head, format=HEAD_FORMAT), PARTITION) == head
+    assert decode_head(format_1.encode(head, format=head.format), PARTITION) == head
 
 
 @given(heads(), st.data())

@@ -18,6 +18,18 @@ def test_a_data_key_says_what_it_was_made_from(base: int, last: int, fence: int,
     assert keys.partition_of(key) == str(PARTITION)
 
 
+def test_what_is_written_while_it_fills_has_names_without_offsets() -> None:
+    key = keys.data(PARTITION, 5, 9, 7, "a" * 32, "streaming")
+    assert key == f"{keys.stream_prefix(PARTITION)}0000000007/aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
+    assert keys.stream_prefix(PARTITION) == keys.data_prefix(PARTITION).replace("data/", "stream/", 1)
+    for each in (key, keys.index(key), key + "-meta"):
+        assert keys.parse_object(each) == (7, "a" * 32)
+        assert keys.home(each) == keys.data_prefix(PARTITION)
+        assert keys.partition_of(each) == str(PARTITION)
+    assert keys.parse_object(keys.data(PARTITION, 5, 9, 7, "a" * 32)) == (7, "a" * 32)
+    assert [keys.parse_object(each) for each in (key + ".tmp", key.replace("0000000007", "7"), "stream/x")] == [None] * 3
+
+
 @pytest.mark.parametrize(
     "key", ["", "data/x", "data/1-2-3-4.log", "data/" + "٣" * 20 + "-" + "0" * 20 + "-" + "0" * 10 + "-" + "a" * 32 + ".log"]
 )

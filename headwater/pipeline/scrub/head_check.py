@@ -142,8 +142,10 @@ def extras(head: Head, listed: Mapping[str, ObjectInfo], *, before_ms: int) -> I
         return  # a newer version's layout may keep objects that only it can name
     advice = _UNUSED if next(faults(head), None) is None else "keep it: the manifest itself is damaged"
     named = {key for entry in (*head.entries, *head.superseded) for key in (entry.key, entry.index_key)}
+    pending = {each.uid for each in head.pending if each.is_assigned}
     for key, info in listed.items():
-        if key not in named and info.modified_ms < before_ms:
+        name = keys.parse_object(key)
+        if key not in named and info.modified_ms < before_ms and (name is None or name.uid not in pending):
             yield extra(info, advice, topic=head.topic, partition=head.partition)
 
 

@@ -148,15 +148,15 @@ def _missing(manifest: TopicManifest, places: set[Place], only: int | None) -> I
 
 def _objects(store: ObjectStore, places: set[Place] | None, findings: list[Finding], before_ms: int) -> Iterator[tuple[Place, int]]:
     """The partition and the bytes of every object, of these partitions or of all. An object in no partition's folder is a finding."""
-    prefixes = [keys.DATA] if places is None else [_prefix(place) for place in sorted(places)]
+    prefixes = keys.ROOTS if places is None else [prefix for place in sorted(places) for prefix in _prefixes(place)]
     orphans = 0
     for prefix in prefixes:
         folder, place = "", None
         for info in store.list(prefix):
-            if info.key.rpartition("/")[0] + "/" != folder:
-                folder = info.key.rpartition("/")[0] + "/"
+            if keys.home(info.key) != folder:
+                folder = keys.home(info.key)
                 found = keys.parse_data_prefix(folder)
-                place = Place(*found) if found and _prefix(Place(*found)) == folder else None
+                place = Place(*found) if found and _prefixes(Place(*found))[0] == folder else None
             if place:
                 yield place, info.size_bytes
             elif info.modified_ms < before_ms:
@@ -178,7 +178,7 @@ def take_partition_inventory(store: ObjectStore, place: Place, inventory: Invent
     listed: dict[str, ObjectInfo] = {}
     pages: dict[str, ObjectInfo] = {}
     try:
-        listed.update((info.key, info) for info in store.list(_prefix(place)))
+        listed.update((info.key, info) for prefix in _prefixes(place) for info in store.list(prefix))
         pages.update((info.key, info) for info in store.list(key.removesuffix("manifest.json")) if keys.parse_page(info.key))
         check = _pages_of_head(store, place)
     except NotFound:
@@ -214,8 +214,9 @@ def _pages_of_head(store: ObjectStore, place: Place) -> PageCheck:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _prefix(place: Place) -> str:
-    return keys.data_prefix(_partition(place))
+def _prefixes(place: Place) -> tuple[str, str]:
+    partition = _partition(place)
+    return keys.data_prefix(partition), keys.stream_prefix(partition)
 
 
 def _head_key(place: Place) -> str:

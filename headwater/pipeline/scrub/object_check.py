@@ -17,7 +17,6 @@ from headwater_core.objectstore.digest import digest_in_store
 from headwater_core.objectstore.store import ObjectStore
 from headwater_core.segments.run_scan import OpenTransaction, RunScan, scan_run
 from headwater_core.segments.runindex import RunIndex
-from manifests import keys
 from manifests.entry import Entry
 from manifests.entry_tree import EntryBag
 from manifests.repository import ManifestRepository
@@ -133,10 +132,10 @@ def _comparable(index: RunIndex) -> RunIndex:
 def _index_problems(check: Check, index: RunIndex) -> Iterator[str]:
     """What is wrong with an index by itself."""
     entry = check.entry
-    name = keys.parse_data(entry.key)
+    held = entry.held_offsets
     if index.size_bytes != entry.run_bytes:
         yield f"an index of {index.size_bytes} bytes of data, the manifest says {entry.run_bytes}"
-    if name is not None and not name.base_offset <= index.base_offset <= index.last_offset <= name.last_offset:
+    if held is not None and not held[0] <= index.base_offset <= index.last_offset <= held[1]:
         yield f"an index of offsets {index.base_offset} to {index.last_offset}"
 
 
@@ -145,12 +144,12 @@ def _contradictions(entry: Entry, scan: RunScan, index: RunIndex | None) -> Iter
 
     For the later part of an object, which is listed after a dead branch, an entry says little: only its end is compared.
     """
-    name = keys.parse_data(entry.key)
-    if name is not None and not name.base_offset <= scan.base_offset <= scan.last_offset <= name.last_offset:
-        yield f"offsets {scan.base_offset} to {scan.last_offset}, its name says {name.base_offset} to {name.last_offset}"
+    held = entry.held_offsets
+    if held is not None and not held[0] <= scan.base_offset <= scan.last_offset <= held[1]:
+        yield f"offsets {scan.base_offset} to {scan.last_offset}, its name says {held[0]} to {held[1]}"
     if scan.last_offset > entry.last_offset:
         yield f"offsets up to {scan.last_offset}, the manifest says {entry.last_offset}"
-    if name is None or entry.base_offset != name.base_offset:
+    if held is None or entry.base_offset != held[0]:
         return
     facts: list[tuple[str, object, object]] = [
         ("records", entry.records, scan.records),
