@@ -1,0 +1,7 @@
+"""RocketMQ's tiered segments: bytes addressed by position, in chunk objects that become one (docs/formats/chunks.md)."""
+
+from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState
+from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant, find_bases
+from headwater_core.layouts.chunks.chunk_segment import CHUNK_BYTES, ChunkSegment
+
+__all__ = ["CHUNK_BYTES", "ChunkSegment", "SegmentMap", "SegmentPlace", "SegmentState", "Variant", "find_bases"]

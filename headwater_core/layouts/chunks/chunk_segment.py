@@ -1,0 +1,192 @@
+"""A segment that is addressed by position: bytes are added by `commit0` and read by `read0`, whatever objects hold them.
+
+Nothing of it is kept but the objects: `open` finds out from a listing what there is. A chunk's key is created and never overwritten
+with other bytes; the last chunk of the fixed variant is replaced, under its tag, by one that continues it (docs/decisions/0017). One
+writer; reads from many threads.
+"""
+
+import io
+from typing import NoReturn
+
+from headwater_core.errors import AlreadyExists, Conflict, CorruptData, NotFound, SourceChanged, TruncatedData, UnknownOutcome, UsageError
+from headwater_core.layouts.chunks.chunk_finder import find_map
+from headwater_core.layouts.chunks.chunk_map import SegmentMap, SegmentState, Tile, tiles_between
+from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
+from headwater_core.objectstore.digest import digest_of
+from headwater_core.objectstore.store import ObjectStore
+
+CHUNK_BYTES = 4 << 20  # of the fixed variant, as the proposal has it
+_WINDOW_BYTES = 1 << 20
+_GROWING = (SegmentState.NEW, SegmentState.OPEN, SegmentState.LOST)
+
+
+class ChunkSegment:
+    """One segment and its commit position. Made by `open`.
+
+    place  where it lies
+    found  what `open` found; the tiles are those of that time
+    """
+
+    def __init__(self, store: ObjectStore, place: SegmentPlace, found: SegmentMap, chunk_bytes: int) -> None:
+        self._store, self._chunk_bytes = store, chunk_bytes
+        self.place, self.found = place, found
+        self._tiles = list(found.tiles)
+        self._tail, self._tag = b"", ""  # of the fixed variant: what the last chunk holds while it is not full, and its tag
+
+    @classmethod
+    def open(cls, store: ObjectStore, place: SegmentPlace, *, chunk_bytes: int = CHUNK_BYTES, is_full: bool = False) -> "ChunkSegment":
+        """The segment as the store has it.
+
+        chunk_bytes  of the fixed variant
+        is_full      nothing will be added to it: see build_map
+
+        Raises what the store raises: a listing that was cut is none.
+        """
+        return cls(store, place, find_map(store, place, is_full=is_full), chunk_bytes)
+
+    @property
+    def end(self) -> int:
+        """The commit position: so many bytes, from the first on, has the store confirmed."""
+        return self._tiles[-1].end if self._tiles else 0
+
+    # Reading
+
+    def read0(self, position: int, length: int) -> bytes:
+        """`length` bytes from `position` on. Raises TruncatedData where the segment ends, and CorruptData that names the chunk to blame
+        where it is damaged."""
+        content = bytearray(length)
+        self.read_into(memoryview(content), position)
+        return bytes(content)
+
+    def read_into(self, buffer: memoryview, position: int) -> None:
+        """As `read0`, into `buffer`."""
+        end, reached = position + len(buffer), self.end
+        if position < 0 or end > reached:
+            self._refuse_read(position, end, reached)
+        for tile in tiles_between(self._tiles, position, end):
+            self._store.read_into(tile.key, buffer[tile.position - position : tile.end - position], start=tile.start)
+
+    def _refuse_read(self, position: int, end: int, reached: int) -> NoReturn:
+        damage = self.found.damage
+        if damage is not None and damage.position == reached:
+            raise CorruptData(damage.key, 0, f"bytes {position} to {end} of the segment are wanted: {damage.reason}")
+        raise TruncatedData(self.place.prefix, reached, f"{end - position} bytes wanted from {position}")
+
+    # Writing
+
+    def commit0(self, position: int, data: bytes | bytearray | memoryview) -> int:
+        """Add `data` at `position`; return where it ends, when the store has confirmed all of it.
+
+        `position` is the commit position, or lies before it: what is there already, from a commit that was not confirmed to its caller,
+        is compared and not sent again. A commit that fails may be repeated, with more bytes or fewer; what was confirmed of it counts.
+
+        Raises SourceChanged when other bytes are there: this segment cannot be continued, another one can; UnknownOutcome when nobody
+        knows whether the store has the bytes; UsageError for a position beyond the end, and for a segment to which nothing is added;
+        CorruptData for one that is damaged.
+        """
+        self._check_growing(position)
+        content, end = memoryview(data), position + len(data)
+        reached = position
+        while reached < end:
+            missing = content[reached - end :]
+            if self.end > reached:
+                reached = self._compare(reached, missing)
+                continue
+            reached += self._extend_chunk(missing) if self.place.variant is Variant.FIXED else self._append_chunk(missing)
+            self._close_hole()
+        return end
+
+    def _check_growing(self, position: int) -> None:
+        found = self.found
+        if found.damage is not None and not found.damage.is_hole:
+            raise CorruptData(found.damage.key, found.damage.position, found.damage.reason)
+        if found.state not in _GROWING or found.is_foreign:
+            raise UsageError(f"{self.place.prefix}: nothing is added to this segment ({found.state.value})")
+        if not 0 <= position <= self.end:
+            raise UsageError(f"{self.place.prefix}: bytes from {position} on, where the segment ends at {self.end}")
+
+    def _compare(self, position: int, data: memoryview) -> int:
+        """Up to where `data`, which begins at `position`, is there. Raises SourceChanged when other bytes are."""
+        end = min(self.end, position + len(data))
+        window = memoryview(bytearray(min(_WINDOW_BYTES, max(end - position, 0))))
+        for at in range(position, end, _WINDOW_BYTES):
+            there = window[: end - at]
+            self.read_into(there, at)
+            if there != data[at - position : at - position + len(there)]:
+                raise SourceChanged(f"{self.place.prefix}: other bytes are there already, from {at} to {at + len(there)}")
+        return max(end, position)
+
+    def _append_chunk(self, data: memoryview) -> int:
+        """A new chunk of `data`, or of its beginning; how much. 0: there is a chunk already, and its bytes are to be compared."""
+        if self.found.beyond:
+            data = data[: self.found.beyond[0] - self.end]
+        key, sent = self.place.chunk_key(self.end), len(data)
+        size_bytes = sent
+        try:
+            self._store.put(key, io.BytesIO(data), size_bytes=size_bytes)
+        except (AlreadyExists, UnknownOutcome) as error:
+            try:
+                info = self._store.stat(key)
+            except NotFound:
+                raise UnknownOutcome(f"{key} may yet appear: {error}") from error
+            size_bytes = info.size_bytes
+            if not size_bytes:
+                raise SourceChanged(f"{key}: an empty object is there already") from error
+            sent = sent if (size_bytes, info.digest) == (sent, digest_of(data)) else 0
+        self._tiles.append(Tile(self.end, size_bytes, key))
+        return sent
+
+    def _extend_chunk(self, data: memoryview) -> int:
+        """The last chunk, with as much of `data` as it has room for; how much. 0: it holds more already, which is to be compared."""
+        at = self.end % self._chunk_bytes
+        start = self.end - at
+        key = self.place.chunk_key(start)
+        if at and not self._tag:
+            self._load_tail(start, at)
+        sent = min(len(data), self._chunk_bytes - at)
+        content = self._tail + bytes(data[:sent])
+        try:
+            tag = self._store.replace(key, content, expected_tag=self._tag) if at else self._store.create(key, content)
+        except (AlreadyExists, Conflict, UnknownOutcome) as error:
+            try:
+                found, tag = self._store.get(key, max_bytes=self._chunk_bytes)
+            except NotFound:
+                raise UnknownOutcome(f"{key} may yet appear: {error}") from error
+            if found == self._tail:
+                self._tag = tag
+                raise UnknownOutcome(f"{key} may yet be continued: {error}") from error
+            if not found.startswith(self._tail):
+                raise SourceChanged(f"{key}: it is not continued by what replaced it") from error
+            content, sent = found, sent if found == content else 0
+        if at:
+            self._tiles[-1] = Tile(start, len(content), key)
+        else:
+            self._tiles.append(Tile(start, len(content), key))
+        self._tail, self._tag = (content, tag) if len(content) < self._chunk_bytes else (b"", "")
+        return sent
+
+    def _load_tail(self, start: int, size_bytes: int) -> None:
+        """The chunk that was begun before the segment was opened. Raises UsageError when its chunks are of another size."""
+        if self._tiles[-1][:2] != (start, size_bytes) or self._tiles[-1].start:
+            raise UsageError(f"{self.place.prefix}: its last chunk does not begin at {start}; was it written with another chunk size?")
+        key = self._tiles[-1].key
+        self._tail, self._tag = self._store.get(key, max_bytes=self._chunk_bytes)
+        self._tiles[-1] = Tile(start, len(self._tail), key)
+
+    def _close_hole(self) -> None:
+        """Once the bytes are there that lay between others."""
+        if self.found.beyond and self.end >= self.found.beyond[0]:
+            self.found = find_map(self._store, self.place, is_full=False)
+            self._tiles, self._tail, self._tag = list(self.found.tiles), b"", ""
+            self._check_growing(self.end)
+
+    # Removing
+
+    def delete(self) -> None:
+        """Remove all of it, what comes last first, so that what an interruption leaves can be read; silent about what is not there."""
+        chunks = [info.key for info in self._store.list(self.place.prefix) if self.place.position_of(info.key) is not None]
+        for key in sorted(chunks, key=lambda key: self.place.position_of(key) or 0, reverse=True):
+            self._store.delete(key)
+        self._store.delete(self.place.segment_key)
+        self.found = SegmentMap(SegmentState.NEW, ())
+        self._tiles, self._tail, self._tag = [], b"", ""

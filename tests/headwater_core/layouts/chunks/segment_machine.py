@@ -1,0 +1,98 @@
+"""A segment on a bad network against a plain byte array: any order of commits that fail, retries that are shorter, restarts, deletions."""
+
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headwater_core.errors import SourceChanged, TransientError
+from headwater_core.layouts.chunks import ChunkSegment, SegmentPlace, SegmentState, Variant
+from headwater_core.objectstore.store import ObjectStore
+from tests.headwater_core.objectstore.faulty import NO_FAULTS, Faults, FaultyStore
+
+CHUNK_BYTES = 64
+LENGTHS = st.integers(0, 3 * CHUNK_BYTES)
+FAULTS = st.sampled_from([Faults(refused=1), Faults(lost_request=1), Faults(lost_reply=1), Faults(delayed=1), Faults(echoed=1)])
+
+
+class SegmentMachine(RuleBasedStateMachine):
+    """`log`: what was ever to be in the segment; `confirmed`: so much of it was confirmed to the caller. A subclass gives `new_store`."""
+
+    new_store: Callable[[], ObjectStore]
+
+    @initialize(variant=st.sampled_from(Variant), seed=st.integers(0, 1 << 30))
+    def begin(self, variant: Variant, seed: int) -> None:
+        self.random = Random(seed)
+        self.store = FaultyStore(type(self).new_store(), self.random, NO_FAULTS)
+        self.variant, self.base = variant, 0
+        self.new_segment()
+
+    def new_segment(self) -> None:
+        self.log, self.confirmed = bytearray(), 0
+        self.base += 1
+        self.open()
+
+    def open(self) -> None:
+        place = SegmentPlace("chunks/cluster/node.1/orders/0", "commitLog", self.base, self.variant)
+        self.segment = ChunkSegment.open(self.store, place, chunk_bytes=CHUNK_BYTES)
+
+    @rule(length=LENGTHS, faults=st.one_of(st.just(NO_FAULTS), FAULTS))
+    def commit(self, length: int, faults: Faults) -> None:
+        """From the confirmed end on, so that a commit after one that failed is a retry: as long, shorter, or longer."""
+        end = self.confirmed + length
+        if end > len(self.log):
+            self.log += self.random.randbytes(end - len(self.log))
+        self.store.faults = faults
+        try:
+            assert self.segment.commit0(self.confirmed, self.log[self.confirmed : end]) == end
+            self.confirmed = end
+        except TransientError:
+            assert faults != NO_FAULTS
+        finally:
+            self.store.faults = NO_FAULTS
+
+    @rule(length=st.integers(1, 100))
+    def change_what_was_not_confirmed(self, length: int) -> None:
+        """The log was cut there, by a new leader. Where the old bytes have arrived, the segment ends, and another continues."""
+        before = bytes(self.log)
+        self.log[self.confirmed :] = bytes(byte ^ 0xFF for byte in before[self.confirmed :]) or self.random.randbytes(length)
+        try:
+            self.segment.commit0(self.confirmed, self.log[self.confirmed :])
+            self.confirmed = len(self.log)
+        except SourceChanged:
+            assert self.segment.end > self.confirmed
+            assert self.segment.read0(0, self.confirmed) == before[: self.confirmed]
+            self.new_segment()
+
+    @precondition(lambda self: self.store.in_flight)
+    @rule()
+    def some_late_write_arrives(self) -> None:
+        self.store.land(1)
+
+    @rule(stale=st.booleans())
+    def restart(self, stale: bool) -> None:
+        self.store.faults = Faults(stale_list=1) if stale else NO_FAULTS
+        self.open()
+        self.store.faults = NO_FAULTS
+        assert self.segment.found.state is (SegmentState.OPEN if self.segment.end else SegmentState.NEW)
+        assert self.confirmed <= self.segment.end <= len(self.log)
+
+    @rule()
+    def delete(self) -> None:
+        self.store.lose()
+        self.segment.delete()
+        assert list(self.store.inner.list(self.segment.place.prefix)) == []
+        self.new_segment()
+
+    @rule(start=st.integers(0, 500), length=st.integers(0, 300))
+    def read(self, start: int, length: int) -> None:
+        start = min(start, self.confirmed)
+        length = min(length, self.confirmed - start)
+        assert self.segment.read0(start, length) == self.log[start : start + length]
+
+    @invariant()
+    def what_was_confirmed_is_there(self) -> None:
+        if hasattr(self, "segment"):
+            assert self.segment.end >= self.confirmed
+            assert self.segment.read0(0, self.confirmed) == self.log[: self.confirmed]

@@ -1,0 +1,150 @@
+"""Maps out of names and sizes: tilings, holes, stale chunks, and the states they show."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater_core.layouts.chunks.chunk_map import ChunkObject, Consolidated, SegmentMap, SegmentState, Tile, build_map
+from headwater_core.layouts.chunks.chunk_names import SegmentPlace, Variant
+
+APPEND = SegmentPlace("c/n.1/t/0", "commitLog", 0, Variant.APPEND)
+FIXED = SegmentPlace("c/n.1/t/0", "commitLog", 0, Variant.FIXED)
+
+
+def built(
+    chunks: list[tuple[int, int]],
+    consolidated: Consolidated | None = None,
+    *,
+    place: SegmentPlace = APPEND,
+    is_full: bool = False,
+    agree: bool | None = None,
+) -> SegmentMap:
+    def compare(one: Tile, other: Tile) -> bool:
+        assert (one.position, one.end) == (other.position, other.end)
+        assert agree is not None, f"{one} and {other} need not be compared"
+        return agree
+
+    return build_map(place, [ChunkObject(*each) for each in chunks], consolidated, is_full=is_full, agree=compare)
+
+
+def tiles(found: SegmentMap) -> list[tuple[int, int, int]]:
+    """Position, end and number of the chunk."""
+    return [(tile.position, tile.end, int(tile.key.rpartition("-")[2])) for tile in found.tiles]
+
+
+def test_numbers_are_sorted_as_numbers() -> None:
+    found = built([(12288, 4096), (4096, 8192), (0, 4096), (16384, 5)])
+    assert tiles(found) == [(0, 4096, 0), (4096, 12288, 4096), (12288, 16384, 12288), (16384, 16389, 16384)]
+    assert (found.state, found.damage) == (SegmentState.OPEN, None)
+
+
+@pytest.mark.parametrize(("is_full", "state"), [(False, SegmentState.OPEN), (True, SegmentState.FULL)])
+def test_whether_a_segment_is_full_is_known_from_elsewhere(is_full: bool, state: SegmentState) -> None:
+    assert built([(0, 5)], is_full=is_full).state is state
+    assert built([], is_full=is_full).state is SegmentState.NEW
+
+
+def test_a_hole_ends_what_is_readable_and_names_the_chunk() -> None:
+    found = built([(0, 10), (10, 10), (30, 5), (35, 5)])
+    assert (found.state, found.end, found.beyond) == (SegmentState.LOST, 20, (30, 35))
+    assert found.damage is not None
+    assert (found.damage.position, found.damage.key, found.damage.is_hole) == (20, APPEND.chunk_key(20), True)
+    first = built([(30, 5)])
+    assert first.damage is not None
+    assert (first.state, first.end, first.damage.key) == (SegmentState.LOST, 0, APPEND.chunk_key(0))
+
+
+def test_a_fixed_chunk_that_is_too_short_is_the_one_to_blame() -> None:
+    found = built([(0, 4096), (4096, 100), (8192, 4096)], place=FIXED)
+    assert (found.state, found.end) == (SegmentState.LOST, 4196)
+    assert found.damage is not None
+    assert found.damage.key == FIXED.chunk_key(4096)
+
+
+def test_a_stale_chunk_that_others_cover_is_dropped() -> None:
+    found = built([(0, 100), (50, 20), (100, 50)], agree=True)
+    assert tiles(found) == [(0, 100, 0), (100, 150, 100)]
+    assert found.state is SegmentState.OPEN
+
+
+def test_a_stale_chunk_that_reaches_into_the_next_is_followed_where_that_ends() -> None:
+    found = built([(0, 100), (100, 80), (150, 20), (170, 60)], agree=True)
+    assert tiles(found) == [(0, 100, 0), (100, 180, 100), (180, 230, 170)]
+    assert [tile.start for tile in found.tiles] == [0, 0, 10]
+
+
+def test_chunks_that_disagree_end_what_is_readable() -> None:
+    found = built([(0, 100), (100, 80), (150, 50), (200, 10)], agree=False)
+    assert (found.state, found.end, found.beyond) == (SegmentState.LOST, 150, (150, 200))
+    assert found.damage is not None
+    assert not found.damage.is_hole
+    assert APPEND.chunk_key(100) in found.damage.reason
+    assert found.damage.key == APPEND.chunk_key(150)
+
+
+@pytest.mark.parametrize("meant", [None, 20])
+def test_a_consolidated_object_wins_over_what_is_left(meant: int | None) -> None:
+    assert built([], Consolidated(20, meant)).state is SegmentState.DONE
+    found = built([(10, 10)], Consolidated(20, meant))
+    assert (found.state, found.leftover) == (SegmentState.LEFTOVER, (APPEND.chunk_key(10),))
+    assert found.tiles == (Tile(0, 20, APPEND.segment_key),)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "consolidated"),
+    [
+        ([(0, 10), (10, 10)], Consolidated(15)),
+        ([(0, 10), (10, 10)], Consolidated(15, 20)),
+        ([(0, 10), (10, 10)], Consolidated(10, 10)),
+        ([(0, 10), (15, 10)], Consolidated(15)),
+    ],
+)
+def test_a_consolidated_object_that_lacks_something_is_not_trusted(chunks: list[tuple[int, int]], consolidated: Consolidated) -> None:
+    found = built(chunks, consolidated)
+    assert (found.state, found.leftover) == (SegmentState.BROKEN, ())
+    assert all(tile.key != APPEND.segment_key for tile in found.tiles)
+    assert found.tiles[0] == Tile(0, 10, APPEND.chunk_key(0))
+
+
+def test_a_chunk_that_only_reaches_further_proves_nothing_against_a_whole_object() -> None:
+    assert built([(0, 10), (10, 15)], Consolidated(20, 20)).state is SegmentState.LEFTOVER
+    assert built([(0, 10), (10, 15)], Consolidated(20)).state is SegmentState.BROKEN
+
+
+def test_an_object_that_is_not_as_long_as_it_says_is_readable_as_far_as_it_goes() -> None:
+    found = built([], Consolidated(20, 25))
+    assert (found.state, found.end) == (SegmentState.BROKEN, 20)
+    assert found.damage is not None
+
+
+@pytest.mark.parametrize(
+    ("chunks", "is_foreign"),
+    [
+        ([(0, 16384), (16, 16384), (32, 5)], True),
+        ([(0, 16384), (32, 16384), (48, 5)], True),  # with a hole
+        ([(0, 16384), (16384, 5)], False),
+        ([(0, 5)], False),
+        ([(0, 1000), (1000, 5)], False),
+    ],
+)
+def test_names_in_kib_are_recognised(chunks: list[tuple[int, int]], is_foreign: bool) -> None:
+    found = built(chunks, place=FIXED)
+    assert found.is_foreign is is_foreign
+    if is_foreign:
+        assert [tile.position for tile in found.tiles] == [number * 1024 for number, _ in chunks[: len(found.tiles)]]
+        assert found.damage is None or found.damage.key == FIXED.chunk_key(16)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12, unique_by=lambda each: each[0]))
+def test_any_listing_gives_a_tiling_of_what_the_chunks_hold(chunks: list[tuple[int, int]]) -> None:
+    held = {byte for position, size_bytes in chunks for byte in range(position, position + size_bytes)}
+    readable = next(byte for byte in range(100) if byte not in held)
+    found = built(chunks, agree=True)
+    assert found.end == readable
+    assert (found.damage is not None) == (max(held, default=-1) >= readable)
+    position = 0
+    for tile in found.tiles:
+        number = int(tile.key.rpartition("-")[2])
+        assert (tile.position, tile.start) == (position, position - number)
+        assert (number, tile.start + tile.size_bytes) in [(each[0], min(each[1], readable - each[0])) for each in chunks]
+        position = tile.end

@@ -1,0 +1,86 @@
+"""The machine on each kind of store, and with mistakes planted that it has to find."""
+
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from headwater_core.errors import HeadwaterError
+from headwater_core.layouts.chunks import chunk_finder
+from headwater_core.layouts.chunks.chunk_segment import ChunkSegment
+from headwater_core.objectstore.directory import DirectoryStore
+from headwater_core.objectstore.s3 import S3Store
+from tests.headwater_core.layouts.chunks.segment_machine import SegmentMachine
+from tests.headwater_core.objectstore.memory import MemoryStore
+from tests.s3server import S3Server
+
+QUICK = settings(deadline=None, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+
+
+class InMemory(SegmentMachine):
+    new_store = MemoryStore
+
+
+InMemory.TestCase.settings = QUICK
+TestInMemory = InMemory.TestCase
+
+
+def test_in_a_directory() -> None:
+    class InDirectory(SegmentMachine):
+        @staticmethod
+        def new_store() -> DirectoryStore:
+            path = Path(root) / uuid.uuid4().hex
+            path.mkdir()
+            return DirectoryStore(path)
+
+    with tempfile.TemporaryDirectory() as root:
+        run_state_machine_as_test(InDirectory, settings=settings(QUICK, max_examples=15))
+
+
+def test_on_an_s3_server(s3_environ: S3Server) -> None:
+    with closing(S3Store(s3_environ.bucket(), "", endpoint_url=s3_environ.endpoint_url)) as store:
+
+        class OnServer(SegmentMachine):
+            @staticmethod
+            def new_store() -> S3Store:
+                for info in list(store.list("")):
+                    store.delete(info.key)
+                return store
+
+        run_state_machine_as_test(OnServer, settings=settings(QUICK, max_examples=8, stateful_step_count=25))
+
+
+class Overwriting(MemoryStore):
+    """Replaces whatever is there: a store without conditional writes."""
+
+    def replace(self, key: str, document: bytes, *, expected_tag: str) -> str:
+        return super().replace(key, document, expected_tag=self.stat(key).tag)
+
+
+def no_comparison(patch: pytest.MonkeyPatch) -> None:
+    """What is there is taken for what is wanted."""
+    patch.setattr(ChunkSegment, "_compare", lambda self, position, data: min(self.end, position + len(data)))
+
+
+def no_conditions(patch: pytest.MonkeyPatch) -> None:
+    """A late write may undo a later one."""
+    patch.setattr(InMemory, "new_store", Overwriting)
+
+
+def no_second_look(patch: pytest.MonkeyPatch) -> None:
+    """A listing is taken at its word."""
+    patch.setattr(chunk_finder, "_ends", lambda place, found: [])
+
+
+@pytest.mark.parametrize("plant", [no_comparison, no_conditions, no_second_look])
+def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, HeadwaterError)):
+        run_state_machine_as_test(
+            InMemory, settings=settings(QUICK, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False)
+        )
